@@ -1,0 +1,91 @@
+"""Reads what profilers left behind; adding a format means a module here and in `read_one`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from traceflops.errors import InputError
+from traceflops.merge import merge
+from traceflops.parsers.inputs import ByteSource, find_inputs
+from traceflops.parsers.pytorch import read_pytorch
+from traceflops.parsers.recognise import foreign
+from traceflops.trace import Note, Trace
+
+Watcher = Callable[[ByteSource, int, int], None]
+"""Told before each input is read: the input, its place, how many there are."""
+
+
+def read(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    watch: Watcher | None = None,
+) -> Trace:
+    """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
+
+    Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
+    input is read; it may set the input's `progress`. Raises InputError where nothing can be read.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    traces: list[Trace] = []
+    passed_over: list[str] = []
+    sources = [(source, named) for path in given for source, named in _inputs(str(path))]
+    for place, (source, named) in enumerate(sources):
+        if watch is not None:
+            watch(source, place, len(sources))
+        try:
+            traces.append(read_one(source))
+        except InputError:
+            if named:
+                raise
+            passed_over.append(source.name)
+    if not traces:
+        raise InputError(
+            f"no traces in the folder: {', '.join(str(path) for path in given)[:200]}",
+            "give a folder that holds traces of torch.profiler, one file per rank",
+        )
+    merged = merge(traces)
+    return replace(merged, notes=(*_passed_over_notes(passed_over), *merged.notes))
+
+
+def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
+    sources, named = find_inputs(path)
+    if not sources and named:
+        raise InputError(f"an empty archive: {path}", "pack the trace again")
+    # An archive with several members is a folder in all but name.
+    return [(source, named and len(sources) == 1) for source in sources]
+
+
+def read_one(source: ByteSource) -> Trace:
+    """Return the trace in one input, recognised by its content. Raises InputError."""
+    head = source.head()
+    if not head.strip():
+        raise _empty(source)
+    what = foreign(head)
+    if what is not None:
+        raise InputError(f"{source.path or source.name} is {what.what}", what.hint)
+    return read_pytorch(source)
+
+
+def _empty(source: ByteSource) -> InputError:
+    if source.cut:
+        return InputError(
+            f"cut off before its first complete event: {source.name} ({source.cut})",
+            "nothing can be saved from it; record or copy the trace again",
+        )
+    return InputError(f"an empty file: {source.path or source.name}", "record the trace again")
+
+
+def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
+    if not names:
+        return ()
+    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return (
+        Note(
+            "dropped",
+            "not-a-trace",
+            f"{len(names)} files of the folder are not traces and were passed over: {listed}.",
+            len(names),
+        ),
+    )

@@ -1,0 +1,299 @@
+"""Files, folders, archives and standard input as streams of plain bytes.
+
+Compression is recognised by content. Every stream is read in blocks, never as a whole, and a
+stream that ends too early says so instead of raising: what came before the cut is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import lzma
+import os
+import stat
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from traceflops.errors import InputError
+
+BLOCK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZIP = b"PK\x03\x04"
+_ZIP_OF_NOTHING = b"PK\x05\x06"
+_ZSTD_READ = 1 << 16  # a cut loses what the failing read had already decompressed
+_UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+
+Progress = Callable[[int], None]
+"""Called with the number of stored bytes read so far of the current input."""
+
+
+def _no_progress(_: int) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class ByteSource:
+    """One input as decompressed blocks.
+
+    `name` is the base name, `stored_bytes` its size on disk where known. After the blocks are
+    consumed, `text_bytes` is the decompressed size and `cut` says how the stream ended too early
+    (None: it ended well).
+    """
+
+    name: str
+    opener: Callable[[], IO[bytes] | io.RawIOBase]
+    stored_bytes: int | None = None
+    path: Path | None = None
+    progress: Progress = _no_progress
+    text_bytes: int = 0
+    cut: str | None = None
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the decompressed content in blocks."""
+        self.text_bytes, self.cut = 0, None
+        with self.opener() as stream:
+            for block in self._plain(stream):
+                self.text_bytes += len(block)
+                yield block
+
+    def head(self, size: int = 1 << 16) -> bytes:
+        """Return the first `size` decompressed bytes (fewer if the input is shorter)."""
+        parts: list[bytes] = []
+        length = 0
+        for block in self.blocks():
+            parts.append(block)
+            length += len(block)
+            if length >= size:
+                break
+        return b"".join(parts)[:size]
+
+    def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
+        first = self._read(stream)
+        raw = self._counted(first, stream)
+        if first.startswith(_GZIP):
+            return self._gunzip(raw)
+        if first.startswith(_ZSTD):
+            return self._unzstd(_Reader(raw))
+        return raw
+
+    def _read(self, stream: IO[bytes] | io.RawIOBase) -> bytes:
+        try:
+            return stream.read(BLOCK_BYTES) or b""
+        except _UNREADABLE as error:
+            self.cut = f"reading stopped ({error})"
+            return b""
+
+    def _counted(self, first: bytes, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
+        done = 0
+        block = first
+        while block:
+            done += len(block)
+            self.progress(done)
+            yield block
+            block = self._read(stream)
+
+    def _gunzip(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the content of one or more gzip members; a cut or damaged stream ends early."""
+        member = zlib.decompressobj(wbits=31)
+        for block in raw:
+            pending = block
+            while pending:
+                if member.eof:
+                    pending = pending.lstrip(b"\0")  # padding between or after members
+                    if not pending:
+                        break
+                    if not pending.startswith(_GZIP[:1]):
+                        return
+                    member = zlib.decompressobj(wbits=31)
+                saved = member.copy()
+                try:
+                    yield member.decompress(pending)
+                except zlib.error as error:
+                    yield _before_damage(saved, pending)
+                    self.cut = f"the gzip stream is damaged ({error}), values in it may be wrong"
+                    return
+                pending = member.unused_data
+        if not member.eof:
+            self.cut = "the gzip stream was cut off"
+
+    def _unzstd(self, reader: _Reader) -> Iterator[bytes]:
+        import pyarrow as pa
+
+        stream = pa.CompressedInputStream(pa.PythonFile(reader, "r"), "zstd")
+        while True:
+            try:
+                block: bytes = stream.read(_ZSTD_READ)
+            except OSError as error:
+                self.cut = f"the zstd stream is cut off or damaged ({error})"
+                return
+            if not block:
+                return
+            yield block
+
+
+def _before_damage(member: zlib._Decompress, data: bytes) -> bytes:
+    """Return what can be decompressed of data that is damaged somewhere."""
+    parts: list[bytes] = []
+    for step in (1 << 12, 1):
+        for at in range(0, len(data), step):
+            saved = member.copy()
+            try:
+                parts.append(member.decompress(data[at : at + step]))
+            except zlib.error:
+                member, data = saved, data[at : at + step]
+                break
+    return b"".join(parts)
+
+
+class _Reader(io.RawIOBase):
+    """A file object over an iterator of blocks, as Arrow's decompressor wants one."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            block = next(self._blocks, b"")
+            if not block:
+                break
+            self._rest += block
+        if size < 0:
+            size = len(self._rest)
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
+
+
+def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
+    """Return the inputs that `path` stands for, and whether it named them itself.
+
+    A folder stands for the files in it (the second value is then False: files in it that are not
+    traces may be passed over), an archive for its members, `-` for standard input.
+    Raises InputError where there is nothing to read.
+    """
+    if path == "-":
+        return _members(_standard_input()), True
+    place = Path(path)
+    if place.is_dir():
+        return _folder(place), False
+    return _members(_file(place)), True
+
+
+def _standard_input() -> ByteSource:
+    return _once("stdin", sys.stdin.buffer)
+
+
+def _once(name: str, stream: IO[bytes]) -> ByteSource:
+    """Return a source over a stream that cannot be rewound, such as a pipe."""
+    try:
+        first = stream.read(BLOCK_BYTES)
+    except OSError as error:
+        raise _unreadable(Path(name), error) from None
+    return ByteSource(name, lambda: _Rejoined(first, stream))
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream whose first block was taken off to be looked at, put together again."""
+
+    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+        self._first = first
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block, self._first = self._first, b""
+        if not block and not self._rest.closed:
+            block = self._rest.read(size)
+            if not block:
+                self._rest.close()
+        return block
+
+
+def _file(path: Path) -> ByteSource:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        return _once(path.name, _open(path))
+    _open(path).close()
+    return ByteSource(path.name, lambda: _open(path), status.st_size, path)
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        hint = "check the path; a folder of traces or - (stdin) also works"
+        return InputError(f"no such file: {path}", hint)
+    reason = error.strerror or str(error)
+    return InputError(f"cannot read: {path} ({reason})", "check the permissions of the file")
+
+
+def _folder(folder: Path) -> list[ByteSource]:
+    found: list[ByteSource] = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(root) / name
+            if not name.startswith(".") and path.is_file() and os.access(path, os.R_OK):
+                with contextlib.suppress(InputError):  # a broken archive among good traces
+                    found.extend(_members(_file(path)))
+    return found
+
+
+def _members(source: ByteSource) -> list[ByteSource]:
+    """Return the source itself, or the members of the zip archive it is."""
+    with source.opener() as stream:
+        try:
+            first = stream.read(len(_ZIP)) or b""
+        except OSError:
+            return [source]  # reading it will say what is wrong
+    if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
+        return [source]
+    data = source.path or io.BytesIO(b"".join(source.blocks()))
+    try:
+        archive = zipfile.ZipFile(data)
+    except (*_UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
+        raise InputError(
+            f"damaged zip archive: {source.name} ({error})",
+            "unpack it by hand if possible (zip -FF) and give the trace itself",
+        ) from None
+    return [_member(archive, info) for info in archive.infolist() if _may_be_trace(info)]
+
+
+def _may_be_trace(info: zipfile.ZipInfo) -> bool:
+    hidden = Path(info.filename).name.startswith(".")  # macOS adds ._name to every name
+    return not info.is_dir() and info.file_size > 0 and not hidden
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ByteSource:
+    name = Path(info.filename).name
+
+    def open_member() -> IO[bytes]:
+        try:
+            return archive.open(info)
+        except (*_UNREADABLE, RuntimeError) as error:
+            raise InputError(
+                f"cannot unpack: {name} ({error})",
+                "unpack the archive by hand and give the trace itself",
+            ) from None
+
+    return ByteSource(name, open_member, info.file_size)

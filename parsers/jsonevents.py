@@ -1,0 +1,373 @@
+"""Chrome trace-event JSON as a stream of decoded events.
+
+The text is never held as a whole. It is cut into blocks at places that look like the boundary
+between two events, and a block is believed only when it decodes as a list of complete values:
+a cut inside a string or a nested list leaves it open, so `[` + block + `]` is valid JSON exactly
+when the cut lies between two values of the array. No layout of the writer is assumed.
+
+A block that does not decode is walked value by value: what is whole is used, a damaged event is
+mended or dropped by itself and counted, and what is not complete yet waits for the next block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from traceflops.errors import InputError
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsontext import (
+    REPAIRS,
+    SPACE,
+    UNDECODABLE,
+    Split,
+    as_object,
+    split,
+    violation,
+)
+
+E = TypeVar("E")
+
+BLOCK_BYTES = 1 << 22
+_HEAD_BYTES = 1 << 16
+_STRIDE = 1 << 16
+_HEADER_LIMIT = 1 << 28
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
+_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+_EVENT_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
+_AFTER_ARRAY = re.compile(rb'\s*(?:\}(?!\s*[,}\]])|,\s*"|$)')
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with the text: repairs by kind, and what had to be dropped.
+
+    `cut_bytes` is what stands after the last complete event where the list does not end,
+    `tail_bytes` what could not be read after a list that does.
+    """
+
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped_events: int = 0
+    dropped_bytes: int = 0
+    cut_bytes: int | None = None
+    tail_bytes: int = 0
+    tail_cut: bool = False
+    array_closed: bool = False
+
+
+class EventStream(Generic[E]):
+    """The events of one input, decoded as `event_type` in lists of about BLOCK_BYTES of text.
+
+    After iteration `header` holds the raw JSON of every other top-level key (those before and
+    those after the events) and `damage` says what was mended, dropped or cut off.
+    Raises InputError where the text has no events in it.
+    """
+
+    def __init__(
+        self, source: ByteSource, event_type: type[E], block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self.source = source
+        self.header: dict[str, msgspec.Raw] = {}
+        self.damage = Damage()
+        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._block_bytes = block_bytes
+        self._in_object = True
+        self._in_step = True  # False once a boundary had to be guessed behind damage
+        self._tail: bytes | None = None
+        self._last = b""
+
+    def __iter__(self) -> Iterator[list[E]]:
+        """Yield the events block by block, in the order of the text."""
+        blocks = iter(self.source.blocks())
+        text = self._open_array(blocks)
+        ended = False
+        while self._tail is None and not ended:
+            # Reading as much again as is waiting keeps a giant event from costing its square.
+            more, ended = _gather(blocks, max(self._block_bytes, len(text)))
+            text = yield from self._consume(text + more)
+        if self._tail is None:
+            text = yield from self._walk(text)
+        if self._tail is None:
+            yield from self._end_without_bracket(text)
+        else:
+            yield from self._read_tail(self._tail + b"".join(blocks))
+
+    def switch_type(self, event_type: type[E]) -> list[E]:
+        """Decode as another type from now on; return the last events again as that type."""
+        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        return self._decoder.decode(b"[" + self._last + b"]")
+
+    # The beginning
+
+    def _open_array(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; keep what stood before the array as header."""
+        text, ended = b"", False
+        while not ended and len(text) < _HEADER_LIMIT:
+            more, ended = _gather(blocks, max(min(self._block_bytes, _HEAD_BYTES), len(text)))
+            text += more
+            body = text.removeprefix(_BOM).lstrip(SPACE)
+            if body.startswith(b"["):
+                self._in_object = False
+                return body[1:]
+            events = self._after_header(body, ended)
+            if events is not None:
+                return events
+        raise self._no_events(text.removeprefix(_BOM))
+
+    def _after_header(self, body: bytes, ended: bool) -> bytes | None:
+        """Return what stands behind the bracket of the events, None if it is not there yet."""
+        for key in _EVENTS_KEY.finditer(body):
+            if key.end() == len(body) and not ended:
+                return None
+            header = self._read_header(body[: key.start()])
+            if header is None:
+                continue  # the key stands in another object
+            if body[key.end() : key.end() + 1] != b"[":
+                raise InputError(
+                    f"traceEvents is not a list: {self.source.name}",
+                    "the file was changed by another tool; export the trace again",
+                )
+            self.header.update(header)
+            return body[key.end() + 1 :]
+        return None
+
+    def _read_header(self, text: bytes) -> dict[str, msgspec.Raw] | None:
+        """Return the keys before the events, {} where they are damaged, None if inside another."""
+        header = as_object(text)
+        if header is not None or violation(text) is None:
+            return header
+        mended = text
+        for words, repair in REPAIRS:
+            before, mended = mended, repair(mended)
+            self.damage.repaired[words] += mended != before
+        header = as_object(mended)
+        if header is None:
+            self.damage.dropped_bytes += len(text)
+            self.damage.dropped_events += 1
+        return header or {}
+
+    def _no_events(self, text: bytes) -> InputError:
+        if self.source.cut or (as_object(text[:-1]) is None and violation(text) is None):
+            return InputError(
+                f"cut off before its first complete event: {self.source.name}",
+                "nothing can be saved from it; record or copy the trace again",
+            )
+        return InputError(
+            f"no events in it: {self.source.name} (JSON without a traceEvents list)",
+            "give a trace written by torch.profiler (prof.export_chrome_trace)",
+        )
+
+    # The events
+
+    def _consume(self, text: bytes) -> Generator[list[E], None, bytes]:
+        """Yield the complete events of a text; return what is left of it."""
+        cut = _last_boundary(text)
+        if cut is not None:
+            events = self._try(text[: cut[0]])
+            if events is not None:
+                yield events
+                return text[cut[1] :]
+        return (yield from self._walk(text))
+
+    def _walk(self, text: bytes) -> Generator[list[E], None, bytes]:
+        """Yield the complete events of a text in strides, past any damage; return what is left."""
+        start, stride = 0, _STRIDE
+        while self._tail is None:
+            stop = min(start + stride, len(text))
+            parts = split(text, start, stop)
+            resume = yield from self._stride(text, start, stop, parts)
+            if resume is not None:
+                start, stride = resume, _STRIDE
+            elif stop < len(text):
+                stride *= 2
+            else:
+                return text[start:]
+        return b""
+
+    def _stride(
+        self, text: bytes, start: int, stop: int, parts: Split
+    ) -> Generator[list[E], None, int | None]:
+        """Yield the events of text[start:stop]; return where to go on, None if none is whole."""
+        resume = yield from self._values(text, start, parts.commas)
+        if resume is not None:
+            return resume
+        rest = parts.commas[-1] + 1 if parts.commas else start
+        if parts.close is None:
+            broken = violation(text[rest:stop])
+        elif self._closes(text, parts.close):
+            yield from self._close(text, rest, parts)
+            return stop
+        else:
+            broken = parts.close - rest
+        if broken is not None:
+            boundary = _EVENT_BOUNDARY.search(text, rest + broken)
+            if boundary is not None:
+                yield from self._salvage(text, rest, boundary)
+                return boundary.end()
+        return rest if rest > start else None
+
+    def _closes(self, text: bytes, at: int) -> bool:
+        """Return whether the bracket at a place ends the events; in doubt what follows decides."""
+        return text[at : at + 1] == b"]" and (
+            self._in_step or _AFTER_ARRAY.match(text, at + 1) is not None
+        )
+
+    def _close(self, text: bytes, rest: int, parts: Split) -> Iterator[list[E]]:
+        close = parts.close or 0
+        if text[rest:close].strip(SPACE):
+            yield from self._values(text, rest, [close])
+        elif parts.commas:
+            self.damage.repaired["a comma before the end of the list left out"] += 1
+        self.damage.array_closed = True
+        self._tail = text[close + 1 :]
+
+    def _values(
+        self, text: bytes, start: int, commas: list[int]
+    ) -> Generator[list[E], None, int | None]:
+        """Yield the values between commas, halving down to those that do not decode.
+
+        Returns where to go on if a damaged one swallowed the beginning of others.
+        """
+        edges = [start, *(comma + 1 for comma in commas)]
+        pending = [(0, len(commas))] if commas else []
+        while pending:
+            first, last = pending.pop()
+            events = self._try(text[edges[first] : edges[last] - 1])
+            if events is not None:
+                yield events
+            elif last - first > 1:
+                middle = (first + last) // 2
+                pending += [(middle, last), (first, middle)]
+            else:
+                resume = yield from self._damaged(text, edges[first], edges[last] - 1)
+                if resume is not None:
+                    return resume
+        return None
+
+    def _damaged(self, text: bytes, start: int, stop: int) -> Generator[list[E], None, int | None]:
+        """Yield one damaged value if it can be mended, else count it as lost.
+
+        A quote too many or too few turns strings inside out, so what looks like one value may
+        hold the beginning of other events: then returns where the next one begins.
+        """
+        value = text[start:stop]
+        events = self._mended(value)
+        if events is not None:
+            yield events
+            return None
+        broken = violation(value)
+        if broken is not None:
+            boundary = _EVENT_BOUNDARY.search(text, start + broken, stop)
+            if boundary is not None:
+                yield from self._salvage(text, start, boundary)
+                return boundary.end()
+        self._drop(value)
+        return None
+
+    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> Iterator[list[E]]:
+        """Yield the damaged event before a guessed boundary, mended, or count it as lost."""
+        self._in_step = False
+        value = text[start : boundary.start() + 1]
+        events = self._mended(value)
+        if events is None:
+            self._drop(value)
+        else:
+            yield events
+
+    def _try(self, piece: bytes) -> list[E] | None:
+        if not piece.strip(SPACE):
+            return []
+        try:
+            events = self._decoder.decode(b"[" + piece + b"]")
+        except UNDECODABLE:
+            return None
+        self._last = piece
+        return events
+
+    def _mended(self, text: bytes) -> list[E] | None:
+        """Return the one event of a damaged text if it can be mended, and count how."""
+        done: list[str] = []
+        for words, repair in REPAIRS:
+            mended = repair(text)
+            if mended == text:
+                continue
+            text = mended
+            done.append(words)
+            events = self._try(text)
+            if events is not None and len(events) == 1:
+                self.damage.repaired.update(done)
+                return events
+        return None
+
+    def _drop(self, value: bytes) -> None:
+        self.damage.dropped_events += 1
+        self.damage.dropped_bytes += len(value)
+
+    # The end
+
+    def _end_without_bracket(self, rest: bytes) -> Iterator[list[E]]:
+        """Yield the last event if it is complete, and remember that the list was not."""
+        last = rest.strip(SPACE)
+        events = self._try(last)
+        if events is None and split(last + b",", 0, len(last) + 1).commas:
+            events = self._mended(last)
+        self.damage.cut_bytes = 0 if events is not None else len(last)
+        yield events or []
+
+    def _read_tail(self, tail: bytes) -> Iterator[list[E]]:
+        """Read the keys that stand after the events, up to where they are cut off."""
+        rest = tail.strip(SPACE)
+        if self._in_object:
+            rest = rest.removeprefix(b",")
+            parts = split(rest, 0, len(rest))
+            self.damage.tail_cut = parts.close is None
+            end = len(rest) if parts.close is None else parts.close
+            used, header = _longest_object(rest, (end, *reversed(parts.commas)))
+            yield from self._later_events(header)
+            self.header.update(header)
+            rest = rest[end + 1 if used == end else used :].strip(SPACE)
+        self.damage.tail_bytes = len(rest)
+
+    def _later_events(self, header: dict[str, msgspec.Raw]) -> Iterator[list[E]]:
+        """Yield the events of a second list under the same key."""
+        again = bytes(header.pop("traceEvents", b"")).strip(SPACE)
+        if again.startswith(b"["):
+            self.damage.repaired["a second list of events read like the first"] += 1
+            self._tail = None
+            yield from self._walk(again[1:])
+
+
+def _longest_object(text: bytes, ends: Iterable[int]) -> tuple[int, dict[str, msgspec.Raw]]:
+    """Return the first end up to which the text is the inside of an object, and its keys."""
+    for end in ends:
+        header = as_object(b"{" + text[:end])
+        if header is not None:
+            return end, header
+    return 0, {}
+
+
+def _gather(blocks: Iterator[bytes], size: int) -> tuple[bytes, bool]:
+    """Return at least `size` bytes of the blocks, or all that is left and True."""
+    parts: list[bytes] = []
+    length = 0
+    for block in blocks:
+        parts.append(block)
+        length += len(block)
+        if length >= size:
+            return b"".join(parts), False
+    return b"".join(parts), True
+
+
+def _last_boundary(text: bytes) -> tuple[int, int] | None:
+    """Return where the last event boundary ends the block and where the next event begins."""
+    for window in (_STRIDE, len(text)):
+        found = deque(_BOUNDARY.finditer(text, max(0, len(text) - window)), maxlen=1)
+        if found:
+            return found[0].start() + 1, found[0].end()
+    return None

@@ -1,0 +1,127 @@
+"""Collected events and metadata of one file into a Trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.builder import ABSENT, TableBuilder
+from traceflops.columns import IntArray
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonevents import EventStream
+from traceflops.parsers.pytorch.metadata import DeviceProperties, Metadata, read_metadata
+from traceflops.parsers.pytorch.notes import reading_notes
+from traceflops.parsers.pytorch.tables import KinetoTables
+from traceflops.trace import Source, SourceFile, Trace
+
+_UNKNOWN_DEVICE = -1
+_EPOCH_NS = 10**17
+"""Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
+
+
+def assemble(
+    source: ByteSource,
+    stream: EventStream[Any],
+    collected: KinetoTables,
+    counts: Counter[str],
+) -> Trace:
+    """Return the trace of one file whose events are collected, as one process."""
+    metadata = read_metadata(stream.header, source.name)
+    devices = _number_devices(collected)
+    tables = {
+        "processes": _processes(metadata, collected.pids, source.name),
+        "devices": _devices(metadata, devices),
+        "activities": _by_time(collected.activities),
+        "calls": _by_time(collected.calls),
+        "ops": _by_time(collected.ops),
+        "marks": _by_time(collected.marks),
+        "counters": _by_time(collected.counters, "time_ns"),
+    }
+    return Trace(
+        source=Source(
+            format="pytorch",
+            files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+            tool="PyTorch profiler (Kineto)",
+            origin_unix_ns=_origin(metadata, tables),
+            facts=metadata.facts,
+            event_counts=dict(sorted(counts.items())),
+            identities=metadata.identities,
+        ),
+        tables=tables,
+        notes=reading_notes(source, stream, collected, metadata, counts, devices.tolist()),
+    )
+
+
+def _number_devices(collected: KinetoTables) -> IntArray:
+    """Replace device numbers of the file by rows of `devices`; return the numbers, row by row."""
+    local = collected.activities.column("device")
+    local = np.where(local == ABSENT, _UNKNOWN_DEVICE, local)
+    used = np.unique(local)
+    collected.activities.replace("device", np.searchsorted(used, local))
+    for table in (collected.marks, collected.counters):
+        local = table.column("device")
+        known = np.isin(local, used)
+        table.replace("device", np.where(known, np.searchsorted(used, local), ABSENT))
+    return used
+
+
+def _by_time(table: TableBuilder, time: str = "start_ns") -> pa.Table:
+    return table.finish(np.argsort(table.column(time), kind="stable"))
+
+
+def _processes(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> pa.Table:
+    table = TableBuilder("processes")
+    known = {pid: count for pid, count in pids.items() if pid != ABSENT}
+    names = table.names
+    table.add(
+        1,
+        process=0,
+        rank=_or_absent(metadata.rank),
+        world_size=_or_absent(metadata.world_size),
+        host=np.array([names["host"][metadata.host] if metadata.host else -1]),
+        pid=max(known, key=lambda pid: known[pid]) if known else ABSENT,
+        file=np.array([names["file"][file_name]]),
+    )
+    return table.finish()
+
+
+def _devices(metadata: Metadata, local_ids: IntArray) -> pa.Table:
+    table = TableBuilder("devices")
+    nothing = DeviceProperties(None, None, None, None, None, None, None)
+    for row, local_id in enumerate(local_ids.tolist()):
+        known = metadata.properties_of(local_id) or nothing
+        product = table.names["product"][known.product] if known.product else -1
+        table.add(
+            1,
+            device=row,
+            process=0,
+            local_id=local_id,
+            type=np.array([table.names["type"]["gpu"]]),
+            product=np.array([product]),
+            memory_bytes=_or_absent(known.memory_bytes),
+            compute_major=_or_absent(known.compute_major),
+            compute_minor=_or_absent(known.compute_minor),
+            sm_count=_or_absent(known.sm_count),
+            warp_size=_or_absent(known.warp_size),
+        )
+    return table.finish()
+
+
+def _or_absent(value: int | None) -> int:
+    return ABSENT if value is None else value
+
+
+def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
+    """Return what to add to the times to get Unix time: the base, 0 for epoch times, or None."""
+    if metadata.base_ns is not None:
+        return metadata.base_ns
+    starts = [
+        int(tables[name]["start_ns"][0].as_py())
+        for name in ("activities", "calls", "ops", "marks")
+        if tables[name].num_rows
+    ]
+    return 0 if starts and max(starts) > _EPOCH_NS else None

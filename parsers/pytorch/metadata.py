@@ -1,0 +1,172 @@
+"""What stands beside the events: rank, versions, device properties, the clock's base.
+
+Only named keys are read. Anything else, such as a process environment that somebody stored with
+the trace, never gets past this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from traceflops.builder import ABSENT
+from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
+
+_FACTS: Final = (
+    "schemaVersion",
+    "with_stack",
+    "record_shapes",
+    "profile_memory",
+    "with_modules",
+    "with_flops",
+    "cupti_version",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "roctracer_version",
+    "pytorch_version",
+    "torch_version",
+)
+_RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
+"""How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
+_IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
+_ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """One entry of deviceProperties; None where the entry does not say."""
+
+    local_id: int | None
+    product: str | None
+    memory_bytes: int | None
+    compute_major: int | None
+    compute_minor: int | None
+    sm_count: int | None
+    warp_size: int | None
+
+    def describes_same_as(self, other: DeviceProperties) -> bool:
+        """Return whether the two differ in nothing but their number and a sliver of memory."""
+        mine = (self.product, self.compute_major, self.compute_minor, self.sm_count)
+        theirs = (other.product, other.compute_major, other.compute_minor, other.sm_count)
+        return mine == theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The facts of one file."""
+
+    rank: int | None
+    rank_from_name: bool
+    world_size: int | None
+    host: str | None
+    identities: tuple[str, ...]
+    base_ns: int | None
+    facts: Mapping[str, str]
+    devices: tuple[DeviceProperties, ...]
+    is_rocm: bool
+
+    def properties_of(self, local_id: int) -> DeviceProperties | None:
+        """Return the properties of a device number; None where the file leaves it open.
+
+        On ROCm the number counts CPU sockets first and is no index into the list; there, and
+        where no entry has that number, the properties are known only if all entries agree.
+        """
+        named = [d for d in self.devices if d.local_id == local_id]
+        if named and not self.is_rocm:
+            return named[0]
+        if not self.devices:
+            return None
+        first = self.devices[0]
+        return first if all(first.describes_same_as(d) for d in self.devices) else None
+
+
+def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
+    """Return the facts in the top-level keys of a trace, its file name as second source."""
+    distributed = _value(header, "distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank = _small(distributed.get("rank"))
+    from_name = _RANK_IN_NAME.search(file_name) if rank is None else None
+    return Metadata(
+        rank=int(from_name.group(1)) if from_name else rank,
+        rank_from_name=from_name is not None,
+        world_size=_small(distributed.get("world_size")),
+        host=_optional_text(_value(header, "host_name")),
+        identities=_identities(header, file_name),
+        base_ns=_base(_value(header, "baseTimeNanoseconds")),
+        facts=_facts(header, distributed),
+        devices=_devices(_value(header, "deviceProperties")),
+        is_rocm=any(key in header for key in _ROCM_KEYS),
+    )
+
+
+def _identities(header: Mapping[str, msgspec.Raw], file_name: str) -> tuple[str, ...]:
+    """Return the host and user names that the file or its name gives."""
+    host_in_name = _HOST_IN_NAME.match(file_name)
+    found = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
+    found.append(host_in_name.group(1) if host_in_name else None)
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
+    if key not in header:
+        return None
+    try:
+        return msgspec.json.decode(header[key])
+    except UNDECODABLE:
+        return None
+
+
+def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object]) -> dict[str, str]:
+    values = {key: _value(header, key) for key in _FACTS}
+    values["backend"] = distributed.get("backend")
+    values["nccl_version"] = distributed.get("nccl_version")
+    return {
+        key: as_text(value)[:200]
+        for key, value in values.items()
+        if isinstance(value, str | int | float)
+    }
+
+
+def _devices(value: Any) -> tuple[DeviceProperties, ...]:
+    entries = value if isinstance(value, list) else []
+    return tuple(_device(entry) for entry in entries if isinstance(entry, dict))
+
+
+def _device(entry: Mapping[str, object]) -> DeviceProperties:
+    sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
+    return DeviceProperties(
+        local_id=_known(entry.get("id")),
+        product=_optional_text(entry.get("name")),
+        memory_bytes=_known(entry.get("totalGlobalMem")),
+        compute_major=_small(entry.get("computeMajor")),
+        compute_minor=_small(entry.get("computeMinor")),
+        sm_count=_small(sm_count),
+        warp_size=_small(entry.get("warpSize")),
+    )
+
+
+def _known(value: object) -> int | None:
+    number = integer(value)
+    return None if number == ABSENT else number
+
+
+def _base(value: object) -> int | None:
+    number = _known(value)
+    return number if number is not None and abs(number) <= LIMIT_NS else None
+
+
+def _small(value: object) -> int | None:
+    number = _known(value)
+    return number if number is not None and 0 <= number < 2**31 else None
+
+
+def _optional_text(value: object) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None

@@ -1,0 +1,155 @@
+"""What the reader of a report must know about how a trace was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonevents import EventStream
+from traceflops.parsers.jsontext import INVALID_UTF8
+from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
+from traceflops.parsers.pytorch.metadata import Metadata
+from traceflops.parsers.pytorch.tables import KinetoTables
+from traceflops.trace import Note
+
+_UNCATEGORISED = "phase "
+
+
+def reading_notes(
+    source: ByteSource,
+    stream: EventStream[Any],
+    tables: KinetoTables,
+    metadata: Metadata,
+    counts: Counter[str],
+    devices: Sequence[int],
+) -> tuple[Note, ...]:
+    """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
+    notes = [
+        *_text_notes(source, stream),
+        *_event_notes(tables, counts),
+        *_content_notes(tables, metadata, devices),
+    ]
+    return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
+
+
+def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
+    damage = stream.damage
+    if source.cut:
+        yield Note(
+            "dropped",
+            "input-cut",
+            f"{source.cut[0].upper()}{source.cut[1:]}: later times are missing and the last step "
+            "is incomplete.",
+        )
+    if damage.cut_bytes is not None:
+        yield Note(
+            "dropped",
+            "text-cut",
+            "The file ends before its list of events does: every complete event is used, "
+            f"{damage.cut_bytes:,} bytes after the last one are not, later times are missing and "
+            "so is what the writer puts at the end (rank, world size).",
+            damage.cut_bytes,
+        )
+    for what, count in sorted(damage.repaired.items()):
+        if count:
+            yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
+    if damage.dropped_events:
+        yield Note(
+            "dropped",
+            "json-dropped",
+            f"Damaged JSON: {damage.dropped_events:,} pieces that could not be read as an event "
+            f"were left out ({damage.dropped_bytes:,} bytes).",
+            damage.dropped_events,
+        )
+
+    if damage.tail_cut or damage.tail_bytes:
+        yield Note(
+            "dropped",
+            "tail-cut" if damage.tail_cut else "tail-unread",
+            f"{'The file ends too early' if damage.tail_cut else 'Text'} after its list of events: "
+            f"{damage.tail_bytes:,} bytes there were not read, and rank and world size may be "
+            "missing.",
+            damage.tail_bytes,
+        )
+
+
+def printable(name: str) -> str:
+    """Return the beginning of a name that is safe in a message of one line."""
+    return "".join(c if c.isprintable() else "?" for c in name[:40])
+
+
+def _event_notes(tables: KinetoTables, counts: Counter[str]) -> Iterator[Note]:
+    unknown = {
+        category: count
+        for category, count in sorted(counts.items())
+        if category not in KNOWN_CATEGORIES and not category.startswith(_UNCATEGORISED)
+    }
+    if unknown:
+        listed = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
+        yield Note(
+            "dropped",
+            "unknown-category",
+            f"Events of categories that are not known were left out: {listed}.",
+            sum(unknown.values()),
+        )
+    for count, code, text in (
+        (tables.timeless, "no-time", "events without a readable time were left out"),
+        (tables.args.unreadable, "bad-arguments", "events had arguments that are no object"),
+    ):
+        if count:
+            yield Note("dropped", code, f"{count:,} {text}.", count)
+    for count, code, text in (
+        (tables.unended, "no-duration", "events without a duration count as 0 ns long"),
+        (tables.negative, "negative-duration", "events of negative duration count as 0 ns long"),
+        (tables.args.mended, "arguments-repaired", f"arguments: {INVALID_UTF8}"),
+    ):
+        if count:
+            yield Note("repaired", code, f"{count:,} {text}.", count)
+
+
+def _content_notes(
+    tables: KinetoTables, metadata: Metadata, devices: Sequence[int]
+) -> Iterator[Note]:
+    if not tables.activities.rows:
+        yield _no_activities(tables)
+    elif not tables.calls.rows:
+        yield Note(
+            "missing",
+            "no-calls",
+            "The file has no runtime calls, so device work cannot be linked to what launched it.",
+        )
+    if tables.ops.rows and (tables.ops.column("input_dims") < 0).all():
+        yield Note(
+            "missing",
+            "no-shapes",
+            "Operators carry no shapes, so FLOPs cannot be counted from them; record with "
+            "record_shapes=True.",
+        )
+    if metadata.rank_from_name:
+        yield Note("assumed", "rank-from-name", f"Rank {metadata.rank} is from the file's name.")
+    open_devices = [d for d in devices if metadata.devices and metadata.properties_of(d) is None]
+    if open_devices:
+        yield Note(
+            "missing",
+            "device-ambiguous",
+            f"Which of the listed devices is number {', '.join(map(str, open_devices))} cannot "
+            "be told: their properties differ.",
+        )
+
+
+def _no_activities(tables: KinetoTables) -> Note:
+    if tables.calls.rows:
+        return Note(
+            "missing",
+            "no-device-work",
+            f"The file has {tables.calls.rows:,} runtime calls and no device work: the profiler "
+            "lost the device's records or was not allowed to record them.",
+        )
+    return Note(
+        "missing",
+        "no-device-work",
+        "The run was recorded without device work; its CPU part is shown. To see the GPU record "
+        "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+    )

@@ -1,0 +1,177 @@
+"""Lists of decoded JSON values into numpy columns, exactly.
+
+The fast way takes the usual case (all integers, all of one kind) in one numpy call; what is
+unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.builder import ABSENT, Names
+from traceflops.columns import BoolArray, IntArray
+from traceflops.parsers.jsontext import UNDECODABLE
+
+_EXACT_BELOW_US = 2**43
+_INT64_MAX = 2**63 - 1
+LIMIT_NS = 2**62
+"""Times and durations beyond this (146 years) are no times; below it their sums fit an int64."""
+
+
+def as_text(value: object) -> str:
+    """Return a name as text, whatever JSON type the writer used."""
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def name_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+    """Return the codes of names; a name that is no text is written as text."""
+    all_text = set(map(type, values)) <= {str}
+    return names.codes(values if all_text else map(as_text, values))
+
+
+def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+    """Return the codes of texts, -1 where there is none."""
+    out = np.fromiter(
+        (-1 if value is None else names[as_text(value)] for value in values), dtype=np.int32
+    )
+    return out
+
+
+def json_codes(names: Names, values: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
+    """Return the codes of JSON texts, written compactly; -1 where there is none."""
+    seen: dict[bytes, int] = {}
+
+    def code(raw: msgspec.Raw) -> int:
+        text = bytes(raw)
+        if text not in seen:
+            seen[text] = names[_compact(text)] if text not in (b"", b"null") else -1
+        return seen[text]
+
+    return np.fromiter(map(code, values), dtype=np.int32, count=len(values))
+
+
+def _compact(text: bytes) -> str:
+    with suppress(*UNDECODABLE):
+        text = msgspec.json.format(text, indent=-1)
+    return text.decode(errors="replace")
+
+
+def integers(values: Sequence[Any]) -> IntArray:
+    """Return integers as int64, ABSENT where there is none."""
+    try:
+        return np.array(values, dtype=np.int64) if _all_int(values) else _narrowed(values)
+    except OverflowError:
+        return _narrowed(values)
+
+
+def _all_int(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= {int}
+
+
+def _narrowed(values: Sequence[Any]) -> IntArray:
+    return np.fromiter(map(integer, values), dtype=np.int64, count=len(values))
+
+
+def integer(value: object) -> int:
+    """Return one integer as an int64: text is read, 2^63 and above wraps, else ABSENT."""
+    if isinstance(value, str):
+        text = value.strip()
+        if not text.removeprefix("-").isdecimal() or len(text) > 40:
+            return ABSENT
+        value = int(text)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ABSENT
+    if isinstance(value, float):
+        if not value.is_integer() or abs(value) > _INT64_MAX:
+            return ABSENT
+        value = int(value)
+    wrapped = value & (2**64 - 1)
+    return wrapped - 2**64 if wrapped > _INT64_MAX else wrapped
+
+
+def trailing_integer(value: object) -> int:
+    """Return a number, or the digits that end a text such as `stream 7`, else ABSENT."""
+    if isinstance(value, str) and " " in value:
+        value = value.rsplit(" ", 1)[1]
+    return integer(value)
+
+
+def trailing_integers(values: Sequence[Any]) -> IntArray:
+    """Return thread, process and stream ids as int64, ABSENT where there is no number."""
+    if _all_int(values):
+        return integers(values)
+    return np.fromiter(map(trailing_integer, values), dtype=np.int64, count=len(values))
+
+
+def needs_digits(values: Sequence[Any]) -> bool:
+    """Return whether a double lost digits of a time: decimals beyond 2^43 microseconds."""
+    if float not in set(map(type, values)):
+        return False
+    return any(isinstance(v, float) and abs(v) >= _EXACT_BELOW_US for v in values)
+
+
+def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
+    """Return microsecond times as integer nanoseconds, and which of them are times at all.
+
+    A decimal of at most three places below 2^43 is at most 2^-11 away from its double, and its
+    fraction times 1000 at most 0.49: rounding gives back the exact thousandths.
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int, float}:
+        try:
+            return _numeric_nanoseconds(values, kinds)
+        except (OverflowError, ValueError):
+            pass
+    times = [exact_nanoseconds(value) for value in values]
+    known = np.fromiter((t is not None for t in times), dtype=np.bool_, count=len(times))
+    return np.fromiter((t or 0 for t in times), dtype=np.int64, count=len(times)), known
+
+
+def _numeric_nanoseconds(values: Sequence[Any], kinds: set[type]) -> tuple[IntArray, BoolArray]:
+    known = np.ones(len(values), dtype=np.bool_)
+    if float not in kinds:
+        whole = np.array(values, dtype=np.int64)
+        if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
+            raise OverflowError
+        return whole * 1000, known
+    micros = np.array(values, dtype=np.float64)
+    if not np.abs(micros).max() < _EXACT_BELOW_US:
+        raise ValueError
+    floor = np.floor(micros)
+    fraction = np.rint((micros - floor) * 1000).astype(np.int64)
+    return floor.astype(np.int64) * 1000 + fraction, known
+
+
+def exact_nanoseconds(value: object) -> int | None:
+    """Return one time in microseconds (number, text or raw JSON) as nanoseconds, or None."""
+    if isinstance(value, msgspec.Raw):
+        value = bytes(value).decode(errors="replace")
+    text = str(value).strip().strip('"').strip()
+    try:
+        micros = Decimal(text)
+    except (ArithmeticError, ValueError):
+        return None
+    if not micros.is_finite() or micros.copy_abs() > LIMIT_NS // 1000:
+        return None
+    scaled = micros.scaleb(3)
+    whole = scaled.to_integral_value()
+    if scaled != whole and micros.copy_abs() < _EXACT_BELOW_US:
+        # Parts of a nanosecond are rounded as the fast way does, whichever way a block takes.
+        return int(_numeric_nanoseconds([float(micros)], {float})[0][0])
+    return int(whole)
+
+
+def triples(values: Sequence[Any]) -> IntArray:
+    """Return [x, y, z] lists as an (n, 3) array; rows without one are ABSENT."""
+    out = np.full((len(values), 3), ABSENT, dtype=np.int64)
+    for row, value in enumerate(values):
+        if isinstance(value, list) and len(value) == 3:
+            out[row] = [integer(item) for item in value]
+    return out

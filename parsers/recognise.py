@@ -1,0 +1,95 @@
+"""What a file is, told by its first bytes, and what to do with one that is not a trace for us."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_CSV_HEADS = {
+    "rocprof": re.compile(rb'^\s*"?(?:Kind|Index|Guid|Dispatch_Id|Correlation_Id)"?,.*', re.I),
+    "rocprof kernel table": re.compile(rb'^\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', re.I),
+    "Nsight Systems statistics": re.compile(
+        rb'^\s*"?(?:Time \(%\)|Start \(ns\)|Time\(%\))"?,', re.I
+    ),
+    "Nsight Compute": re.compile(rb'^\s*"?ID"?,"?Process ID"?,', re.I),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Something that is not read: what it is and what to do about it."""
+
+    what: str
+    hint: str
+
+
+_NOT_YET = "this version reads PyTorch traces; rocprof and Nsight exports come later"
+
+_SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
+    (
+        re.compile(rb"version https://git-lfs"),
+        Foreign("a git-lfs pointer, not the file itself", "run git lfs pull and try again"),
+    ),
+    (
+        re.compile(rb"\s*<(?:!doctype|html|\?xml|head|body)", re.I),
+        Foreign(
+            "a web page (HTML), not a trace",
+            "the download gave an error page: fetch the file again",
+        ),
+    ),
+    (
+        re.compile(rb"SQLite format 3\x00"),
+        Foreign("an SQLite database, as Nsight Systems and rocprof write", _NOT_YET),
+    ),
+    (
+        re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"'),
+        Foreign("a rocprofv3 JSON export", _NOT_YET),
+    ),
+    (
+        re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}'),
+        Foreign("a rocprof (v1) JSON export", _NOT_YET),
+    ),
+    (
+        re.compile(rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:'),
+        Foreign(
+            "a PyTorch execution trace (Chakra), which has no times of device work",
+            "give the profiler's trace of the same run (prof.export_chrome_trace)",
+        ),
+    ),
+    (
+        re.compile(rb"\s*\[\s*\[\s*-?\d"),
+        Foreign(
+            "a memory timeline export, which has no times of work",
+            "give the profiler's trace of the same run (prof.export_chrome_trace)",
+        ),
+    ),
+    (re.compile(rb"PAR1"), Foreign("a Parquet file", _NOT_YET)),
+    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file", _NOT_YET)),
+    (
+        re.compile(rb"\x80[\x02-\x05]"),
+        Foreign("a Python pickle, which is never opened", "export the trace as JSON"),
+    ),
+)
+
+_JSON_START = re.compile(rb"\s*[\[{]")
+
+
+def foreign(head: bytes) -> Foreign | None:
+    """Return what the input is if it is known not to be a PyTorch trace; None if it may be one."""
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    for sign, what in _SIGNS:
+        if sign.match(text):
+            return what
+    if _JSON_START.match(text):
+        return None
+    for name, sign in _CSV_HEADS.items():
+        if any(sign.match(line) for line in text.splitlines()[:6]):
+            return Foreign(f"a table of {name}", _NOT_YET)
+    return Foreign(
+        f"not JSON; it begins with {_printable(head[:40])}",
+        "give a trace written by torch.profiler (.json, .json.gz, .zst or .zip)",
+    )
+
+
+def _printable(head: bytes) -> str:
+    return repr(head.decode("ascii", errors="replace").replace("\ufffd", "?"))

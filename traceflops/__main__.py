@@ -1,0 +1,6 @@
+"""`python -m traceflops`."""
+
+from traceflops.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""analyze(trace): links, categories, steps, components, tables, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from traceflops.account import DeviceAccount, LinkedTrace
+from traceflops.categories import load
+from traceflops.categories.activities import categorise
+from traceflops.choice import plan_steps
+from traceflops.columns import numbers
+from traceflops.errors import UsageError
+from traceflops.hostwork import with_host_activities
+from traceflops.intervals import Intervals
+from traceflops.kernels import (
+    InWindows,
+    category_table,
+    clip_to_windows,
+    join_windows,
+    kernel_table,
+)
+from traceflops.links import link
+from traceflops.privacy import redacted
+from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
+from traceflops.selection import Selection
+from traceflops.trace import Note, Trace
+from traceflops.verdict import verdict
+from traceflops.whole import whole_span
+
+
+def analyze(
+    trace: Trace,
+    selection: Selection | None = None,
+    *,
+    rules: Path | None = None,
+    include_environment: bool = False,
+) -> Analysis:
+    """Return where the time of a trace went.
+
+    `rules` is a file of category rules that are tried before the built-in ones. Host and user
+    names and home directories are shortened unless `include_environment` is set. Raises
+    UsageError where the selection asks for something the trace does not have.
+    """
+    selection = selection or Selection()
+    shown = trace if include_environment else redacted(trace)
+    working = with_host_activities(shown)
+    links = link(working)
+    linked = LinkedTrace(working, links, categorise(working, links, load(rules)))
+    accounts = _accounts(linked, selection)
+    plan = plan_steps(linked, accounts, selection)
+    parts: list[InWindows] = []
+    devices: list[DeviceReport] = []
+    for device, account in accounts.items():
+        windows, chosen = plan.windows(device, account)
+        rows = account.rows
+        parts.append(clip_to_windows(rows.row, rows.start_ns, rows.end_ns, chosen))
+        devices.append(_device_report(linked, device, account, windows, chosen))
+    total = (
+        sum((device.chosen for device in devices[1:]), devices[0].chosen)
+        if devices
+        else (EMPTY_ACCOUNT)
+    )
+    kernels = kernel_table(
+        working, linked.categorised, join_windows(parts), total.components.window_ns
+    )
+    return Analysis(
+        source=shown.source,
+        selection=selection,
+        verdict=verdict(total, plan.choice, len(devices)),
+        steps=plan.choice,
+        devices=tuple(devices),
+        total=total,
+        kernels=kernels,
+        categories=category_table(kernels, total.components.window_ns),
+        notes=(*working.notes, *plan.notes, *_link_notes(devices)),
+    )
+
+
+def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
+    """Return an account per device that the selection asks for."""
+    activities = linked.trace.activities
+    device = numbers(activities["device"])
+    order = np.argsort(device, kind="stable")
+    used, first = np.unique(device[order], return_index=True)
+    rows = np.split(order, first[1:])
+    wanted = set(_wanted(linked.trace, selection))
+    found = {
+        one: DeviceAccount(linked, mine)
+        for one, mine in zip(used.tolist(), rows, strict=False)
+        if one in wanted
+    }
+    if not found and (selection.ranks is not None or selection.gpus is not None):
+        raise _nothing_selected(linked.trace)
+    return found
+
+
+def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
+    ranks = trace.processes["rank"].to_pylist()
+    for row in trace.devices.to_pylist():
+        rank = ranks[row["process"]]
+        if selection.ranks is not None and rank not in selection.ranks:
+            continue
+        if selection.gpus is None or row["local_id"] in selection.gpus:
+            yield row["device"]
+
+
+def _nothing_selected(trace: Trace) -> UsageError:
+    ranks = sorted({rank for rank in trace.ranks if rank is not None})
+    gpus = sorted(set(trace.devices["local_id"].to_pylist()))
+    return UsageError(
+        "no device is left after --ranks/--gpu",
+        f"the trace has ranks {ranks or 'unknown'} and device numbers {gpus}",
+    )
+
+
+def _device_report(
+    linked: LinkedTrace,
+    device: int,
+    account: DeviceAccount,
+    windows: tuple[Window, ...],
+    chosen: Intervals,
+) -> DeviceReport:
+    trace = linked.trace
+    about = trace.devices.slice(device, 1).to_pylist()[0]
+    process = trace.processes.slice(about["process"], 1).to_pylist()[0]
+    span = account.rows.span
+    whole = whole_span(
+        trace,
+        linked.links,
+        linked.categorised,
+        account.rows,
+        account.timeline,
+        account.account(*span),
+    )
+    return DeviceReport(
+        device=device,
+        rank=process["rank"],
+        process=about["process"],
+        file=process["file"],
+        type=about["type"],
+        local_id=about["local_id"],
+        product=about["product"],
+        memory_bytes=about["memory_bytes"],
+        sm_count=about["sm_count"],
+        whole=whole,
+        windows=windows,
+        chosen=_chosen_account(windows),
+        gaps=account.gaps(device, chosen, windows),
+    )
+
+
+def _chosen_account(windows: tuple[Window, ...]) -> Account:
+    return sum((w.account for w in windows if w.used), EMPTY_ACCOUNT)
+
+
+def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say how many activities have no launch record; sums over the devices shown."""
+    known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
+    unlinked = sum(sum(counts.values()) for counts in known)
+    total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
+    if not unlinked:
+        return ()
+    return (
+        Note(
+            "missing",
+            "unlinked",
+            f"{unlinked:,} of {total:,} activities have no launch record (launched before the "
+            "capture began, or the record was lost). They count in every time; which step and "
+            "op they belong to is unknown.",
+            unlinked,
+        ),
+    )

@@ -1,0 +1,170 @@
+"""Applies the rules in order to kernel names and host operator names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from traceflops.categories import rules as rule_files
+from traceflops.categories.model import Category, Decision
+from traceflops.categories.names import Parts, both_spellings, clean, parse, words
+from traceflops.categories.rules import Rule, search
+
+UNKNOWN = Category("other", "other")
+
+_BLOCK = 6
+_LONGEST_NAME = 1000
+_LONGEST_SHOWN = 200
+_BACKWARD = re.compile(r"_backward[0-9]*$")
+_ENGINE_PREFIX = "autograd::engine::evaluate_function: "
+
+
+class Classifier:
+    """Says what a kernel or a host operator is, and by which rule."""
+
+    def __init__(self, built_in: tuple[Rule, ...], own: tuple[Rule, ...] = ()) -> None:
+        self._kernel_blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
+        self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
+        self._by_head: dict[str, tuple[Rule, ...]] = {}
+        self._kernels: dict[str, Decision] = {}
+        self._ops: dict[str, Decision] = {}
+
+    def kernel(self, name: str) -> Decision:
+        """What the device kernel of this name is."""
+        return _cached(self._kernels, name, self._decide_kernel)
+
+    def op(self, name: str) -> Decision:
+        """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""
+        return _cached(self._ops, name, self._decide_op)
+
+    def _decide_kernel(self, name: str) -> Decision:
+        parts = parse(name)
+        lower = parts.lower()
+        for rule in self._candidates(parts.head):
+            looked_at = _looked_at(rule, parts if rule.case else lower)
+            if looked_at is not None:
+                return _decision(rule, looked_at or parts.head)
+        return _nothing(parts.head or parts.name)
+
+    def _candidates(self, head: str) -> tuple[Rule, ...]:
+        """The rules that the head leaves open: many names share one head."""
+        if head not in self._by_head:
+            self._by_head[head] = _open_rules(self._kernel_blocks, both_spellings(head))
+        return self._by_head[head]
+
+    def _decide_op(self, name: str) -> Decision:
+        text = clean(name).removeprefix(_ENGINE_PREFIX)[:_LONGEST_NAME]
+        both = f"{_bare_operator(text)}\n{both_spellings(text)}"
+        lower = both.lower()
+        for rule in self._op_rules:
+            if rule.search("op", both if rule.case else lower):
+                return _decision(rule, text)
+        return _nothing(text)
+
+
+def _bare_operator(name: str) -> str:
+    """`add` for `aten::add_.Tensor` and `AddBackward0`; empty for other libraries' operators."""
+    bare = words(name.removeprefix("aten::").partition(".")[0]).strip("_")
+    return "" if ":" in bare else _BACKWARD.sub("", bare).strip("_")
+
+
+def load(user_rules: Path | None = None) -> Classifier:
+    """A classifier with the built-in rules, after those of the user's file if one is given."""
+    own = rule_files.read(user_rules) if user_rules is not None else ()
+    return Classifier(rule_files.built_in(), own)
+
+
+def _cached(known: dict[str, Decision], name: str, decide: Callable[[str], Decision]) -> Decision:
+    decision = known.get(name)
+    if decision is None:
+        decision = known[name] = decide(name)
+    return decision
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Neighbouring rules; most heads match none of them, which one search can tell."""
+
+    rules: tuple[Rule, ...]
+    headless: tuple[Rule, ...]
+    """those of the rules that do not look at the head"""
+    head_patterns: tuple[str, ...]
+
+    def open_to(self, head: str, lower: str) -> Iterator[Rule]:
+        """The rules that look elsewhere, and those whose pattern the head matches."""
+        if self.head_patterns and search(self.head_patterns, lower) is None:
+            yield from self.headless
+            return
+        for rule in self.rules:
+            text = head if rule.case else lower
+            if rule in self.headless or rule.search("head", text):
+                yield rule
+
+
+def _blocks(rules: tuple[Rule, ...], size: int) -> tuple[_Block, ...]:
+    """The kernel rules in order; a user's rules stand alone, for their patterns may not combine."""
+    kernel_rules = tuple(rule for rule in rules if not rule.patterns("op"))
+    return tuple(_block(kernel_rules[at : at + size]) for at in range(0, len(kernel_rules), size))
+
+
+def _block(rules: tuple[Rule, ...]) -> _Block:
+    headless = tuple(rule for rule in rules if not rule.patterns("head"))
+    alone = len(rules) == 1
+    patterns = () if alone else chain.from_iterable(rule.patterns("head") for rule in rules)
+    return _Block(rules, headless, tuple(patterns))
+
+
+def _open_rules(blocks: tuple[_Block, ...], head: str) -> tuple[Rule, ...]:
+    found: list[Rule] = []
+    lower = head.lower()
+    for block in blocks:
+        for rule in block.open_to(head, lower):
+            found.append(rule)
+            if len(rule.conditions) == 1 and rule.patterns("head"):
+                return tuple(found)
+    return tuple(found)
+
+
+def _looked_at(rule: Rule, parts: Parts) -> str | None:
+    """The text that decided ("" for the head, tested before), None where a condition fails."""
+    shown = ""
+    for place, _ in rule.conditions:
+        if place == "head":
+            continue
+        text = _text(parts, place)
+        found = rule.search(place, text)
+        if found is None:
+            return None
+        if place != "namespace":
+            shown = _word_at(found)
+        elif not rule.patterns("head"):
+            shown = text
+    return shown
+
+
+def _text(parts: Parts, place: str) -> str:
+    if place == "namespace":
+        return parts.namespace
+    return parts.name[:_LONGEST_NAME] if place == "name" else parts.arguments
+
+
+def _word_at(found: re.Match[str]) -> str:
+    """The whole word around a match, which may begin with what parts words."""
+    text = found.string
+    start = text.rfind(" ", 0, found.start() + 1) + 1
+    end = text.find(" ", max(start, found.end()))
+    return text[start : end if end >= 0 else len(text)].strip()
+
+
+def _decision(rule: Rule, looked_at: str) -> Decision:
+    return Decision(rule.category, rule.id, rule.because, looked_at[:_LONGEST_SHOWN], rule.source)
+
+
+def _nothing(looked_at: str) -> Decision:
+    because = "no rule knows this name"
+    return Decision(
+        UNKNOWN, rule_files.NO_RULE, because, looked_at[:_LONGEST_SHOWN], rule_files.BUILT_IN
+    )

@@ -1,0 +1,166 @@
+"""Takes a kernel name apart: head identifier, namespace, argument words.
+
+Names are written by strangers and can be a megabyte long, so only the first `LONGEST` characters
+are read, and every expression here runs in linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+LONGEST = 4096
+LONGEST_HEAD = 1000
+LONGEST_ARGUMENTS = 2000
+
+_SUFFIXES = (" [clone .kd]", " (.kd)", ".kd")
+_ANONYMOUS = ("(anonymous namespace)", "<unnamed>", "{anonymous}", "`anonymous namespace'")
+_RETURN_TYPE = re.compile(
+    r"(?:(?:void|static|inline|extern|typename|const|unsigned|bool|int|float|double|auto|__global__)\s+)+"
+)
+_CONDITIONAL_TYPES = ("enable_if", "enable_if_t", "conditional", "conditional_t")
+_AFTER_RETURN_TYPE = re.compile(r"(?:::type)?[\s&*]+(?=[A-Za-z_])")
+_PATH = re.compile(r"[^<(]*")
+_BRACKET = re.compile(r"->|[<>()]")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
+_ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
+# Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
+_MANGLED = re.compile(
+    r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z]n?\d+E|(?P<length>\d{1,4})|.", re.ASCII | re.DOTALL
+)
+_ENUM_VALUE = re.compile(r"E(\d+)E", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A kernel name taken apart."""
+
+    name: str
+    head: str
+    namespace: str
+    arguments: str
+    """the identifiers of the arguments in both spellings, parted by spaces"""
+
+    def lower(self) -> Parts:
+        """The same in lower case."""
+        return Parts(
+            *(text.lower() for text in (self.name, self.head, self.namespace, self.arguments))
+        )
+
+
+def parse(name: str) -> Parts:
+    """The parts of a kernel name, mangled or not."""
+    text = clean(name)
+    if text.startswith("_Z"):
+        path, arguments = _mangled(text)
+    else:
+        path, arguments = _demangled(text)
+    path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
+    head = path[-1].strip()[:LONGEST_HEAD] if path else ""
+    return Parts(
+        text, head, "::".join(path[:-1])[:LONGEST_HEAD], spellings(arguments)[:LONGEST_ARGUMENTS]
+    )
+
+
+def clean(name: str) -> str:
+    """The name without quotes, clone suffixes, return type and anonymous namespaces."""
+    text = name[:LONGEST].strip().strip("\"'").strip()
+    for suffix in _SUFFIXES:
+        text = text.removesuffix(suffix)
+    for spelling in _ANONYMOUS:
+        text = text.replace(spelling + "::", "")
+    found = _RETURN_TYPE.match(text)
+    return text[found.end() :] if found else text
+
+
+@lru_cache(maxsize=50_000)
+def words(identifier: str) -> str:
+    """The identifier in snake case: `cunn_SoftMaxForward` is `cunn_soft_max_forward`."""
+    return _CAMEL.sub("_", identifier).lower().lstrip("_")
+
+
+def both_spellings(identifier: str) -> str:
+    """The identifier in snake case and, where that differs, as written; one per line."""
+    snake = words(identifier)
+    return snake if snake == identifier else f"{snake}\n{identifier}"
+
+
+def spellings(identifiers: list[str]) -> str:
+    """Each identifier once, in snake case and, where that differs, as written; parted by spaces."""
+    seen: dict[str, None] = {}
+    for identifier in identifiers:
+        seen[words(identifier)] = None
+        seen[identifier] = None
+    return " ".join(seen)
+
+
+def _demangled(text: str) -> tuple[list[str], list[str]]:
+    text = _without_conditional_type(text)
+    path = _path(text)
+    return path.split("::"), _arguments(text[len(path) :])
+
+
+def _path(text: str) -> str:
+    found = _PATH.match(text)
+    return found.group() if found else ""
+
+
+def _arguments(text: str) -> list[str]:
+    return [
+        f"{found[1]}={found[2]}" if found[2] else found[1] for found in _ARGUMENT.finditer(text)
+    ]
+
+
+def _without_conditional_type(text: str) -> str:
+    path = _path(text)
+    if path.rpartition("::")[2] not in _CONDITIONAL_TYPES:
+        return text
+    end = _closing(text, len(path))
+    found = _AFTER_RETURN_TYPE.match(text, end)
+    return text[found.end() :] if found else text
+
+
+def _closing(text: str, start: int) -> int:
+    """The end of the template arguments that begin at `start`; `(8 > 0)` closes none."""
+    angles = parentheses = 0
+    for bracket in _BRACKET.finditer(text, start):
+        parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
+        angles += {"<": 1, ">": -1}.get(bracket.group(), 0) if parentheses == 0 else 0
+        if angles == 0:
+            return bracket.end()
+    return len(text)
+
+
+def _mangled(text: str) -> tuple[list[str], list[str]]:
+    """The nested name up to its first template argument, and every identifier after it."""
+    path: list[str] = []
+    position = 3 if text.startswith("_ZN") else 2
+    while (found := _identifier(text, position)) is not None:
+        identifier, position = found
+        path.append(identifier)
+    return path, _mangled_arguments(text, position)
+
+
+def _identifier(text: str, position: int) -> tuple[str, int] | None:
+    if text.startswith("L", position):
+        position += 1
+    found = _MANGLED.match(text, position)
+    if found is None or found["length"] is None:
+        return None
+    end = found.end() + int(found["length"])
+    return text[found.end() : end], end
+
+
+def _mangled_arguments(text: str, position: int) -> list[str]:
+    arguments: list[str] = []
+    while (found := _MANGLED.match(text, position)) is not None:
+        position = found.end()
+        if found["length"] is None:
+            continue
+        end = position + int(found["length"])
+        value = _ENUM_VALUE.match(text, end)
+        identifier = text[position:end]
+        arguments.append(f"{identifier}={value[1]}" if value else identifier)
+        position = value.end() - 1 if value else end
+    return arguments

@@ -1,0 +1,262 @@
+"""Rules as data: reads a rule file, checks it, and matches one rule against one text."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from traceflops.categories.model import SUBS, Category
+from traceflops.errors import UsageError
+
+BUILT_IN = "built-in"
+NO_RULE = "none"
+PLACES = ("head", "namespace", "arguments", "name", "op")
+REQUIRED = ("id", "top", "sub", "because")
+KEYS = frozenset({*PLACES, *REQUIRED, "case"})
+LARGEST_FILE = 256 * 1024
+LONGEST_PATTERN = 1000
+LONGEST_MESSAGE = 400
+MOST_REPEATS = 2
+MOST_OPTIONAL = 8
+HINT = "see docs/categories.md for the format of a rule file"
+
+_ANY = "[a-z0-9]*"
+_CAPITAL = re.compile("[A-Z]")
+_ESCAPE = re.compile(r"\\.")
+_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_OPTIONAL = re.compile(r"(?<![(*+?}])\?")
+_NAMED = re.compile(r"\(\?(?:P|\()")
+_REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the rule file: where to look, what for, and what it means."""
+
+    id: str
+    category: Category
+    because: str
+    source: str
+    conditions: tuple[tuple[str, tuple[str, ...]], ...]
+    """(place, alternatives); every condition must hold"""
+    case: bool = False
+
+    def search(self, place: str, text: str) -> re.Match[str] | None:
+        """The match of this rule's condition on `place`, which it must have."""
+        return search(self.patterns(place), text, self.case)
+
+    def patterns(self, place: str) -> tuple[str, ...]:
+        """The alternatives that the rule looks for in one place; none if it does not look there."""
+        return next((patterns for at, patterns in self.conditions if at == place), ())
+
+
+def search(alternatives: tuple[str, ...], text: str, case: bool = False) -> re.Match[str] | None:
+    """The first match of any of the alternatives as whole words of the text."""
+    return compiled(alternatives, case).search("\n" + text)
+
+
+@cache
+def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[str]:
+    """One expression that finds any of the alternatives as whole words of a text after a newline.
+
+    Made for speed: `[a-z0-9]*` at an end of an alternative is taken off instead of matched, and
+    what parts words is consumed, not looked back at, for `re` skips to a sign of a set quickly.
+    """
+    bounded: list[str] = []
+    opened: list[str] = []
+    for pattern in alternatives:
+        if pattern.startswith(_ANY) and _is_one(pattern):
+            opened.append(_right_bounded(pattern.removeprefix(_ANY), case))
+        else:
+            bounded.append(_right_bounded(pattern, case))
+    groups = [rf"[^A-Za-z0-9](?:{'|'.join(bounded)})"] if bounded else []
+    return re.compile("|".join(groups + opened), re.MULTILINE)
+
+
+def _right_bounded(pattern: str, case: bool) -> str:
+    """The pattern at the end of a word; ignoring case is slow, so only if it has capitals."""
+    any_ending = pattern.endswith(_ANY) and _is_one(pattern)
+    core = pattern.removesuffix(_ANY) if any_ending else pattern
+    if not case and _CAPITAL.search(_ESCAPE.sub("", core)):
+        core = f"(?i:{core})"
+    return core if any_ending else rf"(?:{core})(?![A-Za-z])"
+
+
+def _is_one(pattern: str) -> bool:
+    """Whether no `|` outside brackets parts the pattern."""
+    depth = 0
+    for sign in _ESCAPE_OR_CLASS.sub("x", pattern):
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if sign == "|" and depth == 0:
+            return False
+    return pattern != _ANY
+
+
+@cache
+def built_in() -> tuple[Rule, ...]:
+    """The rules that come with traceflops."""
+    text = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
+    return tuple(_rule(table, BUILT_IN, "") for table in tomllib.loads(text)["rule"])
+
+
+def read(path: Path) -> tuple[Rule, ...]:
+    """The rules of a user's file, all checked; a UsageError says what is wrong with it."""
+    where = f"rule file {path.name!r}"
+    document = _document(_text(path, where), where)
+    tables = document.get("rule")
+    if document.keys() != {"rule"} or not isinstance(tables, list):
+        unknown = sorted(document.keys() - {"rule"})
+        _refuse(where, f"unknown key {unknown[0]!r}" if unknown else "it has no [[rule]] table")
+    rules: list[Rule] = []
+    for number, table in enumerate(tables, 1):
+        rules.append(_rule(_checked(table, f"{where}, rule {number}"), path.name, where))
+    _check_ids(rules, where)
+    return tuple(rules)
+
+
+def check_pattern(pattern: str) -> str | None:
+    """What is wrong with a regular expression, or None.
+
+    `re` has no time limit, so the forms that can take exponential time on a hostile name are
+    refused: `(a|a)*`, `(a+)+` and long rows of optional parts. Back-references and named groups
+    would change their meaning when alternatives are joined.
+    """
+    if not pattern or len(pattern) > LONGEST_PATTERN:
+        return f"a pattern has 1 to {LONGEST_PATTERN} characters"
+    plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
+    repeats = [found.start() for found in _REPEAT.finditer(plain)]
+    if any(plain[at - 1 : at] == ")" for at in repeats):
+        return "a repeat (*, + or {}) may not follow a group"
+    if len(repeats) > MOST_REPEATS:
+        return f"more than {MOST_REPEATS} repeats in one pattern"
+    if len(_OPTIONAL.findall(plain)) > MOST_OPTIONAL:
+        return f"more than {MOST_OPTIONAL} optional parts in one pattern"
+    if _NAMED.search(plain) or any(one[1] in "123456789" for one in _ESCAPE.findall(pattern)):
+        return "back-references and named groups are not supported"
+    return _compile_error(pattern)
+
+
+def _compile_error(pattern: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern)
+            compiled((pattern,))
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        return f"bad regular expression: {_one_line(str(error))}"
+    return None
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        if not path.is_file():
+            _refuse(where, "it is not a file" if path.exists() else "it does not exist")
+        if path.stat().st_size > LARGEST_FILE:
+            _refuse(where, f"it is larger than {LARGEST_FILE // 1024} KiB")
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse(where, f"it is not UTF-8 text (byte {error.start})")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        _refuse(where, f"it cannot be read: {reason}")
+
+
+def _document(text: str, where: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        _refuse(where, f"bad TOML: {_one_line(str(error))}")
+    except RecursionError:
+        _refuse(where, "bad TOML: nested too deeply")
+
+
+def _checked(table: object, where: str) -> dict[str, object]:
+    if not isinstance(table, dict):
+        _refuse(where, "a rule is a table")
+    for key in sorted(table.keys() - KEYS):
+        _refuse(where, f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}")
+    for key in REQUIRED:
+        if not isinstance(table.get(key), str):
+            _refuse(where, f"{key!r} is missing or not text")
+    if not isinstance(table.get("case", False), bool):
+        _refuse(where, "'case' is true or false")
+    _check_texts(table, where)
+    _check_places(table, where)
+    return table
+
+
+def _check_texts(table: dict[str, object], where: str) -> None:
+    because = str(table["because"])
+    if not _ID.fullmatch(str(table["id"])):
+        _refuse(where, f"id {table['id']!r} is not a short word of a-z, 0-9, '.', '_' and '-'")
+    if not because.isprintable() or not 0 < len(because) <= 200:
+        _refuse(where, "'because' is one line of 1 to 200 characters")
+    if table["id"] == NO_RULE:
+        _refuse(where, f"id {NO_RULE!r} is taken: it means that no rule applied")
+    if table["top"] not in SUBS:
+        _refuse(where, f"unknown top {table['top']!r}; known: {', '.join(SUBS)}")
+    allowed = SUBS[str(table["top"])]
+    if table["sub"] not in allowed:
+        known = ", ".join(sorted(allowed))
+        _refuse(where, f"unknown sub {table['sub']!r} under {table['top']}; known: {known}")
+
+
+def _check_places(table: dict[str, object], where: str) -> None:
+    places = [place for place in PLACES if place in table]
+    if not places:
+        _refuse(where, f"it looks nowhere; give one of {', '.join(PLACES)}")
+    if "op" in places and len(places) > 1:
+        _refuse(where, "'op' is for host operators and stands alone")
+    for place in places:
+        for pattern in _alternatives(table[place], where, place):
+            if (problem := check_pattern(pattern)) is not None:
+                _refuse(where, f"{place} {pattern[:80]!r}: {problem}")
+
+
+def _alternatives(value: object, where: str, place: str) -> Iterator[str]:
+    patterns = value if isinstance(value, list) else [value]
+    if not patterns:
+        _refuse(where, f"{place!r} is an empty list")
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            _refuse(where, f"{place!r} is a regular expression or a list of them")
+        yield pattern
+
+
+def _check_ids(rules: list[Rule], where: str) -> None:
+    seen: set[str] = set()
+    for rule in rules:
+        if rule.id in seen:
+            _refuse(where, f"two rules have the id {rule.id!r}")
+        seen.add(rule.id)
+
+
+def _rule(table: dict[str, object], source: str, where: str) -> Rule:
+    conditions = tuple(
+        (place, tuple(_alternatives(table[place], where, place)))
+        for place in PLACES
+        if place in table
+    )
+    return Rule(
+        id=str(table["id"]),
+        category=Category(str(table["top"]), str(table["sub"])),
+        because=str(table["because"]),
+        source=source,
+        conditions=conditions,
+        case=bool(table.get("case", False)),
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST_MESSAGE]
+
+
+def _refuse(where: str, problem: str) -> NoReturn:
+    raise UsageError(_one_line(f"{where}: {problem}"), HINT)

@@ -1,0 +1,262 @@
+"""Which windows each device has and which of them the figures are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.account import DeviceAccount, LinkedTrace
+from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.errors import UsageError
+from traceflops.intervals import Intervals
+from traceflops.periodicity import Periods, find_periods
+from traceflops.results import StepChoice, Window
+from traceflops.selection import Selection
+from traceflops.steps import FoundSteps, Steps, find_marked_steps, step_of_activity
+from traceflops.trace import Note
+from traceflops.windows import Stretch, steady, tile
+
+_SPAN_NOTE = Note(
+    "assumed",
+    "no-steps",
+    "No steps were found: the whole span is one window. Call prof.step() once per iteration when "
+    "recording, or name the marks that begin a step with --step-mark.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The stretches of each device and the number of the step at each place of a stretch."""
+
+    stretches: Mapping[int, list[Stretch]]
+    numbers: Mapping[int, IntArray]
+    source: str
+    text: str
+    notes: tuple[Note, ...] = ()
+
+    def step_number(self, device: int, stretch: Stretch) -> int | None:
+        """Return the number of a stretch that is a step."""
+        return None if stretch.place is None else int(self.numbers[device][stretch.place])
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Return the numbers of all steps that have a window on some device."""
+        found = {
+            self.step_number(device, stretch)
+            for device, stretches in self.stretches.items()
+            for stretch in stretches
+        }
+        return tuple(sorted(number for number in found if number is not None))
+
+    def durations(self, number: int) -> list[int]:
+        """Return the durations of the step with this number, one per device that has it."""
+        return [
+            stretch.dur_ns
+            for device, stretches in self.stretches.items()
+            for stretch in stretches
+            if self.step_number(device, stretch) == number
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The windows of every device, which are used and why others are not."""
+
+    layout: Layout
+    choice: StepChoice
+    reasons: Mapping[int, str]
+    time_range: tuple[int, int] | None
+    notes: tuple[Note, ...]
+
+    def windows(self, device: int, account: DeviceAccount) -> tuple[tuple[Window, ...], Intervals]:
+        """Return the windows of a device with their accounts, and the chosen time."""
+        stretches = self.layout.stretches[device]
+        launched = [s.launched for s in stretches if s.launched is not None]
+        usual = float(np.median(launched)) if len(launched) > 2 else None
+        windows = [self._window(device, account, stretch, usual) for stretch in stretches]
+        if self.time_range is not None:
+            windows.append(
+                account.window(
+                    Stretch("range", None, *self.time_range, None), None, True, None, None
+                )
+            )
+        used = [w for w in windows if w.used]
+        chosen = Intervals.of(
+            np.array([w.start_ns for w in used], dtype=np.int64),
+            np.array([w.end_ns for w in used], dtype=np.int64),
+        )
+        return tuple(windows), chosen
+
+    def _window(
+        self, device: int, account: DeviceAccount, stretch: Stretch, usual: float | None
+    ) -> Window:
+        number = self.layout.step_number(device, stretch)
+        if self.time_range is not None:
+            used, reason = False, "a stretch of time was chosen"
+        elif stretch.role == "span":
+            used, reason = not self.choice.seen, "nothing of a step was launched here"
+        else:
+            used = number in self.choice.used
+            reason = self.reasons.get(number, "") if number is not None else "outside the steps"
+        return account.window(stretch, number, used, None if used else reason, usual)
+
+
+def plan_steps(
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
+) -> StepPlan:
+    """Return the plan for all devices. Raises UsageError for steps that are not there."""
+    layout = _layout(linked, accounts, selection)
+    time_range = _time_range(accounts, selection)
+    seen = layout.seen
+    used, reasons = _used(layout, seen, selection) if time_range is None else ((), {})
+    durations = [ns for number in used for ns in layout.durations(number)]
+    choice = StepChoice(
+        source=layout.source,
+        text=layout.text,
+        seen=seen,
+        used=used,
+        typical_ns=int(np.median(durations)) if durations else None,
+    )
+    notes = [*layout.notes]
+    if len(used) == 1 and selection.steps is None and len(seen) == 1:
+        notes.append(
+            Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
+        )
+    return StepPlan(layout, choice, reasons, time_range, tuple(notes))
+
+
+def _layout(
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
+) -> Layout:
+    marked = find_marked_steps(linked.trace, selection.step_mark)
+    if marked is not None:
+        layout = _marked_layout(linked, accounts, marked)
+        if layout.seen:
+            return layout
+    if selection.step_mark is not None:
+        raise UsageError(
+            f"no step begins with a mark that matches --step-mark {selection.step_mark!r}",
+            f"the trace has marks such as {_some_marks(linked)}",
+        )
+    return _periodic_layout(linked, accounts) or _span_layout(accounts)
+
+
+def _some_marks(linked: LinkedTrace) -> str:
+    marks = linked.trace.marks
+    wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind == "annotation"]
+    rows = np.isin(codes(marks["kind"]), wanted)
+    labels = names(marks["name"])
+    found = [labels[c][:60] for c in np.unique(codes(marks["name"])[rows])[:5].tolist()]
+    return ", ".join(found) if found else "none at all"
+
+
+def _marked_layout(
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
+) -> Layout:
+    place = step_of_activity(linked.trace, linked.links, found)
+    process = numbers(linked.trace.devices["process"])
+    repeated = any(len(np.unique(s.number)) < len(s) for s in found.by_process.values())
+    stretches: dict[int, list[Stretch]] = {}
+    step_numbers: dict[int, IntArray] = {}
+    for device, account in accounts.items():
+        rows = account.rows
+        steps = found.by_process.get(int(process[device]), Steps.none())
+        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span)
+        step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
+    notes = found.notes
+    if repeated:
+        text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
+        notes = (*notes, Note("assumed", "repeated-step-numbers", text))
+    return Layout(stretches, step_numbers, found.source, found.text, notes)
+
+
+def _periodic_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout | None:
+    periods = {d: p for d, a in accounts.items() if (p := _periods(linked, a)) is not None}
+    if not periods or len(periods) < len(accounts):
+        return None
+    first = next(iter(periods.values()))
+    note = Note(
+        "assumed",
+        "steps-inferred",
+        "The trace has no step markers. Steps were inferred from what repeats on the device "
+        f"({first.text}) and are numbered from 0.",
+    )
+    return Layout(
+        {d: _period_stretches(accounts[d], p) for d, p in periods.items()},
+        {d: np.arange(len(p.boundary)) for d, p in periods.items()},
+        first.source,
+        first.text,
+        (note,),
+    )
+
+
+def _periods(linked: LinkedTrace, account: DeviceAccount) -> Periods | None:
+    activities, rows = linked.trace.activities, account.rows.row
+    subs = [category.sub for category in linked.categorised.categories]
+    optimizer = [place for place, sub in enumerate(subs) if sub == "optimizer"]
+    host = [d for d, name in enumerate(names(activities["direction"])) if name in ("HtoD", "DtoH")]
+    return find_periods(
+        codes(activities["name"])[rows],
+        np.isin(linked.categorised.category[rows], optimizer),
+        np.isin(codes(activities["direction"])[rows], host),
+    )
+
+
+def _period_stretches(account: DeviceAccount, periods: Periods) -> list[Stretch]:
+    """Return the periods as steps; what lies before and after them completes the span."""
+    starts = account.rows.start_ns[periods.boundary]
+    low, high = account.rows.span
+    steps = [
+        Stretch("step", place, int(start), int(end), int(count))
+        for place, (start, end, count) in enumerate(
+            zip(starts[:-1], starts[1:], np.diff(periods.boundary), strict=True)
+        )
+    ]
+    before = [Stretch("before", None, low, int(starts[0]), None)] if starts[0] > low else []
+    after = [Stretch("after", None, int(starts[-1]), high, None)] if high > starts[-1] else []
+    return [*before, *steps, *after]
+
+
+def _span_layout(accounts: Mapping[int, DeviceAccount]) -> Layout:
+    spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
+    return Layout(
+        spans,
+        {d: np.empty(0, dtype=np.int64) for d in spans},
+        "none",
+        "no steps found: the whole span is one window",
+        (_SPAN_NOTE,) if accounts else (),
+    )
+
+
+def _used(
+    layout: Layout, seen: tuple[int, ...], selection: Selection
+) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Return the step numbers to use and, for the others, why not."""
+    if selection.steps is not None:
+        used = tuple(number for number in seen if selection.wants_step(number))
+        if not used:
+            listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
+            raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
+        return used, {number: "not chosen" for number in seen if number not in used}
+    usual = [int(np.median(layout.durations(number))) for number in seen]
+    keeps, reasons = steady(np.array(usual, dtype=np.int64))
+    used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
+    return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}
+
+
+def _time_range(
+    accounts: Mapping[int, DeviceAccount], selection: Selection
+) -> tuple[int, int] | None:
+    if not selection.is_time_range or not accounts:
+        return None
+    first = min(account.rows.span[0] for account in accounts.values())
+    last = max(account.rows.span[1] for account in accounts.values())
+    start = first + (selection.from_ns or 0)
+    end = last if selection.to_ns is None else first + selection.to_ns
+    if start >= last or end <= start:
+        raise UsageError(
+            "--from/--to lie outside the trace", f"its device work lasts {last - first:,} ns"
+        )
+    return start, end

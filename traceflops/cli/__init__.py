@@ -1,0 +1,72 @@
+"""The command line: reads options, calls the core, picks a renderer, sets the exit code.
+
+Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be read or is
+not recognised.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.export import export
+from traceflops.cli.info import info
+from traceflops.cli.report import report
+from traceflops.cli.summary import summary
+from traceflops.cli.why import why
+
+EPILOG = (
+    "Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be "
+    "read or is not recognised. Nothing is ever sent over a network."
+)
+
+app = typer.Typer(
+    name="traceflops",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (report, summary, info, export, why):
+    app.command(epilog=command.__globals__["EXAMPLES"])(command)
+
+
+def _versions(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    from traceflops._version import __version__
+
+    typer.echo(f"traceflops {__version__} (Python {sys.version.split()[0]})")
+    for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh"):
+        try:
+            typer.echo(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            typer.echo(f"{package} is not installed")
+    raise typer.Exit
+
+
+@app.callback()
+def _traceflops(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_versions, is_eager=True, help="Print the versions."),
+    ] = False,
+) -> None:
+    """Say from a profiler's trace where the time went, offline.
+
+    Reads traces of torch.profiler (.json, also gzip, zstd, zip, a folder of ranks, - for stdin).
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a character the terminal cannot show must not end the run
+            reconfigure(errors="replace")
+    app()

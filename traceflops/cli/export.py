@@ -1,0 +1,70 @@
+"""`traceflops export`: the tables of a trace as Parquet, Arrow IPC or CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import (
+    Environment,
+    Force,
+    From,
+    Gpus,
+    Question,
+    Ranks,
+    Rules,
+    StepMark,
+    Steps,
+    To,
+    Traces,
+    failures,
+    read_trace,
+)
+
+EXAMPLES = (
+    "Examples: traceflops export trace.json.gz -o tables/ | traceflops export trace.json.gz "
+    "--table activities --format csv -o tables/"
+)
+
+
+def export(
+    traces: Traces,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FOLDER", help="Folder to write to; made if needed."
+        ),
+    ],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Table to write; may be given several times. Default: all."
+        ),
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, arrow or csv.")
+    ] = "parquet",
+    force: Force = False,
+    steps: Steps = None,
+    ranks: Ranks = None,
+    gpu: Gpus = None,
+    start: From = None,
+    end: To = None,
+    step_mark: StepMark = None,
+    rules: Rules = None,
+    include_environment: Environment = False,
+) -> None:
+    """Write the tables of a trace, activities with their category, call and op."""
+    with failures():
+        selection = Question(steps, ranks, gpu, start, end, step_mark).selection()
+        from traceflops.privacy import redacted
+        from traceflops.reports.tables import check_request, export_tables
+        from traceflops.restrict import restrict
+
+        check_request(output, table, format_, force=force)
+        trace = read_trace(traces)
+        shown = restrict(trace if include_environment else redacted(trace), selection)
+        for path, rows in export_tables(shown, output, table, format_, rules):
+            typer.echo(f"{path}  {rows:,} rows")

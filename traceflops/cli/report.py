@@ -1,0 +1,103 @@
+"""`traceflops report`: the summary in the terminal and the page in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import (
+    Environment,
+    Force,
+    From,
+    Gpus,
+    Json,
+    Question,
+    Ranks,
+    Rules,
+    StepMark,
+    Steps,
+    To,
+    Traces,
+    failures,
+    print_lines,
+    read_and_analyze,
+    terminal_lines,
+)
+
+EXAMPLES = (
+    "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
+    " | zcat trace.json.gz | traceflops report - -o trace.json"
+)
+_SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
+
+
+def report(
+    traces: Traces,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write, .html or .json. Default: NAME.report.html in this folder.",
+        ),
+    ] = None,
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
+    json: Json = False,
+    steps: Steps = None,
+    ranks: Ranks = None,
+    gpu: Gpus = None,
+    start: From = None,
+    end: To = None,
+    step_mark: StepMark = None,
+    rules: Rules = None,
+    include_environment: Environment = False,
+) -> None:
+    """Write the report as one HTML file and print its summary."""
+    with failures():
+        from traceflops.reports.write import check_target, save
+
+        target = output or default_target(traces)
+        check_target(target, force=force)
+        question = Question(steps, ranks, gpu, start, end, step_mark)
+        analysis = read_and_analyze(traces, question, rules, include_environment)
+        if json:
+            typer.echo(analysis.to_json())
+        elif not quiet:
+            print_lines(terminal_lines(analysis))
+        save(analysis, target, force=force, command=_command(traces, question))
+        if quiet:
+            typer.echo(str(target))
+        elif not json:
+            typer.echo(f"\nWrote {target} ({target.stat().st_size / 1e6:.1f} MB)")
+
+
+def default_target(traces: list[str]) -> Path:
+    """Return NAME.report.html in the current folder, NAME from the first input."""
+    first = traces[0]
+    name = "trace" if first == "-" else Path(first).resolve().name or "trace"
+    while (stem := Path(name)).suffix.lower() in _SUFFIXES:
+        name = stem.stem
+    return Path(f"{name}.report.html")
+
+
+def _command(traces: list[str], question: Question) -> str:
+    """Return the command that made the report, files by their base names."""
+    words = ["traceflops", "report", *(t if t == "-" else Path(t).name for t in traces[:3])]
+    if len(traces) > 3:
+        words.append("…")
+    options = {
+        "--steps": question.steps,
+        "--ranks": question.ranks,
+        "--gpu": question.gpu,
+        "--from": question.start,
+        "--to": question.end,
+        "--step-mark": question.step_mark,
+    }
+    for option, value in options.items():
+        if value is not None:
+            words += [option, value]
+    return " ".join(words)

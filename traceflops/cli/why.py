@@ -1,0 +1,48 @@
+"""`traceflops why`: which rule gives a kernel its category."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import Json, Rules, failures
+
+EXAMPLES = (
+    'Examples: traceflops why "ampere_sgemm_128x64_nt" | '
+    'traceflops why "my_kernel<float>" --rules mine.toml | traceflops why aten::mm --op'
+)
+
+
+def why(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A kernel's name as it stands in the trace.")
+    ],
+    op: Annotated[
+        bool, typer.Option("--op", help="The name is a host operator's, as in CPU-only traces.")
+    ] = False,
+    rules: Rules = None,
+    json: Json = False,
+) -> None:
+    """Say which category a kernel's name has and which rule decided."""
+    with failures():
+        from traceflops.categories import load
+
+        classifier = load(rules)
+        decision = classifier.op(name) if op else classifier.kernel(name)
+        facts = {
+            "category": f"{decision.category.top}/{decision.category.sub}",
+            "rule": decision.rule,
+            "because": decision.because,
+            "looked_at": decision.looked_at,
+            "source": decision.source,
+        }
+        if json:
+            from traceflops.reports.json import encode
+
+            typer.echo(encode({"schema": "traceflops.why/1", "name": name, **facts}))
+            return
+        from traceflops.reports.units import shorten_middle, visible
+
+        for label, value in facts.items():
+            typer.echo(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

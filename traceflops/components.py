@@ -1,0 +1,59 @@
+"""Time accounting of one device: every nanosecond in exactly one component.
+
+Each nanosecond goes to the first that applies: compute, memory, other, graph, communication,
+idle. Communication counted here is therefore exposed; what another component covers is hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.columns import BoolArray, IntArray
+from traceflops.intervals import Intervals
+from traceflops.results import COMPONENTS, Components
+
+WORK = COMPONENTS[:-1]
+"""The components that are work, in their order of precedence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The components of one device as disjoint sets of instants.
+
+    `parts` excludes what an earlier component covers; `communication` is all communication,
+    exposed or not; `busy` is the union of all work.
+    """
+
+    parts: dict[str, Intervals]
+    communication: Intervals
+    busy: Intervals
+
+    def components(self, start_ns: int, end_ns: int) -> Components:
+        """Return the components of the window [start, end); they sum to its length exactly."""
+        window = np.array([start_ns]), np.array([end_ns])
+        lengths = {n: int(part.length_within(*window)[0]) for n, part in self.parts.items()}
+        idle = end_ns - start_ns - sum(lengths.values())
+        return Components(**{f"{name}_ns": lengths[name] for name in WORK}, idle_ns=idle)
+
+    def hidden_communication_ns(self, start_ns: int, end_ns: int) -> int:
+        """Return the communication of the window during which something else ran."""
+        window = np.array([start_ns]), np.array([end_ns])
+        exposed = int(self.parts["communication"].length_within(*window)[0])
+        return int(self.communication.length_within(*window)[0]) - exposed
+
+
+def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
+    """Return the components of one device; `is_part` tells which activities are of which."""
+    busy = Intervals.empty()
+    parts: dict[str, Intervals] = {}
+    communication = Intervals.empty()
+    for name in WORK:
+        rows = is_part[name]
+        whole = Intervals.of(start_ns[rows], end_ns[rows])
+        if name == "communication":
+            communication = whole
+        parts[name] = whole.subtract(busy)
+        busy = busy.union(whole)
+    return Timeline(parts, communication, busy)

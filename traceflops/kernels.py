@@ -1,0 +1,146 @@
+"""Tables of kernels and categories over the chosen windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories.activities import Categorised
+from traceflops.columns import IntArray, codes, names, number_column, numbers, string_column
+from traceflops.intervals import Intervals
+from traceflops.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class InWindows:
+    """Activities of the chosen windows: their rows, the time of each inside, and if it starts in.
+
+    An activity that reaches over a window's edge counts with the part inside.
+    """
+
+    row: IntArray
+    inside_ns: IntArray
+    starts_inside: IntArray
+
+
+def clip_to_windows(
+    rows: IntArray, start_ns: IntArray, end_ns: IntArray, windows: Intervals
+) -> InWindows:
+    """Return the activities of one device that touch its chosen windows."""
+    inside = windows.length_within(start_ns, end_ns)
+    starts = windows.contains(start_ns)
+    keep = starts | (inside > 0)
+    return InWindows(rows[keep], inside[keep], starts[keep].astype(np.int64))
+
+
+def join_windows(parts: list[InWindows]) -> InWindows:
+    """Return the activities of several devices together."""
+    if not parts:
+        empty = np.empty(0, dtype=np.int64)
+        return InWindows(empty, empty, empty)
+    return InWindows(
+        np.concatenate([p.row for p in parts]),
+        np.concatenate([p.inside_ns for p in parts]),
+        np.concatenate([p.starts_inside for p in parts]),
+    )
+
+
+def kernel_table(
+    trace: Trace, categorised: Categorised, chosen: InWindows, device_time_ns: int
+) -> pa.Table:
+    """Return a row per distinct activity of the windows, the longest first.
+
+    Columns: name, kind, top, sub, rule (texts); count (activities that start in the windows);
+    sum_ns (time inside the windows, overlaps counted twice); min_ns and max_ns (of whole
+    activities); share (sum_ns of all device time in the windows, null without any).
+    """
+    activities = trace.activities
+    duration = numbers(activities["dur_ns"])[chosen.row]
+    columns = (
+        codes(activities["name"])[chosen.row],
+        codes(activities["kind"])[chosen.row],
+        categorised.category[chosen.row],
+        categorised.rule[chosen.row],
+    )
+    group, first = _groups(columns)
+    sums = _sums(group, chosen.inside_ns, len(first))
+    labels, kinds = names(activities["name"]), names(activities["kind"])
+    order = _longest_first(sums, [labels[c] for c in columns[0][first].tolist()])
+    name, kind, category, rule = (column[first][order] for column in columns)
+    categories = [categorised.categories[c] for c in category.tolist()]
+    texts = {
+        "name": [labels[c] for c in name.tolist()],
+        "kind": [kinds[c] for c in kind.tolist()],
+        "top": [c.top for c in categories],
+        "sub": [c.sub for c in categories],
+        "rule": [categorised.rules[c] for c in rule.tolist()],
+    }
+    figures = {
+        "count": _sums(group, chosen.starts_inside, len(first))[order],
+        "sum_ns": sums[order],
+        "min_ns": _extreme(np.minimum, group, duration, len(first))[order],
+        "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
+    }
+    return _table(texts, figures, device_time_ns)
+
+
+def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
+    """Return a row per (top, sub) of a kernel table: count, sum_ns, share; the longest first."""
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for top, sub, count, sum_ns in zip(
+        *(kernels[name].to_pylist() for name in ("top", "sub", "count", "sum_ns")), strict=True
+    ):
+        total = pairs.setdefault((top, sub), [0, 0])
+        total[0] += count
+        total[1] += sum_ns
+    rows = sorted(pairs.items(), key=lambda item: (-item[1][1], item[0]))
+    texts = {"top": [key[0] for key, _ in rows], "sub": [key[1] for key, _ in rows]}
+    figures = {
+        "count": np.array([total[0] for _, total in rows], dtype=np.int64),
+        "sum_ns": np.array([total[1] for _, total in rows], dtype=np.int64),
+    }
+    return _table(texts, figures, device_time_ns)
+
+
+def _table(
+    texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int
+) -> pa.Table:
+    arrays = {name: string_column(values) for name, values in texts.items()}
+    arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
+    total = max(device_time_ns, 1)
+    known = np.full(len(figures["sum_ns"]), device_time_ns > 0)
+    arrays["share"] = number_column(figures["sum_ns"] / total, pa.float64(), known)
+    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _groups(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
+    """Return the group of each row (rows equal in all columns) and one row of each group."""
+    joint = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        # Made dense again after each column, the product never grows beyond rows * codes.
+        _, dense = np.unique(column, return_inverse=True)
+        joint = joint * (int(dense.max()) + 1 if len(dense) else 1) + dense
+        _, joint = np.unique(joint, return_inverse=True)
+    _, first = np.unique(joint, return_index=True)
+    return joint, first
+
+
+def _longest_first(sums: IntArray, labels: list[str]) -> IntArray:
+    """Return the order by time, ties by name: the same however the file lists its names."""
+    return np.array(sorted(range(len(labels)), key=lambda i: (-int(sums[i]), labels[i])), np.int64)
+
+
+def _sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
+    out = np.zeros(groups, dtype=np.int64)
+    np.add.at(out, group, values)
+    return out
+
+
+def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:
+    out = np.zeros(groups, dtype=np.int64)
+    _, first = np.unique(group, return_index=True)
+    out[:] = values[first] if len(first) else 0
+    function.at(out, group, values)
+    return out

@@ -1,0 +1,122 @@
+"""Several traces into one: the ranks of a job on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.builder import ABSENT
+from traceflops.columns import number_column, numbers
+from traceflops.schema import TABLES, arrow_schema
+from traceflops.trace import Note, Source, Trace
+
+_TIMES = {"start_ns", "time_ns"}
+
+
+def merge(traces: Sequence[Trace]) -> Trace:
+    """Return one trace that holds the processes and devices of all, renumbered.
+
+    Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
+    twice keeps its rows apart and is said in a note; nothing is merged silently.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    ordered = sorted(traces, key=_by_rank)
+    origins = [trace.source.origin_unix_ns for trace in ordered]
+    common = next((origin for origin in origins if origin is not None), None)
+    shifted = [_moved(trace, common, place, ordered) for place, trace in enumerate(ordered)]
+    tables = {
+        name: pa.concat_tables([trace.table(name) for trace in shifted])
+        .unify_dictionaries()
+        .combine_chunks()
+        for name in TABLES
+    }
+    notes = [*_clock_notes(ordered), *_rank_notes(ordered)]
+    for trace in ordered:
+        notes.extend(trace.notes)
+    return Trace(_source(ordered, common), tables, tuple(notes))
+
+
+def _by_rank(trace: Trace) -> tuple[int, str]:
+    rank = trace.ranks[0] if trace.ranks else None
+    return (rank if rank is not None else 2**31, trace.source.files[0].name)
+
+
+def _moved(trace: Trace, common: int | None, place: int, ordered: Sequence[Trace]) -> Trace:
+    processes = sum(t.processes.num_rows for t in ordered[:place])
+    devices = sum(t.devices.num_rows for t in ordered[:place])
+    origin = trace.source.origin_unix_ns
+    shift = origin - common if origin is not None and common is not None else 0
+    moves = {"process": processes, "device": devices} | dict.fromkeys(_TIMES, shift)
+    return replace(trace, tables={n: _shift(n, t, moves) for n, t in trace.tables.items()})
+
+
+def _shift(name: str, table: pa.Table, moves: dict[str, int]) -> pa.Table:
+    for place, field in enumerate(arrow_schema(name)):
+        shift = moves.get(field.name, 0)
+        if shift and table.num_rows:
+            values = numbers(table[field.name], ABSENT)
+            known = values != ABSENT
+            moved = number_column(np.where(known, values + shift, 0), field.type, known)
+            table = table.set_column(place, field, moved)
+    return table
+
+
+def _source(traces: Sequence[Trace], origin: int | None) -> Source:
+    first = traces[0].source
+    counts: Counter[str] = Counter()
+    for trace in traces:
+        counts.update(trace.source.event_counts)
+    return Source(
+        format=first.format,
+        files=tuple(file for trace in traces for file in trace.source.files),
+        tool=first.tool,
+        origin_unix_ns=origin,
+        facts=dict(
+            set(first.facts.items()).intersection(*(t.source.facts.items() for t in traces))
+        ),
+        event_counts=dict(sorted(counts.items())),
+        identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
+    )
+
+
+def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
+    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
+
+
+_UNALIGNED = Note(
+    "assumed",
+    "clocks-not-aligned",
+    "Some files do not tie their clock to the calendar, so times cannot be compared between ranks; "
+    "each rank's own figures are not affected.",
+)
+
+
+def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
+    counts = Counter(rank for trace in traces for rank in trace.ranks)
+    repeated = sorted(rank for rank, n in counts.items() if n > 1 and rank is not None)
+    notes = []
+    if repeated:
+        listed = ", ".join(map(str, repeated[:8]))
+        notes.append(
+            Note(
+                "assumed",
+                "rank-clash",
+                f"More than one file says it is rank {listed}. They are shown apart, by file; give "
+                "one file per rank if they are of different jobs.",
+                len(repeated),
+            )
+        )
+    if counts[None]:
+        text = f"{counts[None]} files do not say their rank; they are shown by file name."
+        notes.append(Note("missing", "rank-unknown", text, counts[None]))
+    sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
+    known = len([rank for rank in counts if rank is not None])
+    if len(sizes) == 1 and known < max(sizes):
+        text = f"{known} of the job's {max(sizes)} ranks are here; totals are of these ranks only."
+        notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
+    return notes

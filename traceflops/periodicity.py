@@ -1,0 +1,101 @@
+"""Steps of a trace without markers, from what repeats on the device.
+
+Two things mark an iteration of a user's loop and not, say, a layer of the model: the optimizer's
+kernels, which run once at the end of a training step, and a copy between host and device, which
+brings a batch in or a result out. A repetition counts only if it is regular.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.columns import BoolArray, IntArray
+
+_FEWEST_PERIODS = 3
+_FEWEST_ACTIVITIES = 4
+_REGULAR_SHARE = 0.8
+_TOLERANCE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Periods as boundaries: period i is the activities [boundary[i], boundary[i+1]).
+
+    `source` is optimizer or copies.
+    """
+
+    boundary: IntArray
+    source: str
+
+    @property
+    def text(self) -> str:
+        """Return in words what the periods were seen by."""
+        if self.source == "optimizer":
+            return "no markers: each step taken to end with its optimizer kernels"
+        return "no markers: each step taken to begin with a copy between host and device"
+
+
+def find_periods(
+    name: IntArray, is_optimizer: BoolArray, is_host_copy: BoolArray
+) -> Periods | None:
+    """Return the periods of one device's activities in the order of their starts, or None.
+
+    `name` are codes of the activities' names.
+    """
+    after_optimizer = _cluster_ends(is_optimizer)
+    if _is_regular(after_optimizer, name, by_names=False):
+        return Periods(after_optimizer, "optimizer")
+    at_copy = _cluster_starts(is_host_copy)
+    if _is_regular(at_copy, name, by_names=True):
+        return Periods(at_copy, "copies")
+    return None
+
+
+def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return the first and last place of each run of marked activities.
+
+    Activities belong to one run unless at least half as many others lie between them as between
+    the two that are farthest apart.
+    """
+    places = np.flatnonzero(which)
+    if len(places) < 2:
+        return places, places
+    apart = np.diff(places)
+    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), _FEWEST_ACTIVITIES))
+    return places[np.append(0, splits + 1)], places[np.append(splits, len(places) - 1)]
+
+
+def _cluster_ends(which: BoolArray) -> IntArray:
+    ends = _clusters(which)[1] + 1
+    return ends[ends < len(which)]
+
+
+def _cluster_starts(which: BoolArray) -> IntArray:
+    return _clusters(which)[0]
+
+
+def _is_regular(boundary: IntArray, name: IntArray, by_names: bool) -> bool:
+    if len(boundary) <= _FEWEST_PERIODS:
+        return False
+    counts = np.diff(boundary)
+    usual = float(np.median(counts))
+    if usual < _FEWEST_ACTIVITIES:
+        return False
+    alike = np.abs(counts - usual) <= _TOLERANCE * usual
+    if by_names:
+        alike &= _same_names(boundary, name)
+    return bool(alike.mean() >= _REGULAR_SHARE)
+
+
+def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
+    """Return which periods hold the same multiset of names as the most frequent one.
+
+    Multisets are compared by the sum of a pseudo-random number per name.
+    """
+    weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
+    sums = np.add.reduceat(weights[name], boundary)[:-1]
+    _, inverse, counts = np.unique(sums, return_inverse=True, return_counts=True)
+    same: BoolArray = inverse == np.argmax(counts)
+    return same

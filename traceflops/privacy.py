@@ -1,0 +1,87 @@
+"""Takes the recording machine's identity out of a trace before it is shown or shared.
+
+Environments are never read in the first place. Here home directories become `~`, and the host's
+and the user's name, where the trace says them, are replaced wherever they occur.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.builder import Names
+from traceflops.columns import IntArray, codes, dictionary_column, names
+from traceflops.trace import Note, Source, SourceFile, Trace
+
+_HOME = re.compile(
+    r"(?:/(?:home|Users|data/home|mnt/home|scratch|export/home)/[^/\s\"'<>:|]+|/root|"
+    r"[A-Za-z]:\\+(?:Users|Documents and Settings)\\+[^\\\s\"'<>:|]+)(?=[/\\]|$|[\s\"':,;)\]])"
+)
+_SHORTEST_NAME = 3
+"""Host and user names shorter than this would hit ordinary words; they are left alone."""
+
+
+def redacted(trace: Trace) -> Trace:
+    """Return the trace with home directories, host and user names shortened in every text."""
+    scrub = _Scrubber(trace.source.identities)
+    tables = {name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()}
+    source = trace.source
+    return replace(
+        trace,
+        tables=tables,
+        source=_scrub_source(source, scrub),
+        notes=tuple(_scrub_note(note, scrub) for note in trace.notes),
+    )
+
+
+class _Scrubber:
+    def __init__(self, identities: Iterable[str]) -> None:
+        known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
+        self._identity = (
+            re.compile(
+                r"(?<![A-Za-z0-9])(?:" + "|".join(map(re.escape, known)) + r")(?![A-Za-z0-9])"
+            )
+            if known
+            else None
+        )
+
+    def __call__(self, text: str) -> str:
+        if "/" in text or "\\" in text:
+            text = _HOME.sub("~", text)
+        return self._identity.sub("[name]", text) if self._identity else text
+
+
+def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
+    for place, field in enumerate(table.schema):
+        if not pa.types.is_dictionary(field.type) or not table.num_rows:
+            continue
+        if (name, field.name) == ("processes", "host"):
+            table = table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+            continue
+        old = names(table[field.name])
+        new = [scrub(text) for text in old]
+        if new != old:
+            column = _recoded(codes(table[field.name]), new)
+            table = table.set_column(place, field, column)
+    return table
+
+
+def _recoded(old_codes: IntArray, texts: list[str]) -> pa.DictionaryArray:
+    """Return the column with other texts for its codes; texts that became equal share one."""
+    interned = Names()
+    recode = np.append(interned.codes(texts), -1)
+    return dictionary_column(recode[old_codes], list(interned))
+
+
+def _scrub_source(source: Source, scrub: _Scrubber) -> Source:
+    files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
+    facts = {key: scrub(value) for key, value in source.facts.items()}
+    return replace(source, files=files, facts=facts, identities=())
+
+
+def _scrub_note(note: Note, scrub: _Scrubber) -> Note:
+    return replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)

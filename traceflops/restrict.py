@@ -1,0 +1,111 @@
+"""The part of a trace that a selection is about, as a smaller trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.builder import ABSENT
+from traceflops.columns import BoolArray, numbers
+from traceflops.errors import UsageError
+from traceflops.links import link
+from traceflops.selection import Selection
+from traceflops.steps import find_marked_steps, step_of_activity
+from traceflops.trace import Trace
+
+_HOST_TABLES = ("calls", "ops", "marks")
+
+
+def restrict(trace: Trace, selection: Selection) -> Trace:
+    """Return the rows of the chosen ranks, devices, steps and time.
+
+    Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
+    to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
+    a row of the host to the step in which it starts. Raises UsageError where nothing is left.
+    """
+    keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.tables.items()}
+    _keep_ranks(trace, selection, keep)
+    _keep_devices(trace, selection, keep)
+    _keep_time(trace, selection, keep)
+    _keep_steps(trace, selection, keep)
+    tables = {
+        name: table
+        if name in ("processes", "devices") or keep[name].all()
+        else _rows(table, keep[name])
+        for name, table in trace.tables.items()
+    }
+    before = sum(table.num_rows for table in trace.tables.values())
+    after = sum(table.num_rows for table in tables.values())
+    settled = trace.processes.num_rows + trace.devices.num_rows
+    if before > settled and after == settled:
+        raise UsageError(
+            "nothing of the trace is left", "choose more with --ranks, --steps, --from"
+        )
+    return replace(trace, tables=tables)
+
+
+def _rows(table: pa.Table, keep: BoolArray) -> pa.Table:
+    from traceflops.columns import number_column
+
+    return table.take(number_column(np.flatnonzero(keep), pa.int64()))
+
+
+def _keep_ranks(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    if selection.ranks is None:
+        return
+    wanted = [p for p, rank in enumerate(trace.ranks) if rank in selection.ranks]
+    for name, mask in keep.items():
+        mask &= np.isin(numbers(trace.table(name)["process"]), wanted)
+
+
+def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    if selection.gpus is None:
+        return
+    local = trace.devices["local_id"].to_pylist()
+    wanted = [d for d, number in enumerate(local) if number in selection.gpus]
+    for name in ("activities", "marks", "counters"):
+        device = numbers(trace.table(name)["device"])
+        keep[name] &= (device < 0) | np.isin(device, wanted)
+
+
+def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    if not selection.is_time_range:
+        return
+    first = _first_time(trace)
+    low = first + (selection.from_ns or 0)
+    high = np.iinfo(np.int64).max if selection.to_ns is None else first + selection.to_ns
+    for name in ("activities", *_HOST_TABLES):
+        start = numbers(trace.table(name)["start_ns"])
+        end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+        keep[name] &= (start < high) & ((end > low) | (start == low))
+    time = numbers(trace.counters["time_ns"])
+    keep["counters"] &= (time >= low) & (time < high)
+
+
+def _first_time(trace: Trace) -> int:
+    table = trace.activities if trace.activities.num_rows else trace.ops
+    starts = numbers(table["start_ns"])
+    return int(starts.min()) if len(starts) else 0
+
+
+def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    if selection.steps is None:
+        return
+    found = find_marked_steps(trace, selection.step_mark)
+    if found is None:
+        raise UsageError("the trace has no step markers", "choose time with --from and --to")
+    place = step_of_activity(trace, link(trace), found)
+    for name in ("activities", *_HOST_TABLES):
+        process = numbers(trace.table(name)["process"])
+        for one, steps in found.by_process.items():
+            mine = np.flatnonzero(process == one)
+            at = (
+                place[mine]
+                if name == "activities"
+                else steps.at(numbers(trace.table(name)["start_ns"])[mine])
+            )
+            wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
+            keep[name][mine] &= np.array(wanted)[at]
+    keep["counters"] &= numbers(trace.counters["time_ns"], ABSENT) != ABSENT

@@ -1,0 +1,334 @@
+"""What an analysis says, as frozen values. Times are integer nanoseconds, shares are 0 to 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from traceflops.selection import Selection
+from traceflops.trace import Note, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
+"""Where a nanosecond of a window goes, first match first; communication here is exposed."""
+
+IDLE_CAUSES = ("host_late", "queued", "launch_latency", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """One window of one device, each nanosecond in exactly one part.
+
+    `communication_ns` is exposed communication: nothing else ran on that device meanwhile.
+    """
+
+    compute_ns: int = 0
+    memory_ns: int = 0
+    other_ns: int = 0
+    graph_ns: int = 0
+    communication_ns: int = 0
+    idle_ns: int = 0
+
+    @property
+    def window_ns(self) -> int:
+        """Return the length of the window: the sum of the parts."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """Return the parts by component, in the order of COMPONENTS."""
+        return {name: getattr(self, f"{name}_ns") for name in COMPONENTS}
+
+    def share(self, component: str) -> float | None:
+        """Return a part as share of the window, None for a window without length."""
+        total = self.window_ns
+        return self.parts()[component] / total if total else None
+
+    def __add__(self, other: Components) -> Components:
+        """Return the sum, part by part."""
+        return Components(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCauses:
+    """Idle time by what the next activity was waiting for; the causes sum to the idle time.
+
+    host_late: its launch call had not begun. queued: launched, held back by another stream.
+    launch_latency: launched, its stream free, not yet started. unknown: no launch in the trace.
+    """
+
+    host_late_ns: int = 0
+    queued_ns: int = 0
+    launch_latency_ns: int = 0
+    unknown_ns: int = 0
+
+    @property
+    def idle_ns(self) -> int:
+        """Return the idle time that is explained."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """Return the parts by cause, in the order of IDLE_CAUSES."""
+        return {name: getattr(self, f"{name}_ns") for name in IDLE_CAUSES}
+
+    def __add__(self, other: IdleCauses) -> IdleCauses:
+        """Return the sum, cause by cause."""
+        return IdleCauses(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+
+
+def _values(record: Components | IdleCauses) -> tuple[int, ...]:
+    return tuple(getattr(record, f.name) for f in fields(record))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What happened in one window, or in several added up, on one device or several.
+
+    `activities` are those that start in the window, `launches` the distinct calls that launched
+    them; `launches` is None where the trace has no calls.
+    """
+
+    components: Components
+    idle_causes: IdleCauses
+    hidden_communication_ns: int
+    activities: int
+    launched_activities: int
+    launches: int | None
+
+    @property
+    def activities_per_launch(self) -> float | None:
+        """Return how many activities one launch brought on average; None without launches."""
+        return self.launched_activities / self.launches if self.launches else None
+
+    def __add__(self, other: Account) -> Account:
+        """Return the account of both, added up."""
+        known = self.launches is not None and other.launches is not None
+        return Account(
+            self.components + other.components,
+            self.idle_causes + other.idle_causes,
+            self.hidden_communication_ns + other.hidden_communication_ns,
+            self.activities + other.activities,
+            self.launched_activities + other.launched_activities,
+            (self.launches or 0) + (other.launches or 0) if known else None,
+        )
+
+
+EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
+
+WindowRole = Literal["before", "step", "after", "span", "range"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of one device's time and its account.
+
+    `step` is the step's number for role `step`. `used` says whether it is part of the chosen
+    window; `left_out` why not. `launched` counts the activities launched in the step (wherever
+    they ran); `unfinished` is True where that is fewer than in the other steps.
+    """
+
+    role: WindowRole
+    step: int | None
+    start_ns: int
+    end_ns: int
+    used: bool
+    left_out: str | None
+    launched: int | None
+    unfinished: bool
+    account: Account
+
+    @property
+    def dur_ns(self) -> int:
+        """Return the length of the window."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def label(self) -> str:
+        """Return what to call the window in a table."""
+        return f"step {self.step}" if self.step is not None else self.role
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Activities of one kind or category over the whole span of one device.
+
+    `sum_ns` counts overlapping time twice, `union_ns` once.
+    """
+
+    count: int
+    sum_ns: int
+    union_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one direction; `bytes` is None where no record says."""
+
+    count: int
+    bytes: int | None
+    sum_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSpan:
+    """The figures of one device over everything recorded of it.
+
+    `kinds` is keyed by activity kind, `categories` by "top" and "top/sub". `communication`
+    covers kernels and peer copies. `unlinked` counts, by kind, the activities without a launch
+    record; it is None where the trace has no calls at all.
+    """
+
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    sum_ns: int
+    streams: int
+    zero_length: int
+    same_stream_overlaps: int
+    same_stream_overlap_max_ns: int
+    kinds: dict[str, Sums]
+    categories: dict[str, Sums]
+    communication: Sums
+    exposed_communication_ns: int
+    hidden_communication_ns: int
+    copies: dict[str, Copies]
+    unlinked: dict[str, int] | None
+    account: Account
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first start to the last end."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """Return the time of the span in which no activity ran."""
+        return self.span_ns - self.busy_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One stretch in which a device did nothing, inside the chosen window.
+
+    `after` and `before` name the activity that ended and the one that ended the wait; `call` and
+    `op` are what launched the latter. Names are "" where the trace has none.
+    """
+
+    device: int
+    start_ns: int
+    dur_ns: int
+    step: int | None
+    after: str
+    before: str
+    call: str
+    op: str
+    causes: IdleCauses
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One device: what it is, its whole span, its windows and the chosen ones added up.
+
+    Unknown properties are None. `chosen` is the account of the windows with `used` set.
+    """
+
+    device: int
+    rank: int | None
+    process: int
+    file: str
+    type: str
+    local_id: int
+    product: str | None
+    memory_bytes: int | None
+    sm_count: int | None
+    whole: WholeSpan
+    windows: tuple[Window, ...]
+    chosen: Account
+    gaps: tuple[Gap, ...]
+
+    @property
+    def label(self) -> str:
+        """Return what to call the device in a table."""
+        rank = f"rank {self.rank}" if self.rank is not None else self.file
+        return f"{rank} · {self.type} {self.local_id}" if self.type != "cpu" else f"{rank} · cpu"
+
+    @property
+    def steps(self) -> tuple[Window, ...]:
+        """Return the windows that are steps."""
+        return tuple(window for window in self.windows if window.role == "step")
+
+
+@dataclass(frozen=True, slots=True)
+class StepChoice:
+    """How steps were found and which of them the figures are about.
+
+    `source` is markers, mark-regex, annotation, optimizer, copies or none; `text` says it in
+    words. `seen` and `used` are step numbers, merged over the ranks.
+    """
+
+    source: str
+    text: str
+    seen: tuple[int, ...]
+    used: tuple[int, ...]
+    typical_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one sentence: the largest loss and its share of the chosen window."""
+
+    sentence: str
+    loss: str | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything a report shows.
+
+    `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
+    one per (top, sub); see `traceflops.kernels` for their columns.
+    """
+
+    source: Source
+    selection: Selection
+    verdict: Verdict
+    steps: StepChoice
+    devices: tuple[DeviceReport, ...]
+    total: Account
+    kernels: pa.Table
+    categories: pa.Table
+    notes: tuple[Note, ...]
+
+    @property
+    def components(self) -> Components:
+        """Return the components of the chosen windows of all devices, added up."""
+        return self.total.components
+
+    def gaps(self, most: int = 10) -> tuple[Gap, ...]:
+        """Return the longest gaps of all devices."""
+        all_gaps = [gap for device in self.devices for gap in device.gaps]
+        return tuple(sorted(all_gaps, key=lambda gap: -gap.dur_ns)[:most])
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""
+        return self.kernels.__arrow_c_stream__(requested_schema)
+
+    def to_json(self) -> str:
+        """Return the report as JSON (schema traceflops.report/1)."""
+        from traceflops.reports.json import render_json
+
+        return render_json(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as .html or .json, by suffix, replacing only a report of ours."""
+        from traceflops.reports.write import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        """Return the verdict in one line."""
+        return f"<Analysis of {len(self.devices)} device(s): {self.verdict.sentence}>"

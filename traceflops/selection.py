@@ -1,0 +1,115 @@
+"""What of a trace is to be analysed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from traceflops.errors import UsageError
+
+_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which steps, ranks, devices and time to look at; None means all of them.
+
+    `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and
+    `to_ns` count from the first activity of the trace. `step_mark` is a regular expression: marks
+    whose whole name matches it are the steps.
+    """
+
+    steps: tuple[int | None, int | None] | None = None
+    ranks: frozenset[int] | None = None
+    gpus: frozenset[int] | None = None
+    from_ns: int | None = None
+    to_ns: int | None = None
+    step_mark: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.steps is not None and self.is_time_range:
+            raise UsageError(
+                "--steps and --from/--to choose the window in two ways", "give one of them"
+            )
+        if self.from_ns is not None and self.to_ns is not None and self.to_ns <= self.from_ns:
+            raise UsageError("--to is not after --from", "give a later end")
+        if self.step_mark is not None:
+            step_pattern(self.step_mark)
+
+    @property
+    def is_time_range(self) -> bool:
+        """Return whether a stretch of time is chosen instead of steps."""
+        return self.from_ns is not None or self.to_ns is not None
+
+    def wants_step(self, number: int) -> bool:
+        """Return whether a step of this number is among the chosen ones."""
+        if self.steps is None:
+            return True
+        low, high = self.steps
+        return (low is None or number >= low) and (high is None or number <= high)
+
+
+def step_pattern(text: str) -> re.Pattern[str]:
+    """Return the compiled step-mark expression. Raises UsageError where it is none."""
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(
+            f"--step-mark is no regular expression: {text!r} ({error})",
+            "escape special characters, e.g. 'iteration \\d+'",
+        ) from None
+
+
+def parse_steps(text: str) -> tuple[int | None, int | None]:
+    """Return the range in `A:B`, `A:`, `:B` or `A`; both ends are included."""
+    low, colon, high = text.partition(":")
+    try:
+        first = int(low) if low.strip() else None
+        last = int(high) if high.strip() else None
+    except ValueError:
+        raise _bad_steps(text) from None
+    if not colon:
+        last = first
+    if first is None and last is None:
+        raise _bad_steps(text)
+    if first is not None and last is not None and last < first:
+        raise UsageError(f"--steps {text} ends before it begins", "write the smaller number first")
+    return first, last
+
+
+def _bad_steps(text: str) -> UsageError:
+    return UsageError(
+        f"--steps is not a range of step numbers: {text!r}",
+        "write A:B (both included), A:, :B or A, e.g. --steps 10:20",
+    )
+
+
+def parse_numbers(option: str, text: str) -> frozenset[int]:
+    """Return the numbers in a list such as `0,2,4-7`."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise UsageError(
+                f"{option} is not a list of numbers: {text!r}", f"write e.g. {option} 0,2,4-7"
+            )
+        last = int(high) if dash else int(low)
+        if last - int(low) > 1_000_000:
+            raise UsageError(f"{option} names too many numbers: {text!r}", "give a shorter range")
+        numbers.update(range(int(low), last + 1))
+    return frozenset(numbers)
+
+
+def parse_duration(option: str, text: str) -> int:
+    """Return a time such as `1.5s`, `200ms` or `30us` in nanoseconds; the unit is required."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or len(text) > 40:
+        raise UsageError(
+            f"{option} is not a time with its unit: {text!r}", f"write e.g. {option} 1.5s or 200ms"
+        )
+    whole, decimals, unit = match.groups()
+    scale = _UNITS_NS[unit]
+    fraction = int(decimals) * scale // 10 ** len(decimals) if decimals else 0
+    return int(whole) * scale + fraction

@@ -1,0 +1,170 @@
+"""Which iteration of the user's loop each activity belongs to.
+
+Steps come from markers on the host, else from what repeats on the device (see `periodicity`).
+A step here is a host window [start, end): the time in which the host issued the step. The device
+executes it later; `windows` turns steps into device windows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.builder import ABSENT
+from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.links import Links
+from traceflops.selection import step_pattern
+from traceflops.trace import Note, Trace
+
+_HOST_RANGES = ("annotation", "module")
+_PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_ANNOTATED_STEP = re.compile(
+    r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
+)
+_LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one process, by start.
+
+    `number` is the marker's own number, or counts from 0 where the marker has none.
+    """
+
+    number: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+    @classmethod
+    def none(cls) -> Steps:
+        """Return no steps."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(empty, empty, empty)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.number)
+
+    def at(self, time_ns: IntArray) -> IntArray:
+        """Return the place of the step around each time, -1 where there is none."""
+        if len(self) == 0:
+            return np.full(len(time_ns), -1, dtype=np.int64)
+        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        inside = (place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)])
+        return np.where(inside, place, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSteps:
+    """Steps by process, where they came from, in words, and what to say about them."""
+
+    by_process: dict[int, Steps]
+    source: str
+    text: str
+    notes: tuple[Note, ...] = ()
+
+
+def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
+    """Return the steps that marks of the host name, None where there are none.
+
+    With `step_mark` the marks whose whole name matches it; else ProfilerStep#N; else annotations
+    such as "step 12" or "iteration_7".
+    """
+    if step_mark is not None:
+        pattern = step_pattern(step_mark)
+        return _from_marks(trace, pattern, "mark-regex", f"marks that match {step_mark!r}")
+    return _from_marks(trace, _PROFILER_STEP, "markers", "ProfilerStep markers") or _from_marks(
+        trace, _ANNOTATED_STEP, "annotation", "annotations that name a step"
+    )
+
+
+def _from_marks(
+    trace: Trace, pattern: re.Pattern[str], source: str, text: str
+) -> FoundSteps | None:
+    marks = trace.marks
+    if not marks.num_rows:
+        return None
+    kinds = [k for k, kind in enumerate(names(marks["kind"])) if kind in _HOST_RANGES]
+    labels = names(marks["name"])
+    number_of = np.array([_number(pattern, label) for label in labels], dtype=np.int64)
+    label = codes(marks["name"])
+    rows = np.flatnonzero(np.isin(codes(marks["kind"]), kinds) & (number_of[label] != _NO_MATCH))
+    rows = rows[numbers(marks["dur_ns"], ABSENT)[rows] != ABSENT]
+    if len(rows) == 0:
+        return None
+    return _by_process(trace, rows, number_of[label[rows]], source, text)
+
+
+_NO_MATCH = -2
+_NO_NUMBER = -1
+
+
+def _number(pattern: re.Pattern[str], label: str) -> int:
+    """Return the number in a marker's name, _NO_NUMBER without one, _NO_MATCH if it is none."""
+    match = pattern.fullmatch(label[:1000])
+    if match is None:
+        return _NO_MATCH
+    digits = match.group(1) if pattern.groups else None
+    if digits is None or not digits.isdecimal():
+        found = _LAST_NUMBER.search(label[:1000])
+        digits = found.group(1) if found else None
+    return int(digits) if digits is not None and len(digits) < 19 else _NO_NUMBER
+
+
+def _by_process(
+    trace: Trace, rows: IntArray, number: IntArray, source: str, text: str
+) -> FoundSteps:
+    marks = trace.marks
+    process = numbers(marks["process"])[rows]
+    thread = numbers(marks["thread"])[rows]
+    start = numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"])[rows]
+    found: dict[int, Steps] = {}
+    passed_over = 0
+    for one in np.unique(process).tolist():
+        mine = np.flatnonzero(process == one)
+        threads, counts = np.unique(thread[mine], return_counts=True)
+        chosen = mine[thread[mine] == threads[np.argmax(counts)]]
+        passed_over += len(mine) - len(chosen)
+        found[one] = _ordered(number[chosen], start[chosen], end[chosen])
+    notes = (
+        Note(
+            "dropped",
+            "steps-on-other-threads",
+            f"{passed_over} step markers on other threads than the one with most were passed over.",
+            passed_over,
+        ),
+    )
+    return FoundSteps(found, source, text, notes if passed_over else ())
+
+
+def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:
+    order = np.argsort(start, kind="stable")
+    number = number[order]
+    if (number == _NO_NUMBER).any():
+        number = np.arange(len(number), dtype=np.int64)
+    return Steps(number, start[order], end[order])
+
+
+def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
+    """Return, for each activity, the place of the step it was launched in, -1 if unknown.
+
+    Activities of a CPU device are their own launch.
+    """
+    activities = trace.activities
+    call = links.call_of_activity
+    call_start = numbers(trace.calls["start_ns"])
+    launched = np.where(call >= 0, call_start[call] if len(call_start) else 0, 0)
+    known = call >= 0
+    if "op" in names(activities["kind"]):
+        is_op = codes(activities["kind"]) == names(activities["kind"]).index("op")
+        launched = np.where(is_op, numbers(activities["start_ns"]), launched)
+        known = known | is_op
+    place = np.full(activities.num_rows, -1, dtype=np.int64)
+    process = numbers(activities["process"])
+    for one, steps in found.by_process.items():
+        mine = np.flatnonzero(known & (process == one))
+        place[mine] = steps.at(launched[mine])
+    return place

@@ -1,0 +1,139 @@
+"""A trace: declared Arrow tables, where they came from, and what the reader must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from traceflops.schema import TABLES, arrow_schema, empty_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing about the input or the method that the reader must know.
+
+    `code` names the kind of note and is stable; `text` is a whole sentence; `count` is how many
+    records it is about, where that can be counted.
+    """
+
+    kind: NoteKind
+    code: str
+    text: str
+    count: int | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file: its base name, size in bytes as stored, and size of its text."""
+
+    name: str
+    bytes: int | None
+    text_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trace came from.
+
+    `origin_unix_ns` added to a time of the tables gives nanoseconds since 1970; None where the
+    trace's clock is not tied to the calendar. `facts` are versions and switches of the recording
+    (never environment, host or user). `identities` are the host and user names the files give;
+    they are there to be taken out of what is shared. `event_counts` counts the records by
+    category, read or not.
+    """
+
+    format: str
+    files: tuple[SourceFile, ...]
+    tool: str | None = None
+    origin_unix_ns: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    identities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one or more input files were read into. Tables follow `traceflops.schema`."""
+
+    source: Source
+    tables: Mapping[str, pa.Table]
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse tables that do not follow the declared schema."""
+        for name, table in self.tables.items():
+            if name not in TABLES:
+                raise ValueError(f"a trace has no table {name!r}")
+            if not table.schema.equals(arrow_schema(name)):
+                raise ValueError(f"table {name!r} does not follow its declared schema")
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table by name; one the source did not fill is empty."""
+        return self.tables[name] if name in self.tables else empty_table(name)
+
+    @property
+    def activities(self) -> pa.Table:
+        """Return the work of devices, one row per kernel, copy or fill."""
+        return self.table("activities")
+
+    @property
+    def calls(self) -> pa.Table:
+        """Return the runtime and driver API calls of the host."""
+        return self.table("calls")
+
+    @property
+    def ops(self) -> pa.Table:
+        """Return the framework operators of the host."""
+        return self.table("ops")
+
+    @property
+    def marks(self) -> pa.Table:
+        """Return named ranges and instants: steps, annotations, python frames, waits."""
+        return self.table("marks")
+
+    @property
+    def counters(self) -> pa.Table:
+        """Return values over time, such as allocated memory."""
+        return self.table("counters")
+
+    @property
+    def devices(self) -> pa.Table:
+        """Return the devices that did work."""
+        return self.table("devices")
+
+    @property
+    def processes(self) -> pa.Table:
+        """Return the processes (ranks) of the job."""
+        return self.table("processes")
+
+    @property
+    def ranks(self) -> tuple[int | None, ...]:
+        """Return the rank of each process, None where it is unknown."""
+        return tuple(self.processes["rank"].to_pylist())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the activities, so that `pyarrow.table(trace)` and its peers work."""
+        return self.activities.__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> dict[str, pa.Table]:
+        """Return all tables by name."""
+        return {name: self.table(name) for name in TABLES}
+
+    def to_pandas(self, table: str = "activities") -> pd.DataFrame:
+        """Return one table as a DataFrame; names become categoricals."""
+        frame: pd.DataFrame = self.table(table).to_pandas()
+        return frame
+
+    def __repr__(self) -> str:
+        """Return one line: format, files and rows of each filled table."""
+        rows = ", ".join(f"{n} {t.num_rows:,}" for n, t in self.tables.items() if t.num_rows)
+        return f"<Trace {self.source.format}: {len(self.source.files)} file(s); {rows}>"

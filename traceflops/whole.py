@@ -1,0 +1,125 @@
+"""The figures of one device over everything recorded of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.builder import ABSENT
+from traceflops.categories.activities import Categorised
+from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.components import Timeline
+from traceflops.intervals import Intervals, latest_end_before
+from traceflops.links import Links
+from traceflops.results import Account, Copies, Sums, WholeSpan
+from traceflops.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """The activities of one device, sorted by start: their rows and times."""
+
+    row: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the first start and the last end."""
+        return int(self.start_ns.min()), int(self.end_ns.max())
+
+    def sums(self, which: BoolArray) -> Sums:
+        """Return count, sum and union of some of the activities."""
+        start, end = self.start_ns[which], self.end_ns[which]
+        return Sums(len(start), int((end - start).sum()), Intervals.of(start, end).length_ns)
+
+
+def whole_span(
+    trace: Trace,
+    links: Links,
+    categorised: Categorised,
+    mine: DeviceRows,
+    parts: Timeline,
+    account: Account,
+) -> WholeSpan:
+    """Return the whole-span figures of the device whose activities are `mine`."""
+    activities = trace.activities
+    kind = codes(activities["kind"])[mine.row]
+    kinds = names(activities["kind"])
+    communication = _is_top(categorised, mine, "communication")
+    overlaps = _same_stream_overlaps(mine, numbers(activities["stream"], ABSENT)[mine.row])
+    return WholeSpan(
+        start_ns=mine.span[0],
+        end_ns=mine.span[1],
+        busy_ns=parts.busy.length_ns,
+        sum_ns=int((mine.end_ns - mine.start_ns).sum()),
+        streams=len(np.unique(numbers(activities["stream"], ABSENT)[mine.row])),
+        zero_length=int((mine.end_ns == mine.start_ns).sum()),
+        same_stream_overlaps=len(overlaps),
+        same_stream_overlap_max_ns=int(overlaps.max()) if len(overlaps) else 0,
+        kinds={label: mine.sums(kind == code) for code, label in enumerate(kinds) if code in kind},
+        categories=_by_category(categorised, mine),
+        communication=mine.sums(communication),
+        exposed_communication_ns=account.components.communication_ns,
+        hidden_communication_ns=account.hidden_communication_ns,
+        copies=_copies(trace, mine),
+        unlinked=_unlinked(trace, links, mine, kind, kinds),
+        account=account,
+    )
+
+
+def _is_top(categorised: Categorised, mine: DeviceRows, top: str) -> BoolArray:
+    wanted = [place for place, one in enumerate(categorised.top()) if one == top]
+    return np.isin(categorised.category[mine.row], wanted)
+
+
+def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
+    """Return the sums keyed by "top" and by "top/sub"."""
+    category = categorised.category[mine.row]
+    found: dict[str, Sums] = {}
+    for top in dict.fromkeys(categorised.top()):
+        of_top = _is_top(categorised, mine, top)
+        if of_top.any():
+            found[top] = mine.sums(of_top)
+    for place in np.unique(category).tolist():
+        one = categorised.categories[place]
+        if one.sub != one.top:
+            found[f"{one.top}/{one.sub}"] = mine.sums(category == place)
+    return found
+
+
+def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
+    activities = trace.activities
+    direction = codes(activities["direction"])[mine.row]
+    size = numbers(activities["bytes"], ABSENT)[mine.row]
+    duration = mine.end_ns - mine.start_ns
+    found: dict[str, Copies] = {}
+    for code, label in enumerate(names(activities["direction"])):
+        rows = direction == code
+        if rows.any():
+            sizes = size[rows]
+            known = sizes[sizes != ABSENT]
+            total = int(known.sum()) if len(known) else None
+            found[label] = Copies(int(rows.sum()), total, int(duration[rows].sum()))
+    return found
+
+
+def _unlinked(
+    trace: Trace, links: Links, mine: DeviceRows, kind: IntArray, kinds: list[str]
+) -> dict[str, int] | None:
+    if not trace.calls.num_rows:
+        return None
+    alone = links.call_of_activity[mine.row] < 0
+    return {
+        label: int((alone & (kind == code)).sum())
+        for code, label in enumerate(kinds)
+        if code in kind
+    }
+
+
+def _same_stream_overlaps(mine: DeviceRows, stream: IntArray) -> IntArray:
+    """Return by how much each activity begins before the latest end so far on its stream."""
+    latest = latest_end_before(stream, mine.start_ns, mine.end_ns)
+    overlaps: IntArray = latest[latest > mine.start_ns] - mine.start_ns[latest > mine.start_ns]
+    return overlaps
