@@ -1,0 +1,1 @@
+"""Small traces made by this project, and the program that makes them."""

@@ -1,0 +1,154 @@
+"""What is simulated: the model, the machine and the accidents of one training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+Dtype = Literal["bf16", "fp16", "fp32"]
+ELEMENT_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+_MAY_BE_ZERO = {
+    "seed",
+    "first_step",
+    "dispatch_gap_ns",
+    "launch_latency_ns",
+    "event_wait_ns",
+    "python_overhead_ns",
+    "data_stall_ns",
+    "noise_permille",
+    "straggler_rank",
+    "origin_unix_ns",
+    "clock_skew_ns",
+    "kernel_floor_ns",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """A data-parallel training run of a GPT-like transformer. Times in ns, rates per second.
+
+    Everything is an integer, so that a run is the same on every platform.
+    """
+
+    seed: int = 0
+    ranks: int = 1
+    steps: int = 3
+    first_step: int = 0
+    """Number of the first profiled step."""
+
+    layers: int = 2
+    hidden: int = 1024
+    heads: int = 16
+    sequence: int = 1024
+    batch: int = 4
+    vocab: int = 8192
+    dtype: Dtype = "bf16"
+
+    gradient_buckets: int = 3
+    overlap: bool = True
+    """Start a bucket's allreduce during backward, or all of them after it."""
+
+    host_op_ns: int = 4_000
+    """Host time an op takes by itself, without the ops and calls inside it."""
+    launch_call_ns: int = 3_000
+    launch_latency_ns: int = 4_000
+    """Least time from the start of a launch call to the start of its work."""
+    dispatch_gap_ns: int = 800
+    """Least time between two pieces of work on one stream."""
+    event_wait_ns: int = 1_500
+    """Least time from the end of awaited work to the start of what waited on another stream."""
+    python_overhead_ns: int = 0
+    """Interpreter time at the entry of each python frame."""
+
+    data_stall_steps: tuple[int, ...] = ()
+    """Numbers of the steps that wait for the data loader."""
+    data_stall_ns: int = 0
+    straggler_rank: int | None = None
+    straggler_percent: int = 100
+    """Kernel durations on the straggler, 100 = as on the others."""
+
+    peak_flops_per_s: int = 989_400_000_000_000
+    hbm_bytes_per_s: int = 3_350_000_000_000
+    link_bytes_per_s: int = 450_000_000_000
+    gemm_percent: int = 62
+    """Share of the peak that GEMM kernels reach; the next three alike for their own limit."""
+    attention_percent: int = 45
+    memory_percent: int = 80
+    link_percent: int = 70
+    kernel_floor_ns: int = 1_400
+    """No kernel is shorter, unless zero_length_kernels asks for it."""
+    noise_permille: int = 20
+    """Durations vary evenly by up to this much up and down."""
+
+    copy_stream: bool = False
+    """Copy the next batch to the device on a stream of its own."""
+    sync_each_step: bool = False
+    """Read the loss on the host at the end of each step."""
+    lead_in: bool = False
+    """Work launched before the window opened: activities without a call."""
+    trailing_copy: bool = False
+    """A copy launched after the last step, belonging to no step."""
+    cuda_graph: bool = False
+    """Replay forward and backward as one graph; collectives follow it, never overlapped."""
+    opaque_graph: bool = False
+    """The graph is one activity without its kernels (needs cuda_graph)."""
+    programmatic_launch: bool = False
+    """Some kernels start before their predecessor on the same stream has ended."""
+    zero_length_kernels: bool = False
+    """Some memory-bound kernels last 0 ns."""
+    twin_kernels: bool = False
+    """Some memory-bound kernels are launched twice and run at exactly the same time."""
+
+    origin_unix_ns: int = 1_767_225_600_123_456_789
+    """Unix time of the run's time 0 on rank 0's clock."""
+    clock_skew_ns: int = 0
+    """Each rank's clock is ahead of the previous rank's by this much."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_integer(field.name, getattr(self, field.name))
+        self._check_together()
+
+    def _check_integer(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+    def _check_together(self) -> None:
+        problems = {
+            "hidden must be a multiple of heads": self.hidden % self.heads != 0,
+            f"dtype must be one of {get_args(Dtype)}": self.dtype not in ELEMENT_BYTES,
+            "straggler_rank must be a rank": (self.straggler_rank or 0) >= self.ranks,
+            "opaque_graph needs cuda_graph": self.opaque_graph and not self.cuda_graph,
+            "noise_permille must be below 1000": self.noise_permille >= 1000,
+            "data_stall_steps must be among the steps": not self._stalls_known(),
+        }
+        for message, wrong in problems.items():
+            if wrong:
+                raise ValueError(message)
+
+    def _stalls_known(self) -> bool:
+        return all(step in self.step_numbers for step in self.data_stall_steps)
+
+    @property
+    def step_numbers(self) -> range:
+        """Numbers of the profiled steps."""
+        return range(self.first_step, self.first_step + self.steps)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one rank's batch."""
+        return self.batch * self.sequence
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of the model's data type."""
+        return ELEMENT_BYTES[self.dtype]

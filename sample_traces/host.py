@@ -1,0 +1,197 @@
+"""The host: walks a program on two threads, spends time, and asks the device for work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from sample_traces.config import RunConfig
+from sample_traces.device import Device, Request, vary
+from sample_traces.program import Block, Launch, Node, OnBackwardThread, Pause, Sync, Wait
+from sample_traces.records import Allocation, Call, CallKind, Mark, MarkKind, Op
+
+FIRST_CORRELATION = 1_000
+_MARK_NS = 300
+_HANDOFF_NS = 9_000
+_EVENT_CALL_NS = 900
+_SYNC_CALL_NS = 2_500
+_SYNC_RETURN_NS = 6_000
+_FIRST_ADDRESS = 0x7F00_0000_0000
+
+
+@dataclass(slots=True)
+class Host:
+    """One rank's host process. `cursor_ns` is the present moment."""
+
+    config: RunConfig
+    random: Random
+    device: Device
+    main_thread: int
+    backward_thread: int
+    cursor_ns: int = 0
+    calls: list[Call] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    _step: int | None = None
+    _thread: int = field(init=False)
+    _op: int | None = None
+    _frame: int | None = None
+    _correlation: int = FIRST_CORRELATION
+    _allocated: int = 0
+
+    def __post_init__(self) -> None:
+        self._thread = self.main_thread
+
+    def run_step(self, number: int, block: Block) -> Iterator[None]:
+        """Do one step; yields wherever the host must know what the device did."""
+        self._step = number
+        yield from self.run((block,))
+        self._step = None
+
+    def run(self, nodes: tuple[Node, ...]) -> Iterator[None]:
+        """Do what the nodes say; yields wherever the host must know what the device did."""
+        for node in nodes:
+            match node:
+                case Block(kind="op" | "backward"):
+                    yield from self._run_op(node)
+                case Block():
+                    yield from self._run_mark(node)
+                case OnBackwardThread():
+                    yield from self._run_elsewhere(node)
+                case Sync():
+                    yield from self._sync(node)
+                case Launch():
+                    self._launch(node)
+                case Wait():
+                    self._wait(node)
+                case Pause():
+                    self._spend(node.dur_ns)
+
+    def take_requests(self) -> list[Request]:
+        """Return what was asked of the device since the last time."""
+        taken, self.requests = self.requests, []
+        return taken
+
+    def _spend(self, dur_ns: int) -> None:
+        # At least 1 ns, so that what is inside a block begins after it and ends before it.
+        self.cursor_ns += max(1, vary(dur_ns, self.config.noise_permille, self.random))
+
+    def _run_op(self, block: Block) -> Iterator[None]:
+        position, outer = len(self.ops), self._op
+        self.ops.append(self._begun_op(block))
+        self._op = position
+        self._spend((self.config.host_op_ns + 1) // 2)
+        self._allocate(block.allocates)
+        yield from self.run(block.children)
+        self._spend(self.config.host_op_ns // 2)
+        self._op = outer
+        begun = self.ops[position]
+        self.ops[position] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
+
+    def _begun_op(self, block: Block) -> Op:
+        return Op(
+            self.cursor_ns,
+            0,
+            block.name,
+            self._thread,
+            self._op,
+            self._step,
+            block.inputs,
+            block.sequence,
+            block.kind == "backward",
+            block.collective,
+        )
+
+    def _run_mark(self, block: Block) -> Iterator[None]:
+        position, outer = len(self.marks), self._frame
+        self.marks.append(self._begun_mark(block))
+        self._spend(_MARK_NS)
+        if block.kind == "python":
+            self._frame = position
+            self._spend(self.config.python_overhead_ns)
+        yield from self.run(block.children)
+        self._spend(_MARK_NS)
+        self._frame = outer
+        begun = self.marks[position]
+        self.marks[position] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
+
+    def _begun_mark(self, block: Block) -> Mark:
+        kinds: dict[str, MarkKind] = {"step": "step", "python": "python"}
+        kind = kinds.get(block.kind, "annotation")
+        parent = self._frame if kind == "python" else None
+        return Mark(self.cursor_ns, 0, block.name, self._thread, kind, parent, self._step)
+
+    def _run_elsewhere(self, node: OnBackwardThread) -> Iterator[None]:
+        self._spend(_HANDOFF_NS)
+        self._thread = self.backward_thread
+        yield from self.run(node.children)
+        self._thread = self.main_thread
+        self._spend(_HANDOFF_NS)
+
+    def _launch(self, launch: Launch) -> None:
+        twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
+        for is_twin in (False, True) if twin else (False,):
+            call = self._call(launch.api, "launch", self.config.launch_call_ns, launch.stream)
+            asked = Request(
+                launch,
+                self.calls[call].start_ns,
+                self._correlation,
+                call,
+                self._op if not launch.is_graph else None,
+                self._step,
+                is_twin,
+            )
+            self.requests.append(asked)
+
+    def _wait(self, wait: Wait) -> None:
+        self._call("cudaEventRecord", "record", _EVENT_CALL_NS, wait.awaited)
+        call = self._call("cudaStreamWaitEvent", "wait", _EVENT_CALL_NS, wait.stream)
+        self.calls[call] = replace(self.calls[call], wait_stream=wait.awaited)
+        self.requests.append(Request(wait))
+
+    def _sync(self, sync: Sync) -> Iterator[None]:
+        call = self._call("cudaStreamSynchronize", "sync", _SYNC_CALL_NS, sync.stream)
+        yield
+        self.cursor_ns = max(self.cursor_ns, self.device.end_ns(sync.stream) + _SYNC_RETURN_NS)
+        begun = self.calls[call]
+        self.calls[call] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
+        self._spend(_EVENT_CALL_NS)
+
+    def _call(self, name: str, kind: CallKind, dur_ns: int, stream: int) -> int:
+        """Record a call and return its position."""
+        start_ns = self.cursor_ns
+        self._spend(dur_ns)
+        self._correlation += 1
+        self.calls.append(
+            Call(
+                start_ns,
+                self.cursor_ns - start_ns,
+                name,
+                self._thread,
+                kind,
+                self._correlation,
+                self._op,
+                self._step,
+                stream,
+                None,
+            )
+        )
+        self._spend(_EVENT_CALL_NS)
+        return len(self.calls) - 1
+
+    def _allocate(self, bytes_: int) -> None:
+        if not bytes_:
+            return
+        address = _FIRST_ADDRESS + min(self._allocated, self._allocated + bytes_)
+        self._allocated += bytes_
+        self.allocations.append(
+            Allocation(self.cursor_ns, self._thread, address, bytes_, self._allocated)
+        )
+
+
+def _may_be_twin(launch: Launch) -> bool:
+    work = launch.works[0]
+    return work.kind == "kernel" and work.top == "memory" and not launch.is_graph

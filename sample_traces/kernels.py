@@ -1,0 +1,349 @@
+"""The kernels of a transformer training step: names as on a Hopper GPU, exact costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sample_traces.config import Dtype, RunConfig
+from sample_traces.records import Work
+
+Layout = Literal["TN", "NN", "NT"]
+
+_NS = 1_000_000_000
+_NCCL_LATENCY_NS = 12_000
+_ELEMENT: Final[dict[Dtype, str]] = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
+_CUTLASS: Final[dict[Dtype, str]] = {
+    "bf16": "cutlass::bfloat16_t",
+    "fp16": "cutlass::half_t",
+    "fp32": "float",
+}
+_NCCL: Final[dict[Dtype, str]] = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+_GEMM_HEAD: Final[dict[Dtype, str]] = {
+    "bf16": "nvjet_tst_{tile}_64x4_2x1_v_bz_coopA{bias}_{layout}",
+    "fp16": "nvjet_hsh_{tile}_64x4_2x1_v_bz_coopA{bias}_{layout}",
+    "fp32": "sm80_xmma_gemm_f32f32_f32f32_f32_{lower}_n_tilesize{tile}x8_stage3_warpsize2x4x1_"
+    "ffma_aligna4_alignc4_execute_kernel__5x_cublas",
+}
+
+
+def element_type(dtype: Dtype) -> str:
+    """Return the C++ name of the data type, as torch writes it."""
+    return _ELEMENT[dtype]
+
+
+def _ceil_divide(amount: int, unit: int) -> int:
+    return -(-amount // unit)
+
+
+def _rounded_divide(amount: int, unit: int) -> int:
+    return (2 * amount + unit) // (2 * unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Makes every kernel of a run; durations follow from FLOPs, bytes and the machine."""
+
+    config: RunConfig
+
+    @property
+    def element(self) -> str:
+        """C++ name of the run's data type."""
+        return _ELEMENT[self.config.dtype]
+
+    def duration_ns(self, flops: int, bytes_: int, percent: int) -> int:
+        """Return max(FLOPs at the peak x percent, bytes at the memory's reachable rate), in ns."""
+        config = self.config
+        arithmetic = _rounded_divide(flops * 100 * _NS, config.peak_flops_per_s * percent)
+        traffic = _rounded_divide(
+            bytes_ * 100 * _NS, config.hbm_bytes_per_s * config.memory_percent
+        )
+        return max(arithmetic, traffic, config.kernel_floor_ns)
+
+    def gemm(self, m: int, n: int, k: int, layout: Layout, bias: bool = False) -> Work:
+        """Return the product of an m x k and a k x n matrix: exactly 2*m*n*k FLOPs."""
+        flops = 2 * m * n * k
+        bytes_ = (m * k + k * n + m * n) * self.config.element_bytes
+        tile = "128x256" if n >= 256 else "64x64"
+        name = _GEMM_HEAD[self.config.dtype].format(
+            tile=tile, bias="_bias" if bias else "", layout=layout + "T", lower=layout.lower()
+        )
+        return Work(
+            name,
+            "kernel",
+            "compute",
+            "gemm",
+            self.duration_ns(flops, bytes_, self.config.gemm_percent),
+            flops,
+            bytes_,
+            grid=(_ceil_divide(m, 128), _ceil_divide(n, 256), 1),
+            block=(384, 1, 1),
+            registers=168,
+            shared_bytes=213_248,
+        )
+
+    def attention_forward(self) -> Work:
+        """Return causal attention forward: two matrix products over s(s+1)/2 pairs per head."""
+        if self.config.dtype == "fp32":
+            name = (
+                "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::"
+                "AttentionKernel<float, cutlass::arch::Sm80, true, 64, 64, 64, true, true>::Params)"
+            )
+        else:
+            name = self._flash("fwd", "flash_fwd_kernel", "128, 128, 4, false, false")
+        return self._attention(name, products=2, tensors=4)
+
+    def attention_backward(self) -> Work:
+        """Return attention backward: five matrix products, the scores being computed again."""
+        if self.config.dtype == "fp32":
+            name = (
+                "fmha_cutlassB_f32_aligned_64x64_k64_sm80(PyTorchMemEffAttention::"
+                "AttentionBackwardKernel<cutlass::arch::Sm80, float, true, true, false, 64, 64, "
+                "64, false>::Params)"
+            )
+        else:
+            name = self._flash(
+                "bwd",
+                "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel",
+                "64, 128, 8, 2, 4, 4, false, false",
+            )
+        return self._attention(name, products=5, tensors=8)
+
+    def attention_backward_helper(self, which: Literal["dot_do_o", "convert_dq"]) -> Work:
+        """Return one of flash attention's two small backward kernels."""
+        name = self._flash("bwd", f"flash_bwd_{which}_kernel", "64, 128, 8, 2, 4, 4, false, false")
+        elements = 2 * self.config.tokens * self.config.hidden
+        return self._moving(name, "attention", elements, top="compute")
+
+    def _flash(self, direction: str, function: str, traits: str) -> str:
+        cutlass = _CUTLASS[self.config.dtype]
+        return (
+            f"void pytorch_flash::{function}<pytorch_flash::Flash_{direction}_kernel_traits<"
+            f"{self.config.head_size}, {traits}, {cutlass}>, false, true, false, false, true, "
+            f"true, false>(pytorch_flash::Flash_{direction}_params)"
+        )
+
+    def _attention(self, name: str, products: int, tensors: int) -> Work:
+        config = self.config
+        pairs = config.sequence * (config.sequence + 1) // 2
+        flops = 2 * products * config.batch * config.heads * config.head_size * pairs
+        bytes_ = tensors * config.tokens * config.hidden * config.element_bytes
+        return Work(
+            name,
+            "kernel",
+            "compute",
+            "attention",
+            self.duration_ns(flops, bytes_, config.attention_percent),
+            flops,
+            bytes_,
+            grid=(_ceil_divide(config.sequence, 128), config.batch, config.heads),
+            registers=255,
+            shared_bytes=65_536,
+        )
+
+    def _moving(self, name: str, sub: str, elements: int, top: str = "memory") -> Work:
+        """Return a kernel that only moves `elements` elements to or from memory."""
+        bytes_ = elements * self.config.element_bytes
+        return Work(
+            name,
+            "kernel",
+            top,
+            sub,
+            self.duration_ns(0, bytes_, self.config.memory_percent),
+            0,
+            bytes_,
+            grid=(max(1, _ceil_divide(elements, 4096)), 1, 1),
+        )
+
+    def elementwise(self, functor: str, elements: int, tensors: int) -> Work:
+        """Return an ATen elementwise kernel over `tensors` tensors of `elements` elements."""
+        arguments = f"{functor}, std::array<char*, {tensors}ul>"
+        name = f"void at::native::vectorized_elementwise_kernel<4, {arguments} >(int, {arguments})"
+        return self._moving(name, "elementwise", elements * tensors)
+
+    def add(self, elements: int) -> Work:
+        """Return the sum of two tensors."""
+        return self.elementwise(f"at::native::CUDAFunctor_add<{self.element}>", elements, 3)
+
+    def scale(self, elements: int) -> Work:
+        """Return a tensor times a number."""
+        functor = (
+            f"at::native::AUnaryFunctor<{self.element}, {self.element}, {self.element}, "
+            "at::native::binary_internal::MulFunctor<float> >"
+        )
+        return self.elementwise(functor, elements, 2)
+
+    def gelu(self, elements: int, backward: bool = False) -> Work:
+        """Return GELU or its gradient."""
+        kind = "GeluBackwardCUDAKernelImpl" if backward else "GeluCUDAKernelImpl"
+        arguments = f"{self.element}, {self.element}" if backward else self.element
+        functor = (
+            f"at::native::{kind}(at::TensorIteratorBase&, at::native::GeluType)::{{lambda()#2}}::"
+            f"operator()() const::{{lambda()#4}}::operator()() const::{{lambda({arguments})#1}}"
+        )
+        return self.elementwise(functor, elements, 3 if backward else 2)
+
+    def dropout(self, elements: int) -> Work:
+        """Return fused dropout: output and mask from the input."""
+        element = self.element
+        name = (
+            "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<"
+            f"{element}, float, unsigned int, 1, 4, bool>(at::cuda::detail::TensorInfo<{element} "
+            f"const, unsigned int>, at::cuda::detail::TensorInfo<{element}, unsigned int>, "
+            "at::cuda::detail::TensorInfo<bool, unsigned int>, unsigned int, float, "
+            "at::PhiloxCudaState)"
+        )
+        return self._moving(name, "rng_dropout", 2 * elements + elements // 2)
+
+    def dropout_backward(self, elements: int) -> Work:
+        """Return the gradient times the mask."""
+        functor = (
+            f"at::native::(anonymous namespace)::masked_scale_kernel<bool, {self.element}, float>"
+            "(at::Tensor&, at::Tensor const&, at::Tensor const&, float)::"
+            f"{{lambda({self.element}, bool)#1}}"
+        )
+        name = (
+            f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 3ul> >"
+            f"(int, {functor}, std::array<char*, 3ul>)"
+        )
+        return self._moving(name, "rng_dropout", 2 * elements + elements // 2)
+
+    def layer_norm(self, elements: int) -> Work:
+        """Return layer normalisation forward."""
+        element = self.element
+        name = (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<"
+            f"{element}, float, false>(int, float, {element} const*, {element} const*, "
+            f"{element} const*, float*, float*, {element}*)"
+        )
+        return self._moving(name, "norm", 2 * elements)
+
+    def layer_norm_backward(self, elements: int) -> tuple[Work, Work]:
+        """Return the input gradient, and the gradients of scale and shift."""
+        element = self.element
+        gradient = (
+            "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<"
+            f"{element}, float, false>({element} const*, {element} const*, float const*, "
+            f"float const*, {element} const*, {element}*, int)"
+        )
+        scale_shift = (
+            "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<"
+            f"{element}, float, 32u, 1u, 8u, true, true, true, false>(long, long, {element} "
+            f"const*, {element} const*, float const*, float const*, {element}*, {element}*)"
+        )
+        return (
+            self._moving(gradient, "norm", 3 * elements),
+            self._moving(scale_shift, "norm", 2 * elements),
+        )
+
+    def column_sum(self, elements: int) -> Work:
+        """Return the sum over rows that gives a bias its gradient."""
+        operation = (
+            f"at::native::ReduceOp<{self.element}, at::native::func_wrapper_t<{self.element}, "
+            f"at::native::sum_functor<{self.element}, float, {self.element}>::operator()"
+            "(at::TensorIterator&)::{lambda(float, float)#1}>, unsigned int, "
+            f"{self.element}, 4, 4>"
+        )
+        name = f"void at::native::reduce_kernel<128, 4, {operation} >({operation})"
+        return self._moving(name, "reduction", elements)
+
+    def embedding(self, elements: int) -> Work:
+        """Return the lookup of rows of a table."""
+        element = self.element
+        info = "at::cuda::detail::TensorInfo"
+        name = (
+            f"void at::native::(anonymous namespace)::indexSelectLargeIndex<{element}, long, "
+            f"unsigned int, 2, 2, -2, true>({info}<{element}, unsigned int>, {info}<{element} "
+            f"const, unsigned int>, {info}<long const, unsigned int>, int, int, unsigned int, "
+            "unsigned int, long)"
+        )
+        return self._moving(name, "embedding_index", 2 * elements)
+
+    def embedding_backward(self, elements: int) -> Work:
+        """Return the scatter of gradients into a table."""
+        name = (
+            "void at::native::(anonymous namespace)::embedding_backward_feature_kernel<"
+            f"{self.element}, float, long>(long const*, {self.element} const*, "
+            f"{self.element}*, int, long, int)"
+        )
+        return self._moving(name, "embedding_index", 3 * elements)
+
+    def log_softmax(self, elements: int, backward: bool = False) -> Work:
+        """Return log-softmax over the vocabulary or its gradient."""
+        way, tensors = ("Backward", 3) if backward else ("Forward", 2)
+        element = self.element
+        epilogue = f"at::native::(anonymous namespace)::LogSoftMax{way}Epilogue"
+        pointers = f"{element}*, {element} const*" + (f", {element} const*" if backward else "")
+        name = (
+            f"void at::native::(anonymous namespace)::cunn_SoftMax{way}<8, {element}, float, "
+            f"{element}, {epilogue}>({pointers}, long)"
+        )
+        return self._moving(name, "softmax", tensors * elements)
+
+    def loss(self, tokens: int, backward: bool = False) -> Work:
+        """Return the mean negative log likelihood or its gradient."""
+        element = self.element
+        way, sub = ("backward", "elementwise") if backward else ("forward", "reduction")
+        name = (
+            f"void at::native::(anonymous namespace)::nll_loss_{way}_reduce_cuda_kernel_2d<"
+            f"{element}, float, long>({element}*, {element}*, {element} const*, long const*, "
+            f"{element} const*, bool, long, long, long, long)"
+        )
+        return self._moving(name, sub, 2 * tokens)
+
+    def adamw(self, elements: int) -> Work:
+        """Return fused AdamW over parameters of `elements` elements: reads four, writes three."""
+        lists = (
+            "at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, "
+            "at::native::(anonymous namespace)::FusedAdamMathFunctor<"
+            f"{self.element}, 4, (at::native::ADAM_MODE)1, false>"
+        )
+        name = (
+            f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{lists}, "
+            f"float const*, double, double, double, double, double, bool>({lists}, float const*, "
+            "double, double, double, double, double, bool)"
+        )
+        return self._moving(name, "optimizer", 7 * elements)
+
+    def zero(self, elements: int) -> Work:
+        """Return a memset of a tensor."""
+        bytes_ = elements * self.config.element_bytes
+        dur_ns = self.duration_ns(0, bytes_, self.config.memory_percent)
+        return Work("Memset (Device)", "memset", "memory", "memset", dur_ns, bytes=bytes_)
+
+    def copy(self, bytes_: int, direction: Literal["HtoD", "DtoH"]) -> Work:
+        """Return a copy between pinned host memory and the device over PCIe at 25 GB/s."""
+        ends = "Pinned -> Device" if direction == "HtoD" else "Device -> Pinned"
+        dur_ns = max(self.config.kernel_floor_ns, bytes_ // 25)
+        name = f"Memcpy {direction} ({ends})"
+        return Work(name, "memcpy", "memory", "copy", dur_ns, bytes=bytes_, direction=direction)
+
+    def allreduce(self, elements: int) -> Work:
+        """Return a ring allreduce: each rank sends and receives 2(n-1)/n of the message."""
+        config = self.config
+        bytes_ = elements * config.element_bytes
+        traffic = 2 * (config.ranks - 1) * bytes_ * 100 * _NS
+        rate = config.ranks * config.link_bytes_per_s * config.link_percent
+        name = (
+            f"ncclDevKernel_AllReduce_Sum_{_NCCL[config.dtype]}_RING_LL"
+            "(ncclDevKernelArgsStorage<4096ul>)"
+        )
+        return Work(
+            name,
+            "kernel",
+            "communication",
+            "collective",
+            _NCCL_LATENCY_NS + _rounded_divide(traffic, rate),
+            bytes=bytes_,
+            grid=(24, 1, 1),
+            block=(544, 1, 1),
+            registers=96,
+            shared_bytes=82_240,
+        )
+
+    def graph(self, works: tuple[Work, ...]) -> Work:
+        """Return one activity that stands for all the works of a graph."""
+        dur_ns = sum(work.dur_ns + self.config.dispatch_gap_ns for work in works)
+        flops = sum(work.flops for work in works)
+        bytes_ = sum(work.bytes for work in works)
+        return Work("CUDA Graph", "graph", "graph", "graph", dur_ns, flops, bytes_)

@@ -1,0 +1,189 @@
+"""What happened in a run, free of any profiler's format. All times are ns since the run began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sample_traces.config import RunConfig
+
+ActivityKind = Literal["kernel", "memcpy", "memset", "graph"]
+CallKind = Literal["launch", "record", "wait", "sync"]
+MarkKind = Literal["step", "annotation", "python"]
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One input of an op: a tensor (shape, strides in elements), a list of tensors, or a scalar.
+
+    A scalar is given as text.
+    """
+
+    type: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    value: str = ""
+    members: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One exchange between all ranks, as the framework describes it."""
+
+    name: str
+    elements: int
+    dtype: str
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one activity does: its exact cost and geometry.
+
+    `flops` counts the multiplies and adds of matrix products (GEMM and attention), 0 elsewhere.
+    `dur_ns` is the undisturbed duration.
+    """
+
+    name: str
+    kind: ActivityKind
+    top: str
+    sub: str
+    dur_ns: int
+    flops: int = 0
+    bytes: int = 0
+    grid: Triple = (1, 1, 1)
+    block: Triple = (128, 1, 1)
+    registers: int = 32
+    shared_bytes: int = 0
+    direction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One interval of work on the device.
+
+    `call` and `op` are positions in the rank's `calls` and `ops`; None where the launch lies
+    before the window. `step` is the number of the step that launched it.
+    """
+
+    start_ns: int
+    dur_ns: int
+    stream: int
+    work: Work
+    correlation: int
+    call: int | None
+    op: int | None
+    step: int | None
+    collective: Collective | None
+    graph_node: int | None
+
+    @property
+    def end_ns(self) -> int:
+        """End of the interval."""
+        return self.start_ns + self.dur_ns
+
+    @property
+    def component(self) -> str:
+        """Component that the activity's time counts in."""
+        return "graph" if self.work.kind == "graph" else self.work.top
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for."""
+
+    start_ns: int
+    dur_ns: int
+    name: str
+    thread: int
+    kind: CallKind
+    correlation: int
+    op: int | None
+    step: int | None
+    stream: int | None
+    wait_stream: int | None
+
+    @property
+    def end_ns(self) -> int:
+        """End of the call."""
+        return self.start_ns + self.dur_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One framework operator on the host; `parent` is the position of the op around it."""
+
+    start_ns: int
+    dur_ns: int
+    name: str
+    thread: int
+    parent: int | None
+    step: int | None
+    inputs: tuple[Argument, ...]
+    sequence: int | None
+    is_backward: bool
+    collective: Collective | None
+
+    @property
+    def end_ns(self) -> int:
+        """End of the op."""
+        return self.start_ns + self.dur_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A named range on the host; `parent` is the position of the mark of its kind around it."""
+
+    start_ns: int
+    dur_ns: int
+    name: str
+    thread: int
+    kind: MarkKind
+    parent: int | None
+    step: int | None
+
+    @property
+    def end_ns(self) -> int:
+        """End of the range."""
+        return self.start_ns + self.dur_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Device memory taken (positive bytes) or given back (negative)."""
+
+    time_ns: int
+    thread: int
+    address: int
+    bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankRun:
+    """Everything that happened on one rank.
+
+    Unix time of a moment = origin_unix_ns + its ns. Activities are sorted by start, ops, calls
+    and marks by the order in which they began.
+    """
+
+    rank: int
+    process: int
+    main_thread: int
+    backward_thread: int
+    origin_unix_ns: int
+    end_ns: int
+    activities: tuple[Activity, ...]
+    calls: tuple[Call, ...]
+    ops: tuple[Op, ...]
+    marks: tuple[Mark, ...]
+    allocations: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A simulated run."""
+
+    config: RunConfig
+    ranks: tuple[RankRun, ...]

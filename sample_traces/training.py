@@ -1,0 +1,187 @@
+"""A whole training step: batch, forward, backward, gradient exchange, optimizer, loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sample_traces.config import Dtype, RunConfig
+from sample_traces.gpt import Model, Parameter, contiguous, scalar
+from sample_traces.kernels import Kernels, element_type
+from sample_traces.program import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    Block,
+    Launch,
+    Node,
+    OnBackwardThread,
+    Pause,
+    Sync,
+    Wait,
+    annotation,
+    kernel,
+    launched_works,
+    op,
+    python,
+)
+from sample_traces.records import Argument, Collective
+
+_TENSORS_PER_KERNEL = 36
+_TOKEN_BYTES = 8
+_COLLECTIVE_DTYPE: Final[dict[Dtype, str]] = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float"}
+
+
+class Trainer:
+    """Writes down one step after the other; every rank of a run gets the same program."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._kernels = Kernels(config)
+        self._model = Model(config)
+
+    def step(self, number: int) -> Block:
+        """Return everything the host does in the step of that number."""
+        body = (
+            *self._load(number),
+            annotation("Optimizer.zero_grad#AdamW.zero_grad"),
+            *self._forward_and_backward(),
+            self._optimizer(),
+            *self._read_loss(),
+        )
+        return Block("step", f"ProfilerStep#{number}", (python("train.py(71): step", *body),))
+
+    def after_last_step(self) -> tuple[Node, ...]:
+        """Return what the host does after the last step."""
+        if not self._config.trailing_copy:
+            return ()
+        copy = self._kernels.copy(self._config.tokens * _TOKEN_BYTES, "DtoH")
+        return (op("aten::copy_", Launch("cudaMemcpyAsync", (copy,))),)
+
+    def _load(self, number: int) -> Iterator[Node]:
+        config = self._config
+        stall = config.data_stall_ns if number in config.data_stall_steps else 0
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        yield annotation(name, Pause(stall))
+        if not config.copy_stream:
+            yield self._copy_batch(COMPUTE)
+            return
+        if number == config.first_step:
+            yield self._copy_batch(COPY)
+        yield Wait(COMPUTE, COPY)
+
+    def _copy_batch(self, stream: int) -> Block:
+        config = self._config
+        tensor = contiguous((config.batch, config.sequence), "long int")
+        copy = self._kernels.copy(config.tokens * _TOKEN_BYTES, "HtoD")
+        launch = Launch("cudaMemcpyAsync", (copy,), stream)
+        to_copy = op("aten::_to_copy", op("aten::copy_", launch, inputs=(tensor, tensor)))
+        to = op("aten::to", to_copy, inputs=(tensor,))
+        return python("train.py(58): to_device", to, to)
+
+    def _forward_and_backward(self) -> Iterator[Node]:
+        config = self._config
+        forward = self._model.forward()
+        overlapped = config.overlap and config.ranks > 1 and not config.cuda_graph
+        backward = tuple(self._backward(overlapped))
+        if config.cuda_graph:
+            yield self._graph((forward, *backward))
+        else:
+            yield forward
+        if config.copy_stream:
+            yield self._copy_batch(COPY)
+        if not config.cuda_graph:
+            yield python("torch/_tensor.py(630): backward", OnBackwardThread(backward))
+        if config.ranks > 1 and not overlapped:
+            yield from map(self._allreduce, self._bucket_sizes())
+        if config.ranks > 1:
+            yield Wait(COMPUTE, COMMUNICATION)
+
+    def _graph(self, nodes: tuple[Node, ...]) -> Block:
+        works = tuple(launched_works(nodes))
+        if self._config.opaque_graph:
+            works = (self._kernels.graph(works),)
+        launch = Launch("cudaGraphLaunch", works, is_graph=True)
+        return python("torch/cuda/graphs.py(139): replay", launch)
+
+    def _backward(self, overlapped: bool) -> Iterator[Block]:
+        waiting = 0
+        buckets = self._bucket_of()
+        for gradient in reversed(self._model.tape):
+            yield gradient.block
+            for parameter in gradient.parameters:
+                waiting += parameter.elements
+                full = overlapped and buckets[parameter.name]
+                yield self._accumulate(parameter, overlapped, waiting if full else 0)
+                waiting = 0 if full else waiting
+
+    def _bucket_of(self) -> dict[str, bool]:
+        """Return for each parameter whether it is the last of its bucket."""
+        parameters = self._model.parameters()
+        total = sum(parameter.elements for parameter in parameters)
+        done, bucket, last = 0, 0, {}
+        for parameter in parameters:
+            done += parameter.elements
+            # The bucket that the first element behind this parameter falls into.
+            following = done * self._config.gradient_buckets // total
+            last[parameter.name] = following > bucket
+            bucket = following
+        return last
+
+    def _bucket_sizes(self) -> Iterator[int]:
+        waiting = 0
+        buckets = self._bucket_of()
+        for parameter in self._model.parameters():
+            waiting += parameter.elements
+            if buckets[parameter.name]:
+                yield waiting
+                waiting = 0
+
+    def _accumulate(self, parameter: Parameter, overlapped: bool, bucket: int) -> Block:
+        """Return the node that stores a gradient, and exchanges its bucket if it is full."""
+        name = "torch::autograd::AccumulateGrad"
+        children: list[Node] = []
+        if overlapped:
+            scale = kernel(self._kernels.scale(parameter.elements))
+            inputs = (self._vector(parameter.elements), scalar(""))
+            mul = op("aten::mul", scale, inputs=inputs)
+            children.append(op("torch::distributed::reducer::mul_out", mul))
+        if bucket:
+            children.append(self._allreduce(bucket))
+        inner = Block("backward", name, tuple(children))
+        return Block("backward", f"autograd::engine::evaluate_function: {name}", (inner,))
+
+    def _vector(self, elements: int) -> Argument:
+        return contiguous((elements,), element_type(self._config.dtype))
+
+    def _allreduce(self, elements: int) -> Block:
+        config = self._config
+        dtype = _COLLECTIVE_DTYPE[config.dtype]
+        collective = Collective("allreduce", elements, dtype, config.ranks)
+        work = self._kernels.allreduce(elements)
+        launch = Launch("cudaLaunchKernelExC", (work,), COMMUNICATION, collective)
+        tensors = Argument("TensorList", members=(self._vector(elements),))
+        group = scalar(str(config.ranks))
+        inputs = (tensors, scalar("0"), scalar("[]"), scalar("[]"), scalar("0"), group)
+        annotated = annotation("nccl:all_reduce", Wait(COMMUNICATION, COMPUTE), launch)
+        comms = Block("op", "record_param_comms", (annotated,), inputs, collective=collective)
+        return op("c10d::allreduce_", comms, inputs=inputs[:1])
+
+    def _optimizer(self) -> Block:
+        sizes = [parameter.elements for parameter in self._model.parameters()]
+        starts = range(0, len(sizes), _TENSORS_PER_KERNEL)
+        works = (
+            self._kernels.adamw(sum(sizes[start : start + _TENSORS_PER_KERNEL])) for start in starts
+        )
+        members = tuple(self._vector(size) for size in sizes)
+        tensors = Argument("TensorList", members=members)
+        fused = op("aten::_fused_adamw_", *map(kernel, works), inputs=(tensors,) * 4)
+        step = python("torch/optim/adamw.py(216): step", fused)
+        return annotation("Optimizer.step#AdamW.step", step)
+
+    def _read_loss(self) -> Iterator[Node]:
+        if not self._config.sync_each_step:
+            return
+        copy = self._kernels.copy(self._config.element_bytes, "DtoH")
+        dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), Sync())
+        yield op("aten::item", dense, inputs=(self._vector(1),))

@@ -1,0 +1,320 @@
+"""The exact truth about a run, by a plain sweep in pure Python: the oracle for every format.
+
+Definitions are those of the design: each nanosecond of a window goes to the first component of
+`COMPONENTS` that is active, windows tile a device's span, idle time is split by its cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeVar
+
+from sample_traces.config import RunConfig
+from sample_traces.records import Activity, RankRun, Run
+
+COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
+CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
+KINDS: Final = ("kernel", "memcpy", "memset", "graph")
+
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Idle time up to the start of an activity, split by cause; ns since the run began.
+
+    `activity` is the position in the rank's `activities` of the one that ends the gap. Any start
+    ends a gap, also that of an activity of 0 ns. Among several starts at once the one whose call
+    is earliest counts, and those without a call come last.
+    """
+
+    start_ns: int
+    end_ns: int
+    activity: int
+    causes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTruth:
+    """One window of one device: `step` is None for `before` and `after`.
+
+    `components` and `idle_causes` are in ns and add up to the window and to its idle time.
+    `launched` and `flops` belong to the activities launched in the step, wherever they ran.
+    """
+
+    label: str
+    step: int | None
+    start_ns: int
+    end_ns: int
+    components: Mapping[str, int]
+    hidden_communication_ns: int
+    idle_causes: Mapping[str, int]
+    launched: int
+    flops: int
+
+    @property
+    def length_ns(self) -> int:
+        """Length of the window."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTruth:
+    """One rank's device over its whole span. Sums count overlaps twice, unions once; in ns."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    windows: tuple[WindowTruth, ...]
+    components: Mapping[str, int]
+    hidden_communication_ns: int
+    idle_causes: Mapping[str, int]
+    gaps: tuple[Gap, ...]
+    count: int
+    unlinked: int
+    """Activities without a call."""
+    calls_without_work: int
+    flops: int
+    sum_by_kind: Mapping[str, int]
+    union_by_kind: Mapping[str, int]
+    count_by_kind: Mapping[str, int]
+    sum_by_category: Mapping[tuple[str, str], int]
+    """Summed durations by (top, sub)."""
+    count_by_category: Mapping[tuple[str, str], int]
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start to the last end."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """Time in the span in which nothing ran."""
+        return self.components["idle"]
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in the span in which something ran."""
+        return self.span_ns - self.idle_ns
+
+    def steps(self) -> tuple[WindowTruth, ...]:
+        """Return the windows of the steps, without `before` and `after`."""
+        return tuple(window for window in self.windows if window.step is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The truth about every rank, and what one step of one rank needs in FLOPs.
+
+    `model_flops` follows the `exact-causal` convention: 3 passes over weights and attention.
+    """
+
+    ranks: tuple[DeviceTruth, ...]
+    model_flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch of time in which the set of running activities does not change."""
+
+    start_ns: int
+    end_ns: int
+    component: str
+    communicates: bool
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def truth(run: Run) -> Truth:
+    """Return the exact truth about a run."""
+    ranks = tuple(_device_truth(rank, run.config) for rank in run.ranks)
+    return Truth(ranks, model_flops(run.config))
+
+
+def model_flops(config: RunConfig) -> int:
+    """Return the FLOPs that one step of one rank needs: forward, and twice that backward."""
+    weights = 12 * config.layers * config.hidden**2 + config.vocab * config.hidden
+    pairs = config.batch * config.sequence * (config.sequence + 1) // 2
+    return 3 * (2 * weights * config.tokens + 4 * config.layers * config.hidden * pairs)
+
+
+def sweep(
+    activities: Iterable[Activity],
+    class_of: Callable[[Activity], str],
+    edges: Iterable[int] = (),
+) -> list[tuple[int, int, frozenset[str]]]:
+    """Return (start, end, active classes) for each stretch between neighbouring points in time.
+
+    Points are all starts, all ends and the given edges, in ns.
+    """
+    changes: dict[int, Counter[str]] = {edge: Counter() for edge in edges}
+    for activity in activities:
+        name = class_of(activity)
+        changes.setdefault(activity.start_ns, Counter())[name] += 1
+        changes.setdefault(activity.end_ns, Counter())[name] -= 1
+    active: Counter[str] = Counter()
+    stretches = []
+    for start_ns, end_ns in pairwise(sorted(changes)):
+        active.update(changes[start_ns])
+        stretches.append((start_ns, end_ns, frozenset(k for k in active if active[k] > 0)))
+    return stretches
+
+
+def _pieces(activities: tuple[Activity, ...], edges: Iterable[int]) -> list[_Piece]:
+    return [
+        _Piece(start_ns, end_ns, _first_component(active), "communication" in active)
+        for start_ns, end_ns, active in sweep(activities, lambda a: a.component, edges)
+    ]
+
+
+def _first_component(active: frozenset[str]) -> str:
+    return next((name for name in COMPONENTS if name in active), "idle")
+
+
+def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
+    activities = rank.activities
+    start_ns = min(activity.start_ns for activity in activities)
+    end_ns = max(activity.end_ns for activity in activities)
+    bounds = _bounds(activities, config, start_ns, end_ns)
+    edges = [edge for _, _, *pair in bounds for edge in pair]
+    pieces = _pieces(activities, edges)
+    gaps = [_gap(piece, rank) for piece in pieces if piece.component == "idle"]
+    windows = tuple(_window(*bound, pieces, gaps, activities) for bound in bounds)
+    kind_of = [(activity.work.kind, activity.dur_ns) for activity in activities]
+    category_of = [((a.work.top, a.work.sub), a.dur_ns) for a in activities]
+    return DeviceTruth(
+        rank=rank.rank,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        windows=windows,
+        components=_components(pieces),
+        hidden_communication_ns=_hidden(pieces),
+        idle_causes=_causes(gaps),
+        gaps=tuple(gaps),
+        count=len(activities),
+        unlinked=sum(activity.call is None for activity in activities),
+        calls_without_work=len(rank.calls) - len({a.call for a in activities} - {None}),
+        flops=sum(activity.work.flops for activity in activities),
+        sum_by_kind=_sums(kind_of),
+        union_by_kind=_unions(activities),
+        count_by_kind=Counter(kind for kind, _ in kind_of),
+        sum_by_category=_sums(category_of),
+        count_by_category=Counter(category for category, _ in category_of),
+    )
+
+
+_Bound = tuple[str, int | None, int, int]
+
+
+def _bounds(
+    activities: tuple[Activity, ...], config: RunConfig, start_ns: int, end_ns: int
+) -> list[_Bound]:
+    """Return (label, step, start, end) of all windows, `before` and `after` included."""
+    starts = [
+        min(activity.start_ns for activity in activities if activity.step == step)
+        for step in config.step_numbers
+    ]
+    last = max(a.end_ns for a in activities if a.step == config.step_numbers[-1])
+    inner = zip(config.step_numbers, pairwise([*starts, last]), strict=True)
+    steps: list[_Bound] = [(f"step {step}", step, begin, end) for step, (begin, end) in inner]
+    return [("before", None, start_ns, starts[0]), *steps, ("after", None, last, end_ns)]
+
+
+def _window(
+    label: str,
+    step: int | None,
+    start_ns: int,
+    end_ns: int,
+    pieces: list[_Piece],
+    gaps: list[Gap],
+    activities: tuple[Activity, ...],
+) -> WindowTruth:
+    inside = [piece for piece in pieces if start_ns <= piece.start_ns < end_ns]
+    launched = [a for a in activities if step is not None and a.step == step]
+    return WindowTruth(
+        label=label,
+        step=step,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        components=_components(inside),
+        hidden_communication_ns=_hidden(inside),
+        idle_causes=_causes([gap for gap in gaps if start_ns <= gap.start_ns < end_ns]),
+        launched=len(launched),
+        flops=sum(activity.work.flops for activity in launched),
+    )
+
+
+def _components(pieces: Iterable[_Piece]) -> dict[str, int]:
+    sums = dict.fromkeys(COMPONENTS, 0)
+    for piece in pieces:
+        sums[piece.component] += piece.length_ns
+    return sums
+
+
+def _hidden(pieces: Iterable[_Piece]) -> int:
+    hidden = (p for p in pieces if p.communicates and p.component != "communication")
+    return sum(piece.length_ns for piece in hidden)
+
+
+def _gap(piece: _Piece, rank: RankRun) -> Gap:
+    """Return the idle piece with its causes: what the activity at its end was waiting for."""
+    position = _next_activity(piece.end_ns, rank)
+    activity = rank.activities[position]
+    causes = dict.fromkeys(CAUSES, 0)
+    if activity.call is None:
+        causes["unknown"] = piece.length_ns
+        return Gap(piece.start_ns, piece.end_ns, position, causes)
+    asked_ns = rank.calls[activity.call].start_ns
+    causes["host_late"] = min(max(asked_ns - piece.start_ns, 0), piece.length_ns)
+    was_free = _stream_end_ns(position, rank.activities) < piece.start_ns
+    queued = asked_ns < piece.start_ns and was_free
+    causes["queued" if queued else "launch_latency"] = piece.length_ns - causes["host_late"]
+    return Gap(piece.start_ns, piece.end_ns, position, causes)
+
+
+def _next_activity(start_ns: int, rank: RankRun) -> int:
+    def asked_ns(position: int) -> tuple[bool, int]:
+        call = rank.activities[position].call
+        return call is None, 0 if call is None else rank.calls[call].start_ns
+
+    starting = [i for i, activity in enumerate(rank.activities) if activity.start_ns == start_ns]
+    return min(starting, key=asked_ns)
+
+
+def _stream_end_ns(position: int, activities: tuple[Activity, ...]) -> int:
+    """Return when the stream of an activity was done with everything that began before it."""
+    activity = activities[position]
+    earlier = [
+        other.end_ns
+        for other in activities
+        if other.stream == activity.stream and other.start_ns < activity.start_ns
+    ]
+    return max(earlier, default=-1)
+
+
+def _causes(gaps: Iterable[Gap]) -> dict[str, int]:
+    sums = dict.fromkeys(CAUSES, 0)
+    for gap in gaps:
+        for cause, dur_ns in gap.causes.items():
+            sums[cause] += dur_ns
+    return sums
+
+
+def _unions(activities: tuple[Activity, ...]) -> dict[str, int]:
+    sums = dict.fromkeys(KINDS, 0)
+    for start_ns, end_ns, active in sweep(activities, lambda a: a.work.kind):
+        for kind in active:
+            sums[kind] += end_ns - start_ns
+    return sums
+
+
+def _sums(durations: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    sums: dict[_Key, int] = {}
+    for key, dur_ns in durations:
+        sums[key] = sums.get(key, 0) + dur_ns
+    return sums
