@@ -1,0 +1,106 @@
+"""What is in a trace, as text and as JSON (schema traceflops.info/1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from traceflops.inventory import DeviceEntry, Inventory
+from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
+
+SCHEMA: Final = "traceflops.info/1"
+_LABEL = 12
+_FILES_SHOWN = 8
+_DEVICES_SHOWN = 16
+_COUNTS_SHOWN = 14
+
+
+def info_object(inventory: Inventory) -> dict[str, Any]:
+    """Return the inventory as plain dicts and lists."""
+    source = inventory.source
+    return {
+        "schema": SCHEMA,
+        "format": source.format,
+        "tool": source.tool,
+        "files": [asdict(file) for file in source.files],
+        "facts": dict(source.facts),
+        "ranks": list(inventory.ranks),
+        "world_size": inventory.world_size,
+        "devices": [asdict(device) for device in inventory.devices],
+        "rows": inventory.rows,
+        "event_counts": dict(source.event_counts),
+        "steps": list(inventory.steps),
+        "missing": [asdict(missing) for missing in inventory.missing],
+        "notes": [asdict(note) for note in inventory.notes],
+    }
+
+
+def render_info(inventory: Inventory) -> list[str]:
+    """Return the lines of the inventory."""
+    return [
+        *_source(inventory),
+        *_devices(inventory),
+        *_contents(inventory),
+        *_missing(inventory),
+        *(f"note        {visible(note.text)}" for note in inventory.notes),
+    ]
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _source(inventory: Inventory) -> Iterator[str]:
+    source = inventory.source
+    yield _line("format", f"{source.format} ({source.tool or UNKNOWN})")
+    for file in source.files[:_FILES_SHOWN]:
+        text = f" ({size(file.text_bytes)} of text)" if file.text_bytes != file.bytes else ""
+        yield _line("file", f"{shorten_middle(file.name, 70)}, {size(file.bytes)}{text}")
+    if len(source.files) > _FILES_SHOWN:
+        yield _line("", f"… {len(source.files) - _FILES_SHOWN} more files")
+    if source.facts:
+        facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
+        yield _line("recorded", facts)
+    ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
+    more = f", … ({len(inventory.ranks)} in all)" if len(inventory.ranks) > 16 else ""
+    yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
+
+
+def _devices(inventory: Inventory) -> Iterator[str]:
+    if not inventory.devices:
+        yield _line("devices", "none with recorded work")
+    for device in inventory.devices[:_DEVICES_SHOWN]:
+        yield _line("device", _device(device))
+    if len(inventory.devices) > _DEVICES_SHOWN:
+        yield _line("", f"… {len(inventory.devices) - _DEVICES_SHOWN} more devices")
+
+
+def _device(device: DeviceEntry) -> str:
+    where = f"rank {device.rank}" if device.rank is not None else "rank unknown"
+    properties = [visible(device.product) if device.product else "product unknown"]
+    if device.sm_count is not None:
+        properties.append(f"{device.sm_count} SMs/CUs")
+    if device.memory_bytes is not None:
+        properties.append(size(device.memory_bytes, binary=True))
+    return (
+        f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, "
+        f"{count(device.activities)} activities"
+    )
+
+
+def _contents(inventory: Inventory) -> Iterator[str]:
+    steps = inventory.steps
+    listed = f"{steps[0]} to {steps[-1]} ({len(steps)}), " if steps else ""
+    yield _line("steps", f"{listed}{inventory.steps_text}")
+    filled = [f"{name} {count(rows)}" for name, rows in inventory.rows.items() if rows]
+    yield _line("tables", ", ".join(filled) or "all empty")
+    ranked = sorted(inventory.source.event_counts.items(), key=lambda item: -item[1])
+    shown = [f"{visible(name)} {count(number)}" for name, number in ranked[:_COUNTS_SHOWN]]
+    yield _line("events", ", ".join(shown) or "none")
+
+
+def _missing(inventory: Inventory) -> Iterator[str]:
+    for missing in inventory.missing:
+        yield _line("missing", f"{missing.what}: {missing.cost}")
+        yield _line("", f"to record it: {missing.remedy}")

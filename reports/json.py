@@ -1,0 +1,161 @@
+"""The report as JSON, schema traceflops.report/1 (see report.schema.json and docs/json.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+
+from traceflops._version import __version__
+from traceflops.results import Account, Analysis, DeviceReport, Gap, WholeSpan, Window
+from traceflops.selection import Selection
+from traceflops.trace import Source
+
+SCHEMA: Final = "traceflops.report/1"
+
+
+def render_json(analysis: Analysis) -> str:
+    """Return the report as one JSON object, indented by two."""
+    return encode(report_object(analysis))
+
+
+def encode(value: dict[str, Any]) -> str:
+    """Return a JSON text, indented by two; what UTF-8 cannot hold (half a surrogate pair) is ?."""
+    try:
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_encodable(value))
+    return msgspec.json.format(text, indent=2).decode()
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value
+
+
+def report_object(analysis: Analysis) -> dict[str, Any]:
+    """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
+    return {
+        "schema": SCHEMA,
+        "traceflops_version": __version__,
+        "source": _source(analysis.source),
+        "selection": _selection(analysis.selection),
+        "verdict": asdict(analysis.verdict),
+        "steps": asdict(analysis.steps),
+        "total": _account(analysis.total),
+        "devices": [_device(device) for device in analysis.devices],
+        "categories": analysis.categories.to_pylist(),
+        "kernels": analysis.kernels.to_pylist(),
+        "notes": [asdict(note) for note in analysis.notes],
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {
+        "format": source.format,
+        "tool": source.tool,
+        "files": [asdict(file) for file in source.files],
+        "origin_unix_ns": source.origin_unix_ns,
+        "facts": dict(source.facts),
+        "event_counts": dict(source.event_counts),
+    }
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    return {
+        "steps": selection.steps,
+        "ranks": sorted(selection.ranks) if selection.ranks is not None else None,
+        "gpus": sorted(selection.gpus) if selection.gpus is not None else None,
+        "from_ns": selection.from_ns,
+        "to_ns": selection.to_ns,
+        "step_mark": selection.step_mark,
+    }
+
+
+def _account(account: Account) -> dict[str, Any]:
+    return {
+        "window_ns": account.components.window_ns,
+        "components_ns": account.components.parts(),
+        "hidden_communication_ns": account.hidden_communication_ns,
+        "idle_causes_ns": account.idle_causes.parts(),
+        "activities": account.activities,
+        "launched_activities": account.launched_activities,
+        "launches": account.launches,
+        "activities_per_launch": account.activities_per_launch,
+    }
+
+
+def _device(device: DeviceReport) -> dict[str, Any]:
+    return {
+        "device": device.device,
+        "label": device.label,
+        "rank": device.rank,
+        "file": device.file,
+        "type": device.type,
+        "local_id": device.local_id,
+        "product": device.product,
+        "memory_bytes": device.memory_bytes,
+        "sm_count": device.sm_count,
+        "chosen": _account(device.chosen),
+        "whole": _whole(device.whole),
+        "windows": [_window(window) for window in device.windows],
+        "gaps": [_gap(gap) for gap in device.gaps],
+    }
+
+
+def _whole(whole: WholeSpan) -> dict[str, Any]:
+    return {
+        "start_ns": whole.start_ns,
+        "end_ns": whole.end_ns,
+        "span_ns": whole.span_ns,
+        "busy_ns": whole.busy_ns,
+        "idle_ns": whole.idle_ns,
+        "sum_ns": whole.sum_ns,
+        "streams": whole.streams,
+        "zero_length": whole.zero_length,
+        "same_stream_overlaps": whole.same_stream_overlaps,
+        "same_stream_overlap_max_ns": whole.same_stream_overlap_max_ns,
+        "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
+        "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
+        "communication": {
+            **asdict(whole.communication),
+            "exposed_ns": whole.exposed_communication_ns,
+            "hidden_ns": whole.hidden_communication_ns,
+        },
+        "copies": {direction: asdict(copies) for direction, copies in whole.copies.items()},
+        "unlinked": whole.unlinked,
+        "account": _account(whole.account),
+    }
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "role": window.role,
+        "step": window.step,
+        "start_ns": window.start_ns,
+        "end_ns": window.end_ns,
+        "used": window.used,
+        "left_out": window.left_out,
+        "launched": window.launched,
+        "unfinished": window.unfinished,
+        **_account(window.account),
+    }
+
+
+def _gap(gap: Gap) -> dict[str, Any]:
+    return {
+        "start_ns": gap.start_ns,
+        "dur_ns": gap.dur_ns,
+        "step": gap.step,
+        "after": gap.after,
+        "before": gap.before,
+        "call": gap.call,
+        "op": gap.op,
+        "causes_ns": gap.causes.parts(),
+    }

@@ -1,0 +1,112 @@
+"""Windows in order of time, the mean over devices, and how many of them to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from traceflops.reports.units import UNKNOWN
+from traceflops.results import COMPONENTS, Components, DeviceReport, Window
+
+MOST_BARS = 200
+"""How many steps are drawn one by one; beyond that, neighbours share a bar."""
+
+_NAMES = {"span": "whole span", "range": "chosen range"}
+_ORDER = {"before": 0, "step": 1, "range": 1, "span": 1, "after": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A window as the mean over the devices that have it.
+
+    `longest_ns` is the longest on any device; counts are sums over the devices.
+    """
+
+    label: str
+    role: str
+    devices: int
+    used: bool
+    left_out: str | None
+    unfinished: bool
+    components: Components
+    longest_ns: int
+    activities: int
+    launches: int | None
+
+    @property
+    def dur_ns(self) -> int:
+        """Return the mean length."""
+        return self.components.window_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One drawn bar: a row, or the mean of several neighbouring rows."""
+
+    label: str
+    rows: int
+    used: bool
+    components: Components
+
+
+def rows(devices: Iterable[DeviceReport]) -> list[Row]:
+    """Return a row per window: `before`, the steps by number, `after`."""
+    groups: dict[tuple[int, int, str], list[Window]] = {}
+    for device in devices:
+        for window in device.windows:
+            step = -1 if window.step is None else window.step
+            groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
+    return [_row(groups[key]) for key in sorted(groups)]
+
+
+def drawn(all_rows: Sequence[Row], most: int = MOST_BARS) -> list[Bar]:
+    """Return the bars of the plot: the steps, or the used window where there are no steps."""
+    chosen = [row for row in all_rows if row.role == "step"]
+    chosen = chosen or [row for row in all_rows if row.used]
+    width = -(-len(chosen) // most)
+    if width <= 1:
+        return [Bar(row.label, 1, row.used, row.components) for row in chosen]
+    return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
+
+
+def slowest(all_rows: Sequence[Row]) -> Row | None:
+    """Return the longest step, None where there are fewer than two."""
+    steps = [row for row in all_rows if row.role == "step"]
+    return max(steps, key=lambda row: row.dur_ns) if len(steps) > 1 else None
+
+
+def mean(components: Sequence[Components]) -> Components:
+    """Return the mean of several components, rounded to whole nanoseconds."""
+    total = sum(components, Components()).parts()
+    return Components(*(round(total[name] / len(components)) for name in COMPONENTS))
+
+
+def _row(windows: Sequence[Window]) -> Row:
+    accounts = [window.account for window in windows]
+    launches = [account.launches for account in accounts]
+    return Row(
+        label=_label(windows[0]),
+        role=windows[0].role,
+        devices=len(windows),
+        used=any(window.used for window in windows),
+        left_out=next((w.left_out for w in windows if w.left_out), None),
+        unfinished=any(window.unfinished for window in windows),
+        components=mean([account.components for account in accounts]),
+        longest_ns=max(window.dur_ns for window in windows),
+        activities=sum(account.activities for account in accounts),
+        launches=None if None in launches else sum(n for n in launches if n is not None),
+    )
+
+
+def _label(window: Window) -> str:
+    return str(window.step) if window.step is not None else _NAMES.get(window.role, window.role)
+
+
+def _joined(group: Sequence[Row]) -> Bar:
+    first, last = group[0].label, group[-1].label
+    return Bar(
+        label=first if len(group) == 1 else f"{first}{UNKNOWN}{last}",
+        rows=len(group),
+        used=any(row.used for row in group),
+        components=mean([row.components for row in group]),
+    )

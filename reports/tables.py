@@ -1,0 +1,127 @@
+"""The tables of a trace as files: Parquet, Arrow IPC or CSV."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories import load
+from traceflops.categories.activities import categorise
+from traceflops.columns import IntArray, codes, dictionary_column, names, number_column
+from traceflops.errors import UsageError
+from traceflops.links import link
+from traceflops.reports.write import write_whole
+from traceflops.schema import TABLES
+from traceflops.trace import Trace
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _parquet(table: pa.Table) -> bytes:
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _arrow(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _csv(table: pa.Table) -> bytes:
+    from pyarrow import csv
+
+    columns = [_csv_column(table[name]) for name in table.column_names]
+    sink = io.BytesIO()
+    csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
+    return sink.getvalue()
+
+
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+}
+"""What writes a table, by the name of the format, which is also the suffix of the file."""
+
+
+def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
+    """Refuse unknown tables and formats and, unless forced, to overwrite anything."""
+    if format_ not in FORMATS:
+        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+    unknown = [name for name in tables or () if name not in TABLES]
+    if unknown:
+        raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
+    taken = [name for name in tables or TABLES if (folder / f"{name}.{format_}").exists()]
+    if taken and not force:
+        raise UsageError(
+            f"already there: {folder / f'{taken[0]}.{format_}'}",
+            "choose another folder with -o, or give --force",
+        )
+
+
+def export_tables(
+    trace: Trace,
+    folder: Path,
+    tables: Sequence[str] | None,
+    format_: str,
+    rules: Path | None = None,
+) -> Iterator[tuple[Path, int]]:
+    """Write each table to its file; yield the path and the number of rows as each is done.
+
+    The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
+    the rows of the other tables that caused them.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder: {folder} ({error.strerror})", "choose another place with -o"
+        ) from None
+    for name in dict.fromkeys(tables or TABLES):
+        table = _enriched(trace, rules) if name == "activities" else trace.table(name)
+        path = folder / f"{name}.{format_}"
+        write_whole(path, FORMATS[format_](table))
+        yield path, table.num_rows
+
+
+def _enriched(trace: Trace, rules: Path | None) -> pa.Table:
+    links = link(trace)
+    categorised = categorise(trace, links, load(rules))
+    categories, category = categorised.categories, categorised.category
+    added = {
+        "top": dictionary_column(category, [c.top for c in categories]),
+        "sub": dictionary_column(category, [c.sub for c in categories]),
+        "rule": dictionary_column(categorised.rule, categorised.rules),
+        "call": _row_column(links.call_of_activity),
+        "op": _row_column(links.op_of_activity),
+    }
+    table = trace.activities
+    for name, column in added.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def _row_column(rows: IntArray) -> pa.Array:
+    return number_column(np.maximum(rows, 0), pa.int64(), rows >= 0)
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
+    if pa.types.is_fixed_size_list(column.type):
+        triples = column.to_pylist()
+        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+    if pa.types.is_dictionary(column.type):
+        texts = [f"'{text}" if text.startswith(_FORMULA) else text for text in names(column)]
+        return dictionary_column(codes(column), texts).dictionary_decode()
+    return column

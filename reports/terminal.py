@@ -1,0 +1,258 @@
+"""The report in a terminal: what matters, in a screenful."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
+from traceflops.reports.units import count, duration, percent, ratio, shorten_middle, visible
+from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
+
+_KERNELS_SHOWN = 5
+_DEVICES_SHOWN = 8
+_NOTES_SHOWN = 4
+_NAME_WIDTH = 52
+_SUBS_SHOWN = 3
+_INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the terminal can show: its width in columns, Unicode, colour."""
+
+    width: int = 100
+    unicode: bool = True
+    colour: bool = True
+
+    def fill(self, a_look: Look) -> str:
+        """Return the character that fills a component's part of a bar."""
+        if not self.unicode:
+            return a_look.ascii
+        return "█" if self.colour else a_look.block
+
+    def plain(self, text: str) -> str:
+        """Return text in characters the terminal has."""
+        if self.unicode:
+            return text
+        swaps = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->"}  # noqa: RUF001
+        for fancy, simple in swaps.items():
+            text = text.replace(fancy, simple)
+        return text.encode("ascii", errors="replace").decode()
+
+
+def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text]:
+    """Return the lines of the report."""
+    style = style or Style()
+    lines = [
+        *_head(analysis),
+        Text(),
+        *_parts(analysis, style),
+        *_devices(analysis, style),
+        *_gaps(analysis, style),
+        *_kernels(analysis, style),
+        *_notes(analysis),
+    ]
+    return [_fitted(line, style) for line in lines]
+
+
+def _fitted(line: Text, style: Style) -> Text:
+    if not style.unicode:
+        plain = Text()
+        for segment, span in _segments(line):
+            plain.append(style.plain(segment), span)
+        line = plain
+    line.truncate(style.width, overflow="crop")
+    return line
+
+
+def _segments(line: Text) -> Iterator[tuple[str, str]]:
+    """Yield the runs of a line that share a style; lines here are built by appending runs."""
+    done = 0
+    for span in sorted(line.spans, key=lambda span: span.start):
+        if span.start > done:
+            yield line.plain[done : span.start], ""
+        yield line.plain[span.start : span.end], str(span.style)
+        done = span.end
+    yield line.plain[done:], ""
+
+
+def _head(analysis: Analysis) -> Iterator[Text]:
+    yield Text(analysis.verdict.sentence, "bold")
+    yield Text(" · ".join(_provenance(analysis)), "dim")
+
+
+def _provenance(analysis: Analysis) -> Iterator[str]:
+    devices = Counter(device.product or device.type for device in analysis.devices)
+    for product, number in devices.most_common(2):
+        yield f"{number} × {visible(product)}"  # noqa: RUF001
+    steps = analysis.steps
+    if steps.typical_ns is not None:
+        yield f"step {duration(steps.typical_ns)}"
+    if steps.seen:
+        yield f"{len(steps.used)} of {len(steps.seen)} steps used ({_ranges(steps.used)})"
+    elif analysis.devices:
+        yield "no steps: whole span"
+    files = analysis.source.files
+    yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: 3-7, 9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
+
+
+def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
+    total = analysis.total
+    if not total.components.window_ns:
+        return
+    yield _bar(total, style, min(style.width, 100))
+    for name in COMPONENTS:
+        ns = total.components.parts()[name]
+        if ns or name in ("compute", "memory", "communication", "idle"):
+            yield _part(name, ns, analysis, style)
+
+
+def _bar(account: Account, style: Style, width: int) -> Text:
+    bar = Text()
+    for name, cells in zip(COMPONENTS, _cells(account, width), strict=True):
+        bar.append(style.fill(LOOKS[name]) * cells, LOOKS[name].colour if style.colour else "")
+    return bar
+
+
+def _cells(account: Account, width: int) -> list[int]:
+    """Return the cells of each component; they sum to `width` (largest remainders)."""
+    parts = list(account.components.parts().values())
+    total = sum(parts)
+    if not total:
+        return [0] * len(parts)
+    cells = [part * width // total for part in parts]
+    remainders = sorted(range(len(parts)), key=lambda i: parts[i] * width % total, reverse=True)
+    for place in remainders[: width - sum(cells)]:
+        cells[place] += 1
+    return cells
+
+
+def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
+    a_look, steps = LOOKS[name], max(1, len(analysis.steps.used) * len(analysis.devices))
+    line = Text()
+    line.append(style.fill(a_look) + " ", a_look.colour if style.colour else "")
+    line.append(f"{a_look.label:<22}{duration(ns / steps):>10}")
+    line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
+    line.append(_detail(name, analysis, steps), "dim")
+    return line
+
+
+def _detail(name: str, analysis: Analysis, steps: int) -> str:
+    """Return what a component consists of, in time per step and device."""
+    if name == "idle":
+        causes = analysis.total.idle_causes.parts()
+        ranked = sorted(causes.items(), key=lambda item: -item[1])
+        return ", ".join(
+            f"{CAUSE_LABELS[cause]} {duration(ns / steps)}" for cause, ns in ranked if ns
+        )
+    subs = [
+        f"{row['sub']} {duration(row['sum_ns'] / steps)}"
+        for row in analysis.categories.to_pylist()
+        if row["top"] == name and row["sum_ns"]
+    ]
+    detail = ", ".join(subs[:_SUBS_SHOWN])
+    if name != "communication" or not analysis.total.hidden_communication_ns:
+        return detail
+    return f"{detail}; {duration(analysis.total.hidden_communication_ns / steps)} more is hidden"
+
+
+def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield a row per device, where there are several."""
+    if len(analysis.devices) < 2:
+        return
+    yield Text()
+    yield Text("Ranks" + " " * 39 + "window  compute   memory     comm     idle", "bold")
+    shown = analysis.devices[:_DEVICES_SHOWN]
+    for device in shown:
+        yield _device_row(device, style)
+    hidden = len(analysis.devices) - len(shown)
+    if hidden:
+        yield Text(f"{_INDENT}… {hidden} more; --json and the page have all", "dim")
+
+
+def _device_row(device: DeviceReport, style: Style) -> Text:
+    account = device.chosen
+    row = Text(f"{_INDENT}{_cut(device.label, 18)} ")
+    row.append_text(_bar(account, style, 16))
+    row.append(f"{duration(account.components.window_ns):>11}")
+    for name in ("compute", "memory", "communication", "idle"):
+        row.append(f"{percent(account.components.share(name)):>9}")
+    return row
+
+
+def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
+    gaps = analysis.gaps(2)
+    idle = analysis.components.share("idle")
+    if not gaps or idle is None or idle < 0.02:
+        return
+    yield Text()
+    yield Text("Longest gaps", "bold")
+    for gap in gaps:
+        yield _gap_row(gap, analysis)
+
+
+def _gap_row(gap: Gap, analysis: Analysis) -> Text:
+    cause = max(gap.causes.parts().items(), key=lambda item: item[1])[0]
+    where = f"step {gap.step}" if gap.step is not None else "outside steps"
+    row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
+    row.append(f"{where:<14}{CAUSE_LABELS[cause]:<16}")
+    row.append(f"until {shorten_middle(gap.op or gap.before, _NAME_WIDTH)}", "dim")
+    if len(analysis.devices) > 1:
+        labels = {device.device: device.label for device in analysis.devices}
+        row.append(f"  {labels[gap.device]}", "dim")
+    return row
+
+
+def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
+    rows = analysis.kernels.slice(0, _KERNELS_SHOWN).to_pylist()
+    if not rows:
+        return
+    yield Text()
+    yield Text(f"Top of {count(analysis.kernels.num_rows)} kernels and copies", "bold")
+    for row in rows:
+        line = Text(f"{_INDENT}{_cut(row['name'], _NAME_WIDTH)}  ")
+        line.append(f"{_cut(row['sub'], 15)}", look(row["top"]).colour if style.colour else "")
+        line.append(f"{duration(row['sum_ns']):>10}{percent(row['share']):>9}")
+        line.append(f"{count(row['count']):>8} ×", "dim")  # noqa: RUF001
+        yield line
+    launched = analysis.total.activities_per_launch
+    if launched is not None and launched > 1.05:
+        yield Text(f"{_INDENT}{ratio(launched)} activities per launch", "dim")
+
+
+def _notes(analysis: Analysis) -> Iterator[Text]:
+    if not analysis.notes:
+        return
+    yield Text()
+    for note in analysis.notes[:_NOTES_SHOWN]:
+        line = Text("note ", "yellow")
+        line.append(visible(note.text))
+        yield line
+    hidden = len(analysis.notes) - _NOTES_SHOWN
+    if hidden > 0:
+        yield Text(f"note {hidden} more notes: traceflops info, --json or the page", "dim")
+
+
+def _cut(text: str, width: int) -> str:
+    """Return text of exactly `width` cells, shortened in the middle if it is longer."""
+    short = shorten_middle(text, width)
+    while cell_len(short) > width:
+        short = shorten_middle(short, len(short) - 1)
+    return short + " " * (width - cell_len(short))

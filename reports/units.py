@@ -1,0 +1,117 @@
+"""Numbers and names as people read them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import unicodedata
+
+UNKNOWN = "\N{EN DASH}"
+"""What stands where a value is not known."""
+
+_TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+_ELLIPSIS = "…"
+
+
+def duration(ns: float | None) -> str:
+    """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
+
+    Zeros at the end of a fraction are left out ("4.1 ms"); from 1000 s on, seconds are whole.
+    """
+    if ns is None:
+        return UNKNOWN
+    unit = unit_for(ns)
+    value = ns / _TIME_UNITS[unit]
+    digits = max(0, 3 - _whole_digits(value))
+    text = f"{value:,.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
+
+
+def unit_for(ns: float) -> str:
+    """Return the unit in which a time has one to three digits before the point."""
+    for unit, scale in _TIME_UNITS.items():
+        # 999.5 would be printed as 1000, which is 1 of the next unit.
+        if abs(ns) < 999.5 * scale:
+            return unit
+    return "s"
+
+
+def duration_in(ns: float | None, unit: str, digits: int = 1) -> str:
+    """Return a time as a number of `unit`, for a column whose heading names the unit."""
+    return UNKNOWN if ns is None else f"{ns / _TIME_UNITS[unit]:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share (0 to 1) as "53.5 %"; what is not zero never prints as zero."""
+    if share is None:
+        return UNKNOWN
+    text = f"{100 * share:.1f}"
+    return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
+
+
+def count(number: int | None) -> str:
+    """Return a whole number with thousands separators."""
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio such as activities per launch: three digits, at most two decimals."""
+    if value is None:
+        return UNKNOWN
+    digits = max(0, 3 - _whole_digits(value))
+    return f"{value:,.{min(digits, 2)}f}"
+
+
+def size(number: int | None, *, binary: bool = False) -> str:
+    """Return a number of bytes as "1.77 MB", or as "79.1 GiB" where `binary` is set."""
+    if number is None:
+        return UNKNOWN
+    base, units = (1024, _BINARY_UNITS) if binary else (1000, _SIZE_UNITS)
+    power = 0
+    while power < len(units) - 1 and abs(number) >= 999.5 * base**power:
+        power += 1
+    value = number / base**power
+    digits = max(0, 3 - _whole_digits(value)) if power else 0
+    return f"{value:,.{digits}f} {units[power]}"
+
+
+def visible(text: str) -> str:
+    """Return text in which nothing acts: line breaks are spaces, other hidden characters escapes.
+
+    Hidden are control, format and direction characters, lone surrogates and unassigned code
+    points: what could move a cursor, turn the reading direction or fail to be encoded.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(char) for char in text)
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """Return text of at most `width` characters that keeps both ends; see `visible`."""
+    # Every character of the input fills at least one of the output: the far ends are enough,
+    # and a name of megabytes costs no more than one of `width`.
+    if len(text) > 2 * width + 1:
+        text = f"{text[:width]}\0{text[len(text) - width :]}"
+    text = visible(text)
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    tail = kept * 2 // 5
+    return f"{text[: kept - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"[: max(width, 0)]
+
+
+def _whole_digits(value: float) -> int:
+    """Return how many digits stand before the point once the value is rounded to three."""
+    value = abs(value)
+    return 1 if value < 9.995 else 2 if value < 99.95 else 3
+
+
+def _shown(char: str) -> str:
+    if char in _LINE_BREAKS:
+        return " "
+    if unicodedata.category(char) not in _HIDDEN:
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

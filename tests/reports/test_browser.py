@@ -1,0 +1,218 @@
+"""The page in a browser that has no network."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reports import factory
+from traceflops.reports.html import render_html
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PAINTED = """() => {
+    const canvases = [];
+    const walk = (node) => node.querySelectorAll('*').forEach((each) => {
+        if (each.tagName === 'CANVAS' && each.width) canvases.push(each);
+        if (each.shadowRoot) walk(each.shadowRoot);
+    });
+    document.querySelectorAll('.plot').forEach(walk);
+    const seen = new Set();
+    for (const canvas of canvases) {
+        // A copy is read, because reading the original often draws a warning from the browser.
+        const copy = new OffscreenCanvas(canvas.width, canvas.height)
+            .getContext('2d', { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] > 200) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+    }
+    return [...seen].map((colour) => '#' + colour.toString(16).padStart(6, '0'));
+}"""
+
+
+@dataclass
+class Opened:
+    """A page in a browser and everything that it asked for or complained of."""
+
+    page: "Page"
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    failures: list[str | None] = field(default_factory=list)
+
+    def colours(self) -> set[str]:
+        return set(self.page.evaluate(PAINTED))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        reason = f"no browser found (looked for {', '.join(BROWSERS)})"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=found, headless=True, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -> Opened:
+    path.write_text(text, encoding="utf-8")
+    context = browser.new_context(
+        offline=True, java_script_enabled=scripts, color_scheme="light", accept_downloads=False
+    )
+    context.set_default_timeout(20_000)
+    found = Opened(context.new_page())
+    found.page.on("request", lambda request: found.requests.append(request.url))
+    found.page.on("requestfailed", lambda request: found.failures.append(request.failure))
+    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
+    found.page.on("dialog", lambda dialog: found.complaints.append(f"dialog {dialog.message}"))
+    found.page.on("console", lambda each: _keep(found, each.type, each.text))
+    found.page.goto(path.as_uri())
+    if scripts and "bokeh-packed" in text:
+        found.page.wait_for_function("window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
+        found.page.wait_for_timeout(150)
+    return found
+
+
+def _keep(found: Opened, kind: str, text: str) -> None:
+    if kind not in ("info", "log", "debug"):
+        found.complaints.append(f"{kind}: {text}")
+
+
+@pytest.fixture(scope="module")
+def one(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    path = tmp_path_factory.mktemp("page") / "one.html"
+    found = opened(browser, path, render_html(factory.analysis()))
+    yield found
+    found.page.context.close()
+
+
+def test_it_asks_for_nothing_and_complains_of_nothing(one: Opened) -> None:
+    assert one.requests == [one.page.url]
+    assert one.complaints == []
+    assert one.page.title().startswith("22.8 % exposed communication")
+
+
+def test_the_plot_is_painted_in_the_colours_of_the_components(one: Opened) -> None:
+    assert {"#2a6f97", "#eeba4c", "#c1365b", "#a9b0b7"} <= one.colours()
+    assert not one.page.locator(".plot .sorry").is_visible()
+
+
+def test_the_pointer_on_a_bar_shows_its_numbers(one: Opened) -> None:
+    plot = one.page.locator(".plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box
+    one.page.mouse.move(box["x"] + box["width"] * 0.53, box["y"] + box["height"] * 0.7)
+    shown = one.page.locator(".bk-tooltip-content", has_text="compute")
+    shown.wait_for()
+    text = shown.inner_text()
+    one.page.mouse.move(0, 0)
+    assert re.search(r"step:\s*1\d\s*compute:\s*18\d\.00 ms \(5\d\.\d %\)\s*together:", text)
+
+
+def test_the_theme_can_be_switched_and_the_plot_follows(one: Opened) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, axes = one.page.evaluate(ground), one.colours()
+    one.page.click("#theme")
+    one.page.wait_for_timeout(300)
+    assert one.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert one.page.evaluate(ground) != light
+    assert "#465260" in one.colours() - axes
+    one.page.click("#theme")
+    one.page.wait_for_timeout(300)
+    assert one.page.evaluate(ground) == light
+    assert one.complaints == []
+
+
+def test_kernels_can_be_sorted_and_filtered(one: Opened) -> None:
+    rows = one.page.locator("#kernel-table tbody tr")
+    first = rows.first.locator("code")
+    assert first.inner_text().startswith("sm90_xmma")
+    one.page.get_by_role("button", name="Name").click()
+    assert first.inner_text() == "my_kernel"
+    one.page.get_by_role("button", name="Count").click()
+    assert first.inner_text() == "my_kernel"
+    one.page.get_by_role("button", name="Count").click()
+    assert first.inner_text().startswith("sm90_xmma")
+    one.page.fill("#kernel-filter", "tilesize128X256")
+    assert one.page.locator("#kernel-table tbody tr:visible").count() == 1
+    assert one.page.locator("#kernel-found").inner_text() == "1 of 6"
+    one.page.fill("#kernel-filter", "")
+    assert one.page.locator("#kernel-table tbody tr:visible").count() == 6
+
+
+def test_it_fits_a_telephone(one: Opened) -> None:
+    one.page.set_viewport_size({"width": 360, "height": 740})
+    try:
+        assert one.page.evaluate("document.documentElement.scrollWidth") == 360
+    finally:
+        one.page.set_viewport_size({"width": 1280, "height": 720})
+
+
+def test_printing_opens_what_is_folded_and_is_light(one: Opened) -> None:
+    one.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    one.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert one.page.locator("details:not([open])").count() == 0
+    assert one.page.evaluate("document.documentElement.dataset.theme") == "light"
+    one.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert one.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    one.page.click("#theme")
+
+
+def test_a_hostile_trace_stays_text(browser: "Browser", tmp_path: Path) -> None:
+    found = opened(browser, tmp_path / "hostile.html", render_html(factory.hostile()))
+    assert found.requests == [found.page.url]
+    assert found.complaints == []
+    assert found.page.locator("h1").inner_text() == factory.HOSTILE[0]
+    assert found.page.locator("img").count() == 0
+    assert {"#2a6f97"} <= found.colours()
+    figure = found.page.locator(".plot canvas").first.bounding_box()
+    assert figure
+    found.page.mouse.move(figure["x"] + figure["width"] / 2, figure["y"] + 200)
+    found.page.wait_for_timeout(300)
+    assert found.complaints == []
+    found.page.context.close()
+
+
+def test_an_injected_script_does_not_run(browser: "Browser", tmp_path: Path) -> None:
+    text = render_html(factory.analysis())
+    bad = "<script>document.title = 'owned'</script><img src='https://example.org/x.png'>"
+    found = opened(browser, tmp_path / "bad.html", text.replace("<footer>", f"{bad}<footer>"))
+    assert found.page.title().startswith("22.8 %")
+    assert found.failures == ["csp"]
+    assert any("Content Security Policy" in each for each in found.complaints)
+    found.page.context.close()
+
+
+def test_without_scripts_everything_but_the_plot_is_there(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    text = render_html(factory.ranks(4))
+    found = opened(browser, tmp_path / "plain.html", text, scripts=False)
+    assert found.page.get_by_text("Scripts are off here").is_visible()
+    assert not found.page.locator(".plot").is_visible()
+    assert not found.page.locator("#theme").is_visible()
+    assert found.page.locator("#kernel-table tbody tr").count() == 6
+    assert found.requests == [found.page.url]
+    found.page.context.close()
+
+
+@pytest.mark.parametrize("name", ["without_steps", "without_devices"])
+def test_little_data_makes_no_complaint(browser: "Browser", tmp_path: Path, name: str) -> None:
+    found = opened(browser, tmp_path / "little.html", render_html(getattr(factory, name)()))
+    assert found.complaints == []
+    assert found.requests == [found.page.url]
+    found.page.context.close()

@@ -1,0 +1,350 @@
+"""The page as text: what it says, that nothing in it acts, that it stays small."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import logging
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.reports import factory
+from traceflops.reports import page, series
+from traceflops.reports.html import base_names, render_html
+from traceflops.reports.units import duration, percent
+from traceflops.results import COMPONENTS, Analysis, Components
+from traceflops.trace import Note
+
+COMMAND = "traceflops report /home/someone/runs/rank0.json.gz -o /tmp/x.html"
+
+
+class Tree(HTMLParser):
+    """Elements with their attributes, and the text of those that are asked for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, dict[str, str], str]] = []
+        self._open: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = (tag, {name: value or "" for name, value in attrs})
+        self.elements.append(found)
+        self._open.append(found)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.texts.append((*self._open[-1], data))
+
+    def text(self, tag: str, **attributes: str) -> list[str]:
+        wanted = attributes.items()
+        return [
+            data.strip()
+            for name, found, data in self.texts
+            if name == tag and wanted <= found.items()
+        ]
+
+
+@pytest.fixture(scope="module")
+def one() -> Analysis:
+    return factory.analysis()
+
+
+@pytest.fixture(scope="module")
+def one_page(one: Analysis) -> str:
+    return render_html(one, COMMAND)
+
+
+@pytest.fixture(scope="module")
+def hostile_page() -> str:
+    return render_html(factory.hostile(), "traceflops report " + factory.HOSTILE[0])
+
+
+def without_bokeh(text: str) -> str:
+    return re.sub(r'(<script type="application/octet-stream"[^>]*>)[^<]*', r"\1", text)
+
+
+def test_the_title_begins_with_the_key_figure_and_the_heading_is_the_verdict(
+    one: Analysis, one_page: str
+) -> None:
+    tree = Tree(one_page)
+    figure = percent(one.components.share("communication"))
+    assert tree.text("title")[0].startswith(f"{figure} exposed communication · rank0.json.gz")
+    assert tree.text("h1") == [one.verdict.sentence]
+
+
+def test_title_tiles_key_and_analysis_agree(one: Analysis, one_page: str) -> None:
+    tree = Tree(one_page)
+    values = tree.text("dd", **{"class": "value"})
+    share = one.components.share
+    assert values == [
+        duration(one.steps.typical_ns),
+        percent(share("communication")),
+        percent(share("idle")),
+        percent(share("compute")),
+        "1.31",
+    ]
+    assert tree.text("title")[0].split(" exposed")[0] == values[1]
+    key = one_page.split('<ul class="key">')[1].split("</ul>")[0]
+    for name, ns in one.components.parts().items():
+        if ns:
+            assert f'title="{ns:,} ns in all"><b>{percent(share(name))}</b>' in html.unescape(key)
+
+
+def test_hidden_communication_stands_beside_exposed(one_page: str) -> None:
+    assert "78.2 ms exposed, 16 ms hidden (17.0 % of communication)" in one_page
+
+
+def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
+    listed = one_page.split('<ul class="provenance">')[1].split("</ul>")[0]
+    for text in ("rank0.json.gz", "1 × NVIDIA H100 80GB HBM3", "rank 0", "23 of 24 steps used"):  # noqa: RUF001
+        assert text in listed
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        Components(182, 61, 2, 0, 74, 23),
+        Components(1, 1, 1, 1, 1, 1),
+        Components(1, 0, 0, 0, 0, 10**15),
+        Components(333_333, 333_333, 333_334),
+        Components(10**12 + 1, 10**12, 10**12, 10**12, 10**12, 10**12),
+        Components(compute_ns=1),
+    ],
+)
+def test_the_widths_of_a_bar_are_whole_and_sum_to_1000(parts: Components) -> None:
+    found = page.segments(parts)
+    assert sum(each.units for each in found) == 1000
+    assert [each.start for each in found] == [
+        sum(each.units for each in found[:i]) for i in range(len(found))
+    ]
+    for each in found:
+        exact = parts.parts()[each.component] * 1000 / parts.window_ns
+        assert abs(each.units - exact) < 1
+
+
+def test_a_bar_without_length_has_no_parts() -> None:
+    assert page.segments(Components()) == []
+
+
+def test_every_bar_of_the_page_is_full_and_has_a_text_alternative() -> None:
+    text = render_html(factory.ranks(3))
+    bars = re.findall(r'<svg class="bar[^>]*>.*?</svg>', text, re.DOTALL)
+    assert len(bars) == 1 + 3 + 1
+    for bar in bars:
+        assert sum(int(units) for units in re.findall(r'data-units="(\d+)"', bar)) == 1000
+        widths = [float(w) for w in re.findall(r'width="([\d.]+)%" height="\d+" fill="#', bar)]
+        assert sum(widths) == pytest.approx(100, abs=1e-9)
+        assert 'role="img"' in bar
+        assert "compute 5" in re.findall(r'aria-label="([^"]*)"', bar)[0]
+
+
+def test_the_policy_allows_each_script_by_its_hash_and_nothing_else(one_page: str) -> None:
+    policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', one_page)[0]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert "unsafe" not in rules["script-src"]
+    inline = re.findall(r"<script>(.*?)</script>", one_page, re.DOTALL)
+    packed = re.findall(r'id="bokeh-packed">([^<]*)<', one_page)[0]
+    scripts = [script.encode() for script in inline] + [gzip.decompress(base64.b64decode(packed))]
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
+    assert set(rules["script-src"].split()) == {f"'sha256-{digest}'" for digest in digests}
+    assert len(inline) == 4
+
+
+def test_nothing_is_fetched_and_no_attribute_runs(one_page: str, hostile_page: str) -> None:
+    for text in (one_page, hostile_page):
+        bare = without_bokeh(text)
+        assert not re.search(r"(?:src|href)\s*=\s*[\"']?\s*(?:https?:)?//", bare)
+        assert not re.search(r"url\(\s*[\"']?(?!#)", bare)
+        for tag, attributes in Tree(bare).elements:
+            assert tag not in ("img", "iframe", "object", "embed", "form", "base")
+            assert not [name for name in attributes if name.startswith("on")]
+            assert attributes.get("href", "#").startswith(("#", "data:image/svg+xml"))
+
+
+def test_hostile_text_is_shown_and_adds_no_element(hostile_page: str) -> None:
+    tree = Tree(hostile_page)
+    assert sum(tag == "script" for tag, _ in tree.elements) == 5
+    assert tree.text("h1") == [factory.HOSTILE[0]]
+    names = tree.text("code")
+    for text in ("[red]", "{{7*7}}", "$$x$$", "\\u202egnp.exe", "nul \\x00 escape \\x1b[31m"):
+        assert text in names
+    assert "49" not in names
+    titles = [found["title"] for tag, found in tree.elements if tag == "code" and "title" in found]
+    assert factory.HOSTILE[2] in titles
+    assert max(map(len, titles)) <= 2_000
+
+
+def test_hostile_text_never_enters_a_script_or_style(hostile_page: str) -> None:
+    acting = "".join(re.findall(r"<(?:script|style)>.*?</(?:script|style)>", hostile_page, re.S))
+    for text in ("alert", "onerror", "7*7", "xxxxxxxx", "@value{custom}"):
+        assert text not in acting
+
+
+def test_a_page_can_be_encoded_whatever_a_name_holds(one: Analysis) -> None:
+    lone = replace(one, notes=(Note("assumed", "a", "lone \udc80 here", None, "\ud800"),))
+    assert b"lone \\udc80 here" in render_html(lone).encode("utf-8")
+
+
+def test_pages_are_small() -> None:
+    assert len(render_html(factory.analysis()).encode()) < 1_000_000
+    assert len(render_html(factory.hostile()).encode()) < 3_000_000
+
+
+def test_512_devices_show_the_idlest_32_and_say_so() -> None:
+    made = factory.ranks(512, 4)
+    text = render_html(made)
+    assert len(text.encode()) < 1_000_000
+    assert "Shown are the 32 devices with the most idle time of 512." in text
+    assert text.count('<svg class="bar mini"') == 33
+    assert "ranks 0\N{EN DASH}511" in text
+    assert "All 512 devices" in text
+
+
+def test_1000_steps_are_drawn_as_200_bars_and_the_page_says_so() -> None:
+    made = factory.analysis([factory.device(0, factory.windows(1000, slow=417))])
+    text = render_html(made)
+    assert len(text.encode()) < 1_000_000
+    assert "1,000 steps are drawn as 200 bars, each the mean of 5 neighbouring steps." in text
+    assert "The longest is step 417 with 433 ms." in text
+    assert "The first 200 of 1,002 windows." in text
+
+
+@pytest.mark.parametrize("steps", [0, 1, 199, 200, 201, 1000])
+def test_bars_cover_every_step_once(steps: int) -> None:
+    rows = series.rows([factory.device(0, factory.windows(steps))])
+    bars = series.drawn(rows)
+    assert len(bars) <= 200
+    assert sum(bar.rows for bar in bars) == steps
+
+
+def test_a_row_is_the_mean_over_devices_and_keeps_its_sum() -> None:
+    made = factory.ranks(3, 4)
+    rows = {row.label: row for row in series.rows(made.devices)}
+    assert list(rows) == ["before", "0", "1", "2", "3", "after"]
+    lengths = [d.steps[0].dur_ns for d in made.devices]
+    assert rows["0"].dur_ns == pytest.approx(sum(lengths) / 3, abs=len(COMPONENTS))
+    assert rows["0"].longest_ns == max(lengths)
+    assert rows["0"].activities == 3 * 1_200
+    assert not rows["0"].used
+
+
+def test_without_steps_the_window_is_one_bar_and_a_sentence() -> None:
+    text = render_html(factory.without_steps())
+    assert "There are no steps to compare: the plot shows the window as one bar." in text
+    assert "no steps found" in text
+    assert 'class="plot js-only"' in text
+
+
+def test_without_devices_the_page_says_what_there_is() -> None:
+    text = render_html(factory.without_devices())
+    assert "There is no kernel, copy or other device activity in this file" in text
+    assert "python_function" in text
+    assert "99,000" in text
+    assert "bokeh-packed" not in text
+    assert len(text.encode()) < 60_000
+
+
+def test_a_window_without_time_has_no_plot_and_says_so() -> None:
+    text = render_html(factory.analysis([factory.device(0, ())]))
+    assert "none of it lies in the chosen window" in text
+    assert "bokeh-packed" not in text
+
+
+def test_kernels_beyond_the_limit_are_counted(one: Analysis) -> None:
+    names = [(f"kernel_{i}", "memory", "elementwise") for i in range(130)]
+    text = render_html(factory.analysis(names=names))
+    assert "kernel_99<" in text
+    assert "kernel_100<" not in text
+    assert re.search(r"The 100 with the most time; 30 more take [\d.]+ m?s together", text)
+
+
+def test_the_share_of_other_is_said_plainly(one: Analysis, one_page: str) -> None:
+    share = percent(page.other_share(one.categories))
+    assert f"<b>{share}</b> of device time is in kernels whose name no rule knows" in one_page
+
+
+def test_notes_are_listed_with_kind_and_count(one: Analysis) -> None:
+    text = render_html(replace(one, notes=(Note("dropped", "x", "Two records lack a time.", 2),)))
+    assert "<b>dropped</b>" in text
+    assert "Two records lack a time." in text
+    assert "<small>(2)</small>" in text
+
+
+def test_too_many_notes_are_counted(one: Analysis) -> None:
+    notes = tuple(Note("missing", "x", f"Note {i}.") for i in range(5_000))
+    text = render_html(replace(one, notes=notes))
+    assert "The first 200 of 5,000." in text
+
+
+def test_the_command_shows_base_names_only(one_page: str) -> None:
+    assert "traceflops report rank0.json.gz -o x.html" in one_page
+    assert "someone" not in one_page
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("traceflops report C:\\\\runs\\\\a.json", "traceflops report a.json"),
+        ("traceflops report 'a b/c d.json'", "traceflops report 'c d.json'"),
+        ("traceflops --output=/tmp/x.html", "traceflops --output=x.html"),
+        ("traceflops --step-mark 'a/b'", "traceflops --step-mark a/b"),
+        ("traceflops --step-mark=a/b", "traceflops --step-mark=a/b"),
+        ("traceflops 'unbalanced /x/y", "traceflops ''\"'\"'unbalanced' y"),
+        ("traceflops report runs/", "traceflops report runs"),
+        ("traceflops report /", "traceflops report /"),
+    ],
+)
+def test_base_names(command: str, shown: str) -> None:
+    assert base_names(command) == shown
+
+
+def test_two_pages_of_one_analysis_differ_only_in_bokehs_identifiers(one: Analysis) -> None:
+    def masked(text: str) -> str:
+        text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
+        return re.sub(r"sha256-[^']*|p\d{4,}", "ID", text)
+
+    assert masked(render_html(one)) == masked(render_html(one))
+
+
+def test_the_page_is_recognised_as_ours(one_page: str) -> None:
+    start = one_page[: 1 << 16]
+    assert 'content="traceflops.report/1"' in start
+    assert 'name="generator" content="traceflops ' in start
+
+
+def test_drawing_draws_no_complaint(one: Analysis, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="traceflops.reports.plots"):
+        render_html(one)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_rendering_prints_nothing_and_imports_its_libraries_late() -> None:
+    program = (
+        "import sys, traceflops.reports.html as html\n"
+        "early = {'holoviews', 'bokeh', 'jinja2', 'pandas', 'panel'} & set(sys.modules)\n"
+        "from tests.reports import factory\n"
+        "html.render_html(factory.analysis())\n"
+        "import json; print(json.dumps(sorted(early)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert json.loads(done.stdout) == []
+    assert done.stderr == ""

@@ -1,0 +1,138 @@
+import pytest
+
+from traceflops.reports import units
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (1, "1 ns"),
+        (950, "950 ns"),
+        (999, "999 ns"),
+        (1_000, "1 µs"),
+        (1_234, "1.23 µs"),
+        (999_499, "999 µs"),
+        (999_500, "1 ms"),
+        (4_100_000, "4.1 ms"),
+        (4_123_456, "4.12 ms"),
+        (9_996_000, "10 ms"),
+        (41_230_000, "41.2 ms"),
+        (182_400_000, "182 ms"),
+        (1_230_000_000, "1.23 s"),
+        (100_000_000_000, "100 s"),
+        (1_234_567_000_000_000, "1,234,567 s"),
+        (-4_100_000, "-4.1 ms"),
+        (None, units.UNKNOWN),
+    ],
+)
+def test_a_duration_has_three_digits_and_its_unit(ns: int | None, text: str) -> None:
+    assert units.duration(ns) == text
+
+
+def test_no_duration_is_scientific_or_reads_as_a_thousand() -> None:
+    for power in range(19):
+        for first in (1, 9, 94, 95, 99, 995, 999, 9995, 99_949, 99_950, 999_499, 999_999):
+            text = units.duration(first * 10**power // 1_000)
+            assert "e" not in text.split()[0]
+            if not text.endswith(" s"):
+                assert float(text.split()[0]) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("ns", "unit", "digits", "text"),
+    [
+        (1_234_567_890, "ms", 1, "1,234.6"),
+        (1_500, "µs", 2, "1.50"),
+        (0, "ms", 1, "0.0"),
+        (None, "ms", 1, units.UNKNOWN),
+    ],
+)
+def test_a_duration_in_a_given_unit(ns: int | None, unit: str, digits: int, text: str) -> None:
+    assert units.duration_in(ns, unit, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, units.UNKNOWN),
+        (0.0, "0.0 %"),
+        (0.535, "53.5 %"),
+        (1.0, "100.0 %"),
+        (0.0004, "<0.1 %"),
+        (1e-12, "<0.1 %"),
+        (0.0006, "0.1 %"),
+        (1.7, "170.0 %"),
+    ],
+)
+def test_a_percentage(share: float | None, text: str) -> None:
+    assert units.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, units.UNKNOWN), (1.0, "1.00"), (12.345, "12.3"), (345.6, "346"), (12_345.6, "12,346")],
+)
+def test_a_ratio(value: float | None, text: str) -> None:
+    assert units.ratio(value) == text
+
+
+def test_a_count() -> None:
+    assert units.count(1_234_567) == "1,234,567"
+    assert units.count(None) == units.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("number", "binary", "text"),
+    [
+        (0, False, "0 B"),
+        (999, False, "999 B"),
+        (1_771_264, False, "1.77 MB"),
+        (999_600, False, "1.00 MB"),
+        (85_899_345_920, True, "80.0 GiB"),
+        (None, False, units.UNKNOWN),
+    ],
+)
+def test_a_size(number: int | None, binary: bool, text: str) -> None:
+    assert units.size(number, binary=binary) == text
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    text = units.shorten_middle("sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128_cublas", 24)
+    assert len(text) == 24
+    assert text.startswith("sm90_xmma_gemm")
+    assert text.endswith("28_cublas")
+    assert text.count("…") == 1
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 8])
+@pytest.mark.parametrize("text", ["", "a", "ab" * 50, "\x1b" * 50, "a\ud800" * 20, "\u202e" * 9])
+def test_a_shortened_text_never_exceeds_its_width(text: str, width: int) -> None:
+    assert len(units.shorten_middle(text, width)) <= width
+
+
+def test_a_short_text_is_left_alone() -> None:
+    assert units.shorten_middle("größe_核", 10) == "größe_核"
+    assert units.shorten_middle("[red]", 5) == "[red]"
+
+
+def test_shortening_is_the_same_as_shortening_what_is_visible() -> None:
+    text = "\x1b[31m" * 40 + "end"
+    assert units.shorten_middle(text, 60) == units.shorten_middle(units.visible(text), 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc\rd", "a b c d"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("nul\0", "nul\\x00"),
+        ("\u202eabc", "\\u202eabc"),
+        ("lone \ud800", "lone \\ud800"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("\U000e0041", "\\ue0041"),
+    ],
+)
+def test_hidden_characters_are_shown(text: str, shown: str) -> None:
+    assert units.visible(text) == shown
+    assert units.visible(text).encode("utf-8")
