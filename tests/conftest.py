@@ -1,0 +1,27 @@
+"""What all tests share: where the public traces are, and a small deterministic environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "sample_traces"
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("TRACEFLOPS_DEBUG", raising=False)
+
+
+def shared_file(name: str) -> Path:
+    """Return a file of the shared folder: skips where none is named, fails where it lacks it."""
+    folder = os.environ.get("TRACEFLOPS_SHARED")
+    if folder is None:
+        pytest.skip("TRACEFLOPS_SHARED is not set: the public traces are not here")
+    path = Path(folder).resolve() / name
+    if not path.exists():
+        pytest.fail(f"TRACEFLOPS_SHARED is set and {name} is not in it")
+    return path
