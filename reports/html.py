@@ -144,6 +144,7 @@ def _environment() -> Environment:
         "percent": units.percent,
         "ratio": units.ratio,
         "shorten": units.shorten_middle,
+        "kernel_label": units.kernel_label,
         "size": units.size,
         "ranges": page.number_ranges,
         "look": palette.look,

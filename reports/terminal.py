@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,14 +11,21 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
-from traceflops.reports.units import count, duration, percent, ratio, shorten_middle, visible
+from traceflops.reports.units import (
+    count,
+    duration,
+    kernel_label,
+    percent,
+    ratio,
+    shorten_middle,
+    visible,
+)
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8
 _NOTES_SHOWN = 4
 _NAME_WIDTH = 52
-_SUBS_SHOWN = 3
 _INDENT = "  "
 
 
@@ -49,13 +57,13 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
     """Return the lines of the report."""
     style = style or Style()
     lines = [
-        *_head(analysis),
+        *_head(analysis, style),
         Text(),
         *_parts(analysis, style),
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *_kernels(analysis, style),
-        *_notes(analysis),
+        *_notes(analysis, style),
     ]
     return [_fitted(line, style) for line in lines]
 
@@ -81,9 +89,15 @@ def _segments(line: Text) -> Iterator[tuple[str, str]]:
     yield line.plain[done:], ""
 
 
-def _head(analysis: Analysis) -> Iterator[Text]:
-    yield Text(analysis.verdict.sentence, "bold")
-    yield Text(" · ".join(_provenance(analysis)), "dim")
+def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
+    for line in _wrapped(analysis.verdict.sentence, style.width):
+        yield Text(line, "bold")
+    for line in _wrapped(" · ".join(_provenance(analysis)), style.width):
+        yield Text(line, "dim")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
@@ -150,27 +164,35 @@ def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
     line.append(style.fill(a_look) + " ", a_look.colour if style.colour else "")
     line.append(f"{a_look.label:<22}{duration(ns / steps):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
-    line.append(_detail(name, analysis, steps), "dim")
+    line.append(_listed(_details(name, analysis, steps), style.width - cell_len(line.plain)), "dim")
     return line
 
 
-def _detail(name: str, analysis: Analysis, steps: int) -> str:
-    """Return what a component consists of, in time per step and device."""
+def _listed(items: Iterable[str], width: int) -> str:
+    """Return as many of the items as fit in `width` columns, separated by commas."""
+    text = ""
+    for item in items:
+        longer = f"{text}, {item}" if text else item
+        if cell_len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def _details(name: str, analysis: Analysis, steps: int) -> Iterator[str]:
+    """Yield what a component consists of, in time per step and device, the largest first."""
     if name == "idle":
         causes = analysis.total.idle_causes.parts()
-        ranked = sorted(causes.items(), key=lambda item: -item[1])
-        return ", ".join(
-            f"{CAUSE_LABELS[cause]} {duration(ns / steps)}" for cause, ns in ranked if ns
-        )
-    subs = [
-        f"{row['sub']} {duration(row['sum_ns'] / steps)}"
-        for row in analysis.categories.to_pylist()
-        if row["top"] == name and row["sum_ns"]
-    ]
-    detail = ", ".join(subs[:_SUBS_SHOWN])
-    if name != "communication" or not analysis.total.hidden_communication_ns:
-        return detail
-    return f"{detail}; {duration(analysis.total.hidden_communication_ns / steps)} more is hidden"
+        for cause, ns in sorted(causes.items(), key=lambda item: -item[1]):
+            if ns:
+                yield f"{CAUSE_LABELS[cause]} {duration(ns / steps)}"
+        return
+    hidden = analysis.total.hidden_communication_ns
+    if name == "communication" and hidden:
+        yield f"{duration(hidden / steps)} more is hidden"
+    for row in analysis.categories.to_pylist():
+        if row["top"] == name and row["sum_ns"]:
+            yield f"{row['sub']} {duration(row['sum_ns'] / steps)}"
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -213,7 +235,7 @@ def _gap_row(gap: Gap, analysis: Analysis) -> Text:
     where = f"step {gap.step}" if gap.step is not None else "outside steps"
     row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
     row.append(f"{where:<14}{CAUSE_LABELS[cause]:<16}")
-    row.append(f"until {shorten_middle(gap.op or gap.before, _NAME_WIDTH)}", "dim")
+    row.append(f"until {kernel_label(gap.op or gap.before, _NAME_WIDTH)}", "dim")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
         row.append(f"  {labels[gap.device]}", "dim")
@@ -237,22 +259,20 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield Text(f"{_INDENT}{ratio(launched)} activities per launch", "dim")
 
 
-def _notes(analysis: Analysis) -> Iterator[Text]:
-    if not analysis.notes:
-        return
-    yield Text()
+def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
+    if analysis.notes:
+        yield Text()
     for note in analysis.notes[:_NOTES_SHOWN]:
-        line = Text("note ", "yellow")
-        line.append(visible(note.text))
-        yield line
+        for place, line in enumerate(_wrapped(visible(note.text), style.width - 5)):
+            yield Text.assemble(("     ", "") if place else ("note ", "yellow"), line)
     hidden = len(analysis.notes) - _NOTES_SHOWN
     if hidden > 0:
-        yield Text(f"note {hidden} more notes: traceflops info, --json or the page", "dim")
+        yield Text(f"note {hidden} more notes: --json and the page have all", "dim")
 
 
 def _cut(text: str, width: int) -> str:
     """Return text of exactly `width` cells, shortened in the middle if it is longer."""
-    short = shorten_middle(text, width)
+    short = kernel_label(text, width)
     while cell_len(short) > width:
         short = shorten_middle(short, len(short) - 1)
     return short + " " * (width - cell_len(short))

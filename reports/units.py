@@ -13,6 +13,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _ELLIPSIS = "…"
+_LONGEST_NAME = 10_000
 
 
 def duration(ns: float | None) -> str:
@@ -100,6 +101,30 @@ def shorten_middle(text: str, width: int) -> str:
     kept = max(width - 1, 0)
     tail = kept * 2 // 5
     return f"{text[: kept - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"[: max(width, 0)]
+
+
+def kernel_label(name: str, width: int) -> str:
+    """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
+
+    Where it is too long, the return type, `(anonymous namespace)::` and then the parameter list go
+    first; only then is the middle left out.
+    """
+    if len(name) <= width or len(name) > _LONGEST_NAME:
+        return shorten_middle(name, width)
+    label = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if len(label) > width and label.endswith(")"):
+        label = label[: _opening(label)] or label
+    return shorten_middle(label, width)
+
+
+def _opening(text: str) -> int:
+    """Return the place of the bracket that the last character closes, 0 if there is none."""
+    depth = 0
+    for place in range(len(text) - 1, 0, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth == 0:
+            return place
+    return 0
 
 
 def _whole_digits(value: float) -> int:

@@ -25,7 +25,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
     a row of the host to the step in which it starts. Raises UsageError where nothing is left.
     """
-    keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.tables.items()}
+    keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
     _keep_ranks(trace, selection, keep)
     _keep_devices(trace, selection, keep)
     _keep_time(trace, selection, keep)
@@ -34,7 +34,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
         name: table
         if name in ("processes", "devices") or keep[name].all()
         else _rows(table, keep[name])
-        for name, table in trace.tables.items()
+        for name, table in trace.to_arrow().items()
     }
     before = sum(table.num_rows for table in trace.tables.values())
     after = sum(table.num_rows for table in tables.values())

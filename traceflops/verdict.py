@@ -7,7 +7,7 @@ from traceflops.results import Account, StepChoice, Verdict
 _LOSSES = {
     "communication": "exposed communication",
     "idle": "idle time",
-    "memory": "memory-bound work (element-wise kernels, copies and the like)",
+    "memory": "memory-bound work",
     "other": "kernels of unknown category",
     "graph": "graph launches that show no kernels",
 }
@@ -25,11 +25,14 @@ def verdict(total: Account, steps: StepChoice, devices: int) -> Verdict:
     share = parts[loss] / components.window_ns
     if parts[loss] == 0:
         return Verdict("All of the device time is compute.", None, None)
-    compute = f"{components.compute_ns / components.window_ns:.0%}"
     of = "each step" if steps.used else "the device time"
     return Verdict(
-        f"{compute} of device time is compute. The largest loss is {_LOSSES[loss]}: "
-        f"{share:.0%} of {of}.",
+        f"The largest loss is {_LOSSES[loss]}: {_percent(share)} of {of}; compute is "
+        f"{_percent(components.compute_ns / components.window_ns)}.",
         loss,
         share,
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "<0.1 %"

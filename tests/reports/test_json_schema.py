@@ -59,11 +59,17 @@ def test_reports_of_a_selection_follow_the_schema(name: str, selection: str) -> 
 
 @pytest.mark.parametrize(
     "analysis",
-    [factory.hostile(), factory.without_steps(), factory.without_devices(), factory.ranks(2)],
-    ids=["hostile", "without-steps", "without-devices", "ranks"],
+    [factory.without_steps(), factory.without_devices(), factory.ranks(2)],
+    ids=["without-steps", "without-devices", "ranks"],
 )
 def test_reports_of_odd_analyses_follow_the_schema(analysis: tf.Analysis) -> None:
     VALIDATOR.validate(json.loads(analysis.to_json()))
+
+
+def test_hostile_texts_do_not_change_the_shape() -> None:
+    """The hostile analysis also says things where only certain words are allowed, on purpose."""
+    report = json.loads(factory.hostile().to_json())
+    assert {e.validator for e in errors(report)} <= {"enum", "pattern"}
 
 
 def test_reports_of_real_traces_follow_the_schema() -> None:

@@ -136,3 +136,23 @@ def test_shortening_is_the_same_as_shortening_what_is_visible() -> None:
 def test_hidden_characters_are_shown(text: str, shown: str) -> None:
     assert units.visible(text) == shown
     assert units.visible(text).encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [
+        ("aten::mm", 20, "aten::mm"),
+        ("void f(int)", 20, "void f(int)"),
+        ("void ns::(anonymous namespace)::kernel<4>(int, float const*)", 20, "ns::kernel<4>"),
+        ("void kernel(std::function<void (int)>, long)", 20, "kernel"),
+        ("(unbalanced))" + "x" * 20 + ")", 12, "(unbal…xxx)"),
+        ("(((((((((((((((((((((", 6, "(((…(("),
+    ],
+)
+def test_kernel_label_keeps_what_tells_kernels_apart(name: str, width: int, expected: str) -> None:
+    label = units.kernel_label(name, width)
+    assert len(label) <= width
+    if "…" not in expected:
+        assert label == expected
+    else:
+        assert "…" in label

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +26,9 @@ from traceflops.cli.common import (
     read_and_analyze,
     terminal_lines,
 )
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis
 
 EXAMPLES = (
     "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
@@ -68,7 +72,7 @@ def report(
             typer.echo(analysis.to_json())
         elif not quiet:
             print_lines(terminal_lines(analysis))
-        save(analysis, target, force=force, command=_command(traces, question))
+        save(analysis, target, force=force, command=_command(traces, analysis, question))
         if quiet:
             typer.echo(str(target))
         elif not json:
@@ -84,11 +88,16 @@ def default_target(traces: list[str]) -> Path:
     return Path(f"{name}.report.html")
 
 
-def _command(traces: list[str], question: Question) -> str:
-    """Return the command that made the report, files by their base names."""
-    words = ["traceflops", "report", *(t if t == "-" else Path(t).name for t in traces[:3])]
-    if len(traces) > 3:
-        words.append("…")
+def _command(traces: list[str], analysis: Analysis, question: Question) -> str:
+    """Return the command that made the report; files by the names the report shows, no paths."""
+    names = [file.name for file in analysis.source.files]
+    inputs = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
+    words = [
+        "traceflops",
+        "report",
+        *("-" if t == "-" else n for t, n in zip(traces, inputs, strict=True)),
+    ]
+    words[5:] = ["…"] if len(words) > 5 else []
     options = {
         "--steps": question.steps,
         "--ranks": question.ranks,
@@ -100,4 +109,4 @@ def _command(traces: list[str], question: Question) -> str:
     for option, value in options.items():
         if value is not None:
             words += [option, value]
-    return " ".join(words)
+    return shlex.join(words)

@@ -1,0 +1,278 @@
+"""The command line as a user meets it: results, files, errors, exit codes."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.conftest import ROOT, SAMPLES
+from traceflops.cli import app
+from traceflops.cli.report import default_target
+
+SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+JOB = SAMPLES / "gpt_ddp_4rank"
+
+
+def run(*words: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell line in which $TF is traceflops and $SAMPLE the sample."""
+    variables = {"TF": f"{sys.executable} -m traceflops", "SAMPLE": str(SAMPLE)} | environment
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_refused(result: Result, code: int, *words: str) -> None:
+    lines = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "hint"], result.output
+    assert result.exit_code == code
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+
+
+def test_summary_prints_the_verdict_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("summary", SAMPLE)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("The largest loss is ")
+    assert result.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_writes_the_page_here_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("report", SAMPLE)
+    assert result.exit_code == 0, result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["gpt_1rank.report.html"]
+    assert "Wrote gpt_1rank.report.html" in result.stdout
+    assert (tmp_path / "gpt_1rank.report.html").read_text().startswith("<!doctype html>")
+    again = run("report", SAMPLE, "-q")
+    assert (again.exit_code, again.stdout) == (0, "gpt_1rank.report.html\n")
+
+
+def test_json_is_one_object_and_nothing_else() -> None:
+    report = json.loads(run("summary", JOB, "--json").stdout)
+    assert report["schema"] == "traceflops.report/1"
+    assert [device["rank"] for device in report["devices"]] == [0, 1, 2, 3]
+    assert json.loads(run("info", SAMPLE, "--json").stdout)["schema"] == "traceflops.info/1"
+    why = json.loads(run("why", "ampere_sgemm_128x64_nt", "--json").stdout)
+    assert why["category"] == "compute/gemm"
+
+
+def test_output_by_suffix(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    assert run("report", SAMPLE, "-o", target).exit_code == 0
+    assert json.loads(target.read_text())["schema"] == "traceflops.report/1"
+    assert_refused(run("report", SAMPLE, "-o", tmp_path / "out.pdf"), 2, ".html or .json")
+    assert_refused(run("report", SAMPLE, "-o", tmp_path / "no" / "out.html"), 2, "no such folder")
+    assert_refused(run("report", SAMPLE, "-o", tmp_path / "x.html" / ".."), 2)
+
+
+def test_a_strangers_file_is_not_overwritten_unless_forced(tmp_path: Path) -> None:
+    target = tmp_path / "mine.html"
+    target.write_text("<p>my notes</p>")
+    assert_refused(run("report", SAMPLE, "-o", target), 2, "will not overwrite")
+    assert target.read_text() == "<p>my notes</p>"
+    assert run("report", SAMPLE, "-o", target, "--force").exit_code == 0
+    assert run("report", SAMPLE, "-o", target).exit_code == 0
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert_refused(run("report", SAMPLE, "-q", "-o", tmp_path / "o.html"), 2, "No space left")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "csv"])
+def test_export(tmp_path: Path, format_: str) -> None:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    result = run("export", SAMPLE, "-o", tmp_path, "--format", format_, "--table", "activities")
+    assert result.exit_code == 0, result.output
+    path = tmp_path / f"activities.{format_}"
+    readers = {
+        "parquet": pyarrow.parquet.read_table,
+        "arrow": lambda p: pa.ipc.open_file(p).read_all(),
+        "csv": pyarrow.csv.read_csv,
+    }
+    table = readers[format_](path)
+    report = json.loads(run("summary", SAMPLE, "--json").stdout)
+    whole = report["devices"][0]["whole"]
+    assert table.num_rows == sum(kind["count"] for kind in whole["kinds"].values())
+    assert sum(table["dur_ns"].to_pylist()) == whole["sum_ns"]
+    assert set(table["top"].to_pylist()) <= {"compute", "memory", "communication", "other"}
+    again = run("export", SAMPLE, "-o", tmp_path, "--format", format_, "--table", "activities")
+    assert_refused(again, 2, "already there")
+
+
+def test_export_refuses_what_there_is_not(tmp_path: Path) -> None:
+    assert_refused(run("export", SAMPLE, "-o", tmp_path, "--table", "users"), 2, "activities")
+    assert_refused(run("export", SAMPLE, "-o", tmp_path, "--format", "xls"), 2, "parquet")
+    assert_refused(run("export", SAMPLE, "-o", SAMPLE), 2, "not a folder")
+
+
+def test_a_spreadsheet_formula_in_a_name_is_text_in_csv(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "=cmd|' /C calc'!A0", "pid": 0, "tid": 1}
+    trace = {"schemaVersion": 1, "traceEvents": [event | {"ts": 1, "dur": 1}]}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(trace))
+    run("export", path, "-o", tmp_path, "--format", "csv", "--table", "activities")
+    assert "\"'=cmd|' /C calc'!A0\"" in (tmp_path / "activities.csv").read_text()
+
+
+def test_choosing_what_to_analyse() -> None:
+    report = json.loads(run("summary", JOB, "--json", "--ranks", "1,3", "--steps", "21:22").stdout)
+    assert [device["rank"] for device in report["devices"]] == [1, 3]
+    assert report["steps"]["used"] == [21, 22]
+    some = json.loads(
+        run("summary", SAMPLE, "--json", "--from", "1ms", "--to", "3ms", "--gpu", "0").stdout
+    )
+    assert some["total"]["window_ns"] == 2_000_000
+    assert_refused(run("summary", JOB, "--ranks", "9"), 2, "[0, 1, 2, 3]")
+    assert_refused(run("summary", SAMPLE, "--steps", "99:"), 2, "10 to 15")
+    assert_refused(run("summary", SAMPLE, "--from", "1"), 2, "1.5s")
+    assert_refused(run("info", SAMPLE, "--step-mark", "("), 2, "regular expression")
+
+
+def test_rules_change_a_category(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(
+        '[[rule]]\nid = "mine"\nhead = "special_kernel"\ntop = "compute"\nsub = "gemm"\n'
+        'because = "ours"\n'
+    )
+    plain = run("why", "special_kernel<int>(float*)")
+    mine = run("why", "special_kernel<int>(float*)", "--rules", rules)
+    assert "other/other" in plain.stdout
+    assert "compute/gemm" in mine.stdout
+    assert "mine.toml" in mine.stdout
+    assert_refused(run("summary", SAMPLE, "--rules", tmp_path / "absent.toml"), 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty file"),
+        (b"   \n", "empty file"),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        (b"hello", "not JSON"),
+        (b'{"a": 1}', "no events"),
+        (b'{"schemaVersion": 1, "traceEvents": {}}', "not a list"),
+        (
+            b'{"traceEvents": [{"ph": "X", "cat": "blink", "name": "x", "ts": 1, "dur": 1}]}',
+            "blink",
+        ),
+        (gzip.compress(b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat"')[:30], "cut off"),
+        (b"SQLite format 3\x00" + bytes(100), "SQLite"),
+        (b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3"),
+        (b'"Kind","Agent_Id","Queue_Id","Kernel_Name"\n', "rocprof"),
+        (b"\x80\x04\x95", "pickle"),
+    ],
+)
+def test_what_is_no_trace_gets_two_lines_and_exit_code_3(
+    content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "input"
+    path.write_bytes(content)
+    for command in ("summary", "report", "info"):
+        assert_refused(run(command, path), 3, words)
+    assert_refused(run("export", path, "-o", tmp_path / "tables"), 3, words)
+    assert [p.name for p in tmp_path.iterdir()] == ["input"]
+
+
+def test_missing_things(tmp_path: Path) -> None:
+    assert_refused(run("summary", tmp_path / "absent.json"), 3, "no such file")
+    assert_refused(run("summary", tmp_path), 3, "no traces in the folder")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("{}")
+    path.chmod(0)
+    assert_refused(run("summary", path), 3, "permission")
+
+
+def test_a_hostile_path_is_one_inert_line(tmp_path: Path) -> None:
+    result = run("summary", tmp_path / "a\x1b[31m\nhint: fake")
+    assert_refused(result, 3)
+    assert "\x1b" not in result.stderr
+
+
+def test_without_arguments_it_helps() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage" in result.output
+    assert run("summary").exit_code == 2
+    assert run("nonsense").exit_code == 2
+
+
+def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    import traceflops.analysis
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("secret\nline")
+
+    monkeypatch.setattr(traceflops.analysis, "analyze", broken)
+    assert_refused(run("summary", SAMPLE), 1, "TRACEFLOPS_DEBUG=1")
+
+
+def test_pipes() -> None:
+    from_pipe = shell("zcat $SAMPLE | $TF summary - --json")
+    assert json.loads(from_pipe.stdout)["source"]["files"][0]["name"] == "stdin"
+    substituted = shell("$TF summary <(cat $SAMPLE)")
+    assert substituted.returncode == 0, substituted.stderr
+    closed = shell("set -o pipefail; $TF summary $SAMPLE --json | head -c 10")
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_plain_terminals() -> None:
+    ascii_only = shell("$TF summary $SAMPLE", PYTHONIOENCODING="ascii", COLUMNS="80")
+    assert ascii_only.returncode == 0, ascii_only.stderr
+    assert ascii_only.stdout.isascii()
+    assert "####" in ascii_only.stdout
+    assert max(len(line) for line in ascii_only.stdout.splitlines()) <= 80
+    colour = shell("$TF summary $SAMPLE", FORCE_COLOR="1", NO_COLOR="")
+    assert "\x1b[" in colour.stdout
+    plain = shell("$TF summary $SAMPLE", NO_COLOR="1")
+    assert "\x1b[" not in plain.stdout
+    assert plain.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a/b/run.json.gz", "run.report.html"),
+        ("host_1.170.pt.trace.json", "host_1.170.report.html"),
+        ("-", "trace.report.html"),
+        ("ranks/", "ranks.report.html"),
+        (".json", ".json.report.html"),
+    ],
+)
+def test_default_target(given: str, expected: str) -> None:
+    assert default_target([given]) == Path(expected)

@@ -1,0 +1,243 @@
+"""Steps and windows on traces whose every nanosecond is known."""
+
+from typing import Any
+
+import pytest
+
+from tests.core.build import launched, step_marks, trace_of
+from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.results import Window
+
+GEMM = "ampere_sgemm_128x64_nt"
+ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
+
+
+def edges(analysis: Analysis, device: int = 0) -> list[tuple[str, int, int]]:
+    return [(w.label, w.start_ns, w.end_ns) for w in analysis.devices[device].windows]
+
+
+def used(analysis: Analysis) -> list[int | None]:
+    return [w.step for w in analysis.devices[0].windows if w.used]
+
+
+def window(analysis: Analysis, step: int) -> Window:
+    (found,) = [w for w in analysis.devices[0].windows if w.step == step]
+    return found
+
+
+def run_of(lengths: list[int], name: str = "ProfilerStep#{}") -> dict[str, Any]:
+    """Return a run whose step k lasts lengths[k] on the device, issued 5 ns before it starts."""
+    works, marks, now = [], [], 1000
+    for number, length in enumerate(lengths):
+        works.append((GEMM, now - 5, now, length))
+        marks.append((name.format(number), now - 9, 8))
+        now += length
+    return {**launched(*works), "marks": step_marks(*marks)}
+
+
+def test_windows_begin_with_the_work_of_the_step_and_tile_the_span() -> None:
+    analysis = analyze(
+        trace_of(
+            **launched(
+                ("early", 0, 100, 50),
+                (GEMM, 210, 300, 40),
+                (GEMM, 220, 350, 40),
+                (GEMM, 310, 400, 100),
+                ("late", 390, 600, 20),
+            ),
+            marks=step_marks(("ProfilerStep#7", 200, 100), ("ProfilerStep#8", 300, 50)),
+        )
+    )
+    assert edges(analysis) == [
+        ("before", 100, 300),
+        ("step 7", 300, 400),
+        ("step 8", 400, 500),
+        ("after", 500, 620),
+    ]
+    assert window(analysis, 7).launched == 2
+
+
+def test_work_without_a_launch_counts_in_the_window_it_lies_in() -> None:
+    run = run_of([100, 100])
+    run["activities"].append({"name": "lost", "start_ns": 1100, "dur_ns": 30, "stream": 8})
+    step = window(analyze(trace_of(**run)), 1)
+    assert step.account.activities == 2
+    assert step.account.launched_activities == 1
+
+
+def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_backwards() -> None:
+    works = launched((GEMM, 10, 500, 100), (GEMM, 110, 300, 100))
+    marks = step_marks(("ProfilerStep#0", 0, 50), ("ProfilerStep#1", 100, 50))
+    analysis = analyze(trace_of(**works, marks=marks))
+    assert edges(analysis) == [
+        ("before", 300, 500),
+        ("step 0", 500, 500),
+        ("step 1", 500, 500),
+        ("after", 500, 600),
+    ]
+
+
+def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
+    analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
+    assert used(analysis) == [2, 3, 4]
+    assert window(analysis, 0).left_out == "warm-up: longer than 1.25 times the median"
+    assert window(analysis, 5).left_out == "the last step: no successor bounds it"
+    assert analysis.steps.seen == (0, 1, 2, 3, 4, 5)
+    assert analysis.components.window_ns == 300
+
+
+def test_exactly_a_quarter_longer_is_no_warm_up() -> None:
+    assert used(analyze(trace_of(**run_of([125, 100, 100, 100])))) == [0, 1, 2]
+
+
+def test_a_slow_step_in_the_middle_is_used() -> None:
+    assert used(analyze(trace_of(**run_of([100, 900, 100, 100])))) == [0, 1, 2]
+
+
+def test_of_two_steady_steps_the_last_is_kept() -> None:
+    assert used(analyze(trace_of(**run_of([100, 100])))) == [0, 1]
+
+
+def test_a_lone_step_is_used_with_a_note() -> None:
+    analysis = analyze(trace_of(**run_of([100])))
+    assert used(analysis) == [0]
+    assert "one-step" in [note.code for note in analysis.notes]
+
+
+def test_an_unfinished_last_step_is_flagged() -> None:
+    run = run_of([100, 100, 100, 100])
+    extra = launched(*((GEMM, 995 + 100 * k, 1000 + 100 * k, 0) for k in range(3)), first=50)
+    for table, rows in extra.items():
+        run[table].extend(rows)
+    analysis = analyze(trace_of(**run))
+    assert [w.unfinished for w in analysis.devices[0].steps] == [False, False, False, True]
+
+
+def test_chosen_steps_include_both_ends_and_warm_up() -> None:
+    trace = trace_of(**run_of([500, 100, 100, 100, 100]))
+    assert used(analyze(trace, Selection(steps=(0, 1)))) == [0, 1]
+    assert used(analyze(trace, Selection(steps=(3, None)))) == [3, 4]
+    with pytest.raises(UsageError, match="none of the chosen steps"):
+        analyze(trace, Selection(steps=(9, 12)))
+
+
+def test_a_stretch_of_time_is_counted_from_the_first_activity() -> None:
+    trace = trace_of(**run_of([100, 100]))
+    analysis = analyze(trace, Selection(from_ns=50, to_ns=150))
+    (chosen,) = [w for w in analysis.devices[0].windows if w.used]
+    assert (chosen.role, chosen.start_ns, chosen.end_ns) == ("range", 1050, 1150)
+    assert analysis.components.compute_ns == 100
+    assert analysis.kernels["sum_ns"].to_pylist() == [100]
+    assert analysis.kernels["count"].to_pylist() == [1]
+    with pytest.raises(UsageError, match="outside"):
+        analyze(trace, Selection(from_ns=10_000))
+
+
+def test_time_before_and_after_all_work_is_idle_for_unknown_reasons() -> None:
+    trace = trace_of(**run_of([100]))
+    analysis = analyze(trace, Selection(to_ns=250))
+    assert analysis.components.idle_ns == 150
+    assert analysis.total.idle_causes.unknown_ns == 150
+
+
+@pytest.mark.parametrize("name", ["step {}", "Iteration#{}", "train_step_{}", "training iter: {}"])
+def test_annotations_that_name_a_step(name: str) -> None:
+    analysis = analyze(trace_of(**run_of([100, 100], name)))
+    assert analysis.steps.source == "annotation"
+    assert analysis.steps.seen == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["forward", "Optimizer.step#SGD.step", "steps taken", "layer {}"])
+def test_annotations_that_name_no_step(name: str) -> None:
+    assert analyze(trace_of(**run_of([100, 100], name))).steps.seen == ()
+
+
+def test_step_mark_names_them() -> None:
+    trace = trace_of(**run_of([100, 100], "batch<{}>"))
+    analysis = analyze(trace, Selection(step_mark=r"batch<\d+>"))
+    assert analysis.steps.source == "mark-regex"
+    assert analysis.steps.seen == (0, 1)
+    with pytest.raises(UsageError, match="no step begins"):
+        analyze(trace, Selection(step_mark="nothing"))
+    with pytest.raises(UsageError, match="no regular expression"):
+        Selection(step_mark="(")
+
+
+def test_marks_without_a_number_are_counted_from_zero() -> None:
+    run = run_of([100, 100], "again")
+    assert analyze(trace_of(**run), Selection(step_mark="again")).steps.seen == (0, 1)
+
+
+def test_markers_on_several_threads_and_repeated_numbers() -> None:
+    run = run_of([100, 100])
+    run["marks"].append({"name": "ProfilerStep#0", "start_ns": 990, "dur_ns": 8, "thread": 2})
+    analysis = analyze(trace_of(**run))
+    assert analysis.steps.seen == (0, 1)
+    assert "steps-on-other-threads" in [note.code for note in analysis.notes]
+    twice = analyze(trace_of(**run_of([100, 100, 100], "ProfilerStep#5")))
+    assert twice.steps.seen == (0, 1, 2)
+    assert "repeated-step-numbers" in [note.code for note in twice.notes]
+
+
+def test_without_steps_the_whole_span_is_the_window() -> None:
+    run = run_of([100, 100])
+    analysis = analyze(trace_of(**{**run, "marks": []}))
+    assert edges(analysis) == [("span", 1000, 1200)]
+    assert analysis.components.window_ns == 200
+    assert "no-steps" in [note.code for note in analysis.notes]
+
+
+def test_training_steps_are_inferred_from_optimizer_kernels() -> None:
+    works, now = [], 1000
+    for _ in range(5):
+        for name in (*[GEMM] * 8, ADAM, ADAM):
+            works.append((name, now - 5, now, 10))
+            now += 10
+    analysis = analyze(trace_of(**launched(*works)))
+    assert analysis.steps.source == "optimizer"
+    assert edges(analysis) == [
+        ("before", 1000, 1100),
+        ("step 0", 1100, 1200),
+        ("step 1", 1200, 1300),
+        ("step 2", 1300, 1400),
+        ("after", 1400, 1500),
+    ]
+    assert "steps-inferred" in [note.code for note in analysis.notes]
+
+
+def decode_run(tokens: list[int]) -> Any:
+    """Return tokens of `n` kernels each, every one ending in a copy of the result to the host."""
+    rows, now = [], 1000
+    for kernels in tokens:
+        for name in ["embed", *[f"layer{k % 3}" for k in range(kernels)]]:
+            rows.append({"name": name, "start_ns": now})
+            now += 10
+        copy = {"name": "Memcpy DtoH", "kind": "memcpy", "direction": "DtoH", "start_ns": now}
+        rows.append(copy)
+        now += 10
+    return trace_of(activities=rows)
+
+
+def test_decoding_steps_are_inferred_from_copies() -> None:
+    analysis = analyze(decode_run([9] * 6))
+    assert analysis.steps.source == "copies"
+    assert len(analysis.steps.seen) == 5
+
+
+def test_repeated_layers_are_not_taken_for_steps() -> None:
+    rows = [{"name": f"layer{k % 3}", "start_ns": 1000 + 10 * k} for k in range(60)]
+    assert analyze(trace_of(activities=rows)).steps.source == "none"
+
+
+def test_irregular_repetition_is_not_taken_for_steps() -> None:
+    assert analyze(decode_run([9, 30, 5, 17, 60, 11])).steps.source == "none"
+
+
+def test_a_device_on_which_no_step_launched_anything_is_left_out() -> None:
+    run = run_of([100, 100])
+    run["activities"].append({"name": "lost", "start_ns": 0, "dur_ns": 9, "device": 1})
+    devices: list[dict[str, Any]] = [{}, {"device": 1, "local_id": 1}]
+    analysis = analyze(trace_of(**run, devices=devices))
+    (only,) = analysis.devices[1].windows
+    assert (only.role, only.used) == ("span", False)
+    assert analysis.components.window_ns == 200
