@@ -1,45 +1,68 @@
-"""The work of a run recorded without device work: leaf operators on the device `cpu`.
+"""The work of a run recorded without device work: operators on the device `cpu`.
 
-An operator that calls no other operator is the activity; its caller would count the time twice.
+At each instant the innermost operator of a thread is what that thread does. A leaf operator is
+thus one activity; an operator that calls others is an activity wherever none of them runs, since
+the work of, say, `aten::addmm` is done between the views it takes of its inputs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.builder import ABSENT, TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.nesting import parents
+from traceflops.nesting import innermost
 from traceflops.trace import Trace
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Stretches in which one operator was the innermost of its thread: its row and times."""
+
+    op: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+
 def with_host_activities(trace: Trace) -> Trace:
-    """Return the trace with its leaf operators as activities, if it has no device work at all."""
+    """Return the trace with its operators as activities, if it has no device work at all."""
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
     process = numbers(trace.ops["process"])
-    leaves = _leaves(trace, process)
     processes = np.unique(process)
+    pieces = _pieces(trace, process)
     tables = {
         **trace.tables,
         "devices": _cpu_devices(processes),
-        "activities": _activities(trace, leaves, np.searchsorted(processes, process[leaves])),
+        "activities": _activities(trace, pieces, np.searchsorted(processes, process[pieces.op])),
     }
     return replace(trace, tables=tables)
 
 
-def _leaves(trace: Trace, process: IntArray) -> IntArray:
-    ops = trace.ops
-    thread = numbers(ops["thread"], ABSENT)
+def _pieces(trace: Trace, process: IntArray) -> Pieces:
+    thread = numbers(trace.ops["thread"], ABSENT)
     _, group = np.unique(np.stack([process, thread]), axis=1, return_inverse=True)
-    start = numbers(ops["start_ns"])
-    parent = parents(group.reshape(-1), start, start + numbers(ops["dur_ns"]))
-    is_parent = np.zeros(ops.num_rows, dtype=np.bool_)
-    is_parent[parent[parent >= 0]] = True
-    return np.flatnonzero(~is_parent)
+    group = group.reshape(-1)
+    start = numbers(trace.ops["start_ns"])
+    end = start + numbers(trace.ops["dur_ns"])
+    # Between two neighbouring edges of a thread nothing begins or ends.
+    edges = np.unique(
+        np.stack([np.concatenate([group, group]), np.concatenate([start, end])]), axis=1
+    )
+    inner = innermost(group, start, end, edges[0], edges[1])
+    follows = np.flatnonzero((inner[:-1] >= 0) & (edges[0, :-1] == edges[0, 1:]))
+    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
+    first = follows[begins[: len(follows)]]
+    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
+    instants = np.flatnonzero(start == end)
+    return Pieces(
+        np.concatenate([inner[first], instants]),
+        np.concatenate([edges[1, first], start[instants]]),
+        np.concatenate([edges[1, last + 1], end[instants]]),
+    )
 
 
 def _cpu_devices(processes: IntArray) -> pa.Table:
@@ -55,20 +78,19 @@ def _cpu_devices(processes: IntArray) -> pa.Table:
     return table.finish()
 
 
-def _activities(trace: Trace, leaves: IntArray, device: IntArray) -> pa.Table:
+def _activities(trace: Trace, pieces: Pieces, device: IntArray) -> pa.Table:
     table = TableBuilder("activities")
-    ops = trace.ops
-    for label in names(ops["name"]):
-        _ = table.names["name"][label]
+    ops, count = trace.ops, len(pieces.op)
+    recode = table.names["name"].codes(names(ops["name"]))
     table.add(
-        len(leaves),
-        process=numbers(ops["process"])[leaves],
+        count,
+        process=numbers(ops["process"])[pieces.op],
         device=device,
-        stream=numbers(ops["thread"], ABSENT)[leaves],
-        kind=np.full(len(leaves), table.names["kind"]["op"]),
-        name=codes(ops["name"])[leaves],
-        start_ns=numbers(ops["start_ns"])[leaves],
-        dur_ns=numbers(ops["dur_ns"])[leaves],
-        external_id=numbers(ops["external_id"], ABSENT)[leaves],
+        stream=numbers(ops["thread"], ABSENT)[pieces.op],
+        kind=np.full(count, table.names["kind"]["op"]),
+        name=recode[codes(ops["name"])[pieces.op]],
+        start_ns=pieces.start_ns,
+        dur_ns=pieces.end_ns - pieces.start_ns,
+        external_id=numbers(ops["external_id"], ABSENT)[pieces.op],
     )
-    return table.finish()
+    return table.finish(np.argsort(pieces.start_ns, kind="stable"))

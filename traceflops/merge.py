@@ -76,9 +76,11 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         files=tuple(file for trace in traces for file in trace.source.files),
         tool=first.tool,
         origin_unix_ns=origin,
-        facts=dict(
-            set(first.facts.items()).intersection(*(t.source.facts.items() for t in traces))
-        ),
+        facts={
+            key: value
+            for key, value in first.facts.items()
+            if all(trace.source.facts.get(key) == value for trace in traces)
+        },
         event_counts=dict(sorted(counts.items())),
         identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
     )

@@ -11,7 +11,7 @@ rows_strategy = st.lists(
 )
 
 
-def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     group, start, length = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(3))
     return group, start, start + length
 

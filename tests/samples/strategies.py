@@ -20,7 +20,7 @@ _TOGGLES = (
 
 
 @st.composite
-def run_configs(draw: st.DrawFn, opaque_graphs: bool = False, **fixed: Any) -> RunConfig:
+def run_configs(draw: st.DrawFn, /, opaque_graphs: bool = False, **fixed: Any) -> RunConfig:
     """Draw a config of 1-3 ranks, 1-6 steps and 1-3 layers; `fixed` sets fields.
 
     Opaque graphs only on demand: not every format can express them.

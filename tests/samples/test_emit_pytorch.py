@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import KinetoOptions, kineto_text, write_pytorch
 from sample_traces.kineto_text import Digits, micros, ratio, render
-from sample_traces.records import Run
+from sample_traces.records import Activity, Call, Op, Run
 from sample_traces.simulate import simulate
 from tests.samples.strategies import run_configs
 
@@ -83,7 +83,9 @@ def test_every_time_reads_back_to_the_nanosecond(config: RunConfig, style: Any) 
             if event.get("cat") in _DEVICE | {"cuda_runtime", "cpu_op"}
         )
         kinds = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
-        happened = [(kinds[a.work.kind], a.work.name, a) for a in rank.activities]
+        happened: list[tuple[str, str, Activity | Call | Op]] = [
+            (kinds[a.work.kind], a.work.name, a) for a in rank.activities
+        ]
         happened += [("cuda_runtime", call.name, call) for call in rank.calls]
         happened += [("cpu_op", op.name, op) for op in rank.ops]
         assert written == Counter((c, n, x.start_ns, x.dur_ns) for c, n, x in happened)
@@ -198,8 +200,10 @@ def test_gradient_flows_lead_from_forward_ops_to_their_backward() -> None:
     ],
 )
 def test_categories_on_demand(option: str, category: str) -> None:
-    assert events(KinetoOptions(**{option: True}), category)
-    assert not events(KinetoOptions(**{option: False}), category)
+    chosen: dict[str, Any] = {option: True}
+    left_out: dict[str, Any] = {option: False}
+    assert events(KinetoOptions(**chosen), category)
+    assert not events(KinetoOptions(**left_out), category)
 
 
 def test_python_frames_name_their_parents() -> None:

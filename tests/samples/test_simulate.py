@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,8 +24,9 @@ def by_stream(activities: tuple[Activity, ...]) -> dict[int, list[Activity]]:
     return streams
 
 
-def only_rank(**changes: object) -> Run:
-    return simulate(RunConfig(**{"steps": 2, "hidden": 256, "sequence": 256, **changes}))
+def only_rank(**changes: Any) -> Run:
+    settings: dict[str, Any] = {"steps": 2, "hidden": 256, "sequence": 256, **changes}
+    return simulate(RunConfig(**settings))
 
 
 @_few
@@ -259,6 +261,6 @@ def test_memory_is_given_back_at_the_end_of_every_step(config: RunConfig) -> Non
         ({"data_stall_steps": (9,)}, "data_stall_steps must be among the steps"),
     ],
 )
-def test_config_refuses_nonsense(changes: dict[str, object], message: str) -> None:
+def test_config_refuses_nonsense(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RunConfig(**changes)

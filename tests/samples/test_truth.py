@@ -6,14 +6,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sample_traces.config import RunConfig
-from sample_traces.records import Activity, Call, RankRun, Run, Work
+from sample_traces.records import Activity, ActivityKind, Call, RankRun, Run, Work
 from sample_traces.simulate import simulate
 from sample_traces.truth import COMPONENTS, DeviceTruth, truth
 from tests.samples.strategies import run_configs
 
 _few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-_KIND = {"graph": "graph", "memory": "memcpy"}
+_KIND: dict[str, ActivityKind] = {"graph": "graph", "memory": "memcpy"}
 
 
 def activity(

@@ -1,0 +1,69 @@
+"""Rewrites the blocks of real output in the README and the documents; `--check` only compares.
+
+A block is marked by a comment, and holds what the command in it prints:
+
+    <!-- output: traceflops summary sample_traces/gpt_ddp_4rank -->
+    ```text
+    ```
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"^<!-- output: traceflops (.+) -->\n```text\n(.*?)^```$", re.M | re.S)
+
+
+def documents() -> list[Path]:
+    """Return the README and all documents."""
+    return [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+def refreshed(text: str) -> str:
+    """Return a document with what its commands print today."""
+    return _BLOCK.sub(lambda match: _block(match.group(1)), text)
+
+
+def _block(arguments: str) -> str:
+    return f"<!-- output: traceflops {arguments} -->\n```text\n{output_of(arguments)}```"
+
+
+def output_of(arguments: str) -> str:
+    """Return what a command prints without colours on 100 columns."""
+    hidden = ("FORCE_COLOR", "TTY_COMPATIBLE", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-m", "traceflops", *shlex.split(arguments)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.decode().splitlines())
+
+
+def main() -> int:
+    """Rewrite or compare; return 1 where a block is not what its command prints."""
+    check = "--check" in sys.argv[1:]
+    stale = 0
+    for path in documents():
+        old = path.read_text(encoding="utf-8")
+        new = refreshed(old)
+        if new == old:
+            continue
+        stale += 1
+        if not check:
+            path.write_text(new, encoding="utf-8")
+        sys.stdout.write(f"{path.relative_to(ROOT)}: {'stale' if check else 'rewritten'}\n")
+    return int(check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""A clean copy of the sources, what is built from it, and the dependencies without traceflops."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.packaging.places import CACHES
+
+_FOLDERS = (".ci", "docs", "parsers", "reports", "sample_traces", "tests", "traceflops")
+_FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md")
+_JUNK = (
+    "traceflops/__pycache__/trace.cpython-311.pyc",
+    "reports/templates/__pycache__/old.cpython-311.pyc",
+    "tests/fixtures/__pycache__/old.cpython-311.pyc",
+    "sample_traces/gpt_1rank.report.html",
+    ".pytest_cache/README.md",
+    ".venv/lib/python3.11/site-packages/other.py",
+    "gpt_1rank.report.html",
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `python -m build` makes of the sources: the wheel directly, and by way of the sdist."""
+
+    sdist: Path
+    wheel: Path
+    wheel_from_sdist: Path
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the sources as git would have it."""
+    copy = tmp_path_factory.mktemp("clone")
+    for name in _FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns(*CACHES))
+    for name in (*_FILES, "pyproject.toml"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return what is built from a copy in which things lie about that belong in no package."""
+    source = tmp_path_factory.mktemp("source") / "traceflops"
+    shutil.copytree(clone, source)
+    for name in _JUNK:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("junk")
+    by_sdist = _build(source, tmp_path_factory.mktemp("by_sdist"))
+    direct = _build(source, tmp_path_factory.mktemp("direct"), "--wheel")
+    return Built(
+        sdist=_only(by_sdist, "*.tar.gz"),
+        wheel=_only(direct, "*.whl"),
+        wheel_from_sdist=_only(by_sdist, "*.whl"),
+    )
+
+
+def _build(source: Path, target: Path, *options: str) -> Path:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *options]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="session")
+def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that holds the content of the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(built.wheel) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with every installed package except traceflops."""
+    folder = tmp_path_factory.mktemp("dependencies")
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(place).iterdir():
+            if not entry.name.startswith(("traceflops", "__editable__")):
+                (folder / entry.name).symlink_to(entry)
+    return folder

@@ -1,0 +1,204 @@
+"""README and documents: their commands, options, links, blocks of output and examples hold."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from tests.conftest import ROOT
+from traceflops.cli import app
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[a-z]*/README.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+GROUP = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [body for found, body in _FENCE.findall(text) if found == language]
+
+
+def commands_in(line: str) -> Iterator[list[str]]:
+    """Yield the arguments of each call of traceflops in a line of shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("|&;>"):
+            if words and Path(words[0]).name == "traceflops":
+                yield words[1:]
+            words = []
+        else:
+            words.append(word)
+
+
+def shell_commands(name: str) -> list[list[str]]:
+    lines = [line for body in blocks(text_of(name), "sh") for line in body.splitlines()]
+    return [arguments for line in lines for arguments in commands_in(line)]
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse arguments as the command line does, and run nothing."""
+    context = GROUP.make_context("traceflops", list(arguments))
+    name, *rest = arguments
+    assert name in COMMANDS, f"No such command: {name}"
+    COMMANDS[name].make_context(name, rest, parent=context)
+
+
+ALL_COMMANDS = [
+    pytest.param(arguments, id=f"{name}: {shlex.join(arguments)}")
+    for name in NAMES
+    for arguments in shell_commands(name)
+]
+
+
+@pytest.mark.parametrize("arguments", ALL_COMMANDS)
+def test_every_command_in_the_documents_can_be_given(arguments: list[str]) -> None:
+    parse(arguments)
+    for argument in arguments:
+        if argument.startswith("sample_traces/"):
+            assert (ROOT / argument).exists()
+
+
+def test_the_readme_shows_every_command() -> None:
+    assert {arguments[0] for arguments in shell_commands("README.md")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["summary", "x", "--stpes", "1"], ["nothing"]])
+def test_a_wrong_command_would_be_noticed(arguments: list[str]) -> None:
+    with pytest.raises(Exception, match=r"Missing (argument|parameter)|No such"):
+        parse(arguments)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_in_the_help_can_be_given(name: str) -> None:
+    label, _, examples = COMMANDS[name].epilog.partition(": ")
+    assert label == "Examples"
+    given = list(commands_in(examples))
+    assert {arguments[0] for arguments in given} == {name}
+    for arguments in given:
+        parse(arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_named_in_the_documents_exists(name: str) -> None:
+    prose = _FENCE.sub("", text_of(name))
+    named = {option for span in re.findall(r"`([^`\n]+)`", prose) for option in options_in(span)}
+    assert named <= known_options() | {"--check"}
+
+
+def options_in(span: str) -> list[str]:
+    """Return the options of traceflops in a span of code; other programs have their own."""
+    first = span.split(maxsplit=1)[0] if span.split() else ""
+    return _OPTION.findall(span) if first.startswith("--") or first == "traceflops" else []
+
+
+def known_options() -> set[str]:
+    commands = [GROUP, *COMMANDS.values()]
+    return {"--help", *(o for c in commands for p in c.params for o in p.opts)}
+
+
+def test_the_readme_names_every_option_that_chooses_what_to_analyse() -> None:
+    text = text_of("README.md")
+    options = {o for p in COMMANDS["summary"].params for o in p.opts if o.startswith("--")}
+    assert [option for option in sorted(options) if option not in text] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    folder = (ROOT / name).parent
+    broken = []
+    for link in _LINK.findall(_FENCE.sub("", text_of(name))):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (folder / path).resolve() if path else ROOT / name
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+def test_every_document_is_on_the_map() -> None:
+    text = text_of("docs/index.md")
+    pages = [p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")]
+    assert [page for page in pages if page != "index.md" and f"({page})" not in text] == []
+
+
+def test_blocks_of_output_are_what_the_commands_print() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/refresh.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), f"run docs/refresh.py: {done.stdout}"
+
+
+def test_there_are_blocks_of_output() -> None:
+    filled = r"<!-- output: traceflops summary .+ -->\n```text\n.+\n.+\n"
+    assert re.search(filled, text_of("README.md"))
+
+
+@pytest.mark.parametrize("mark", ["first", "test"])
+def test_the_readme_has_the_commands_that_ci_runs(mark: str) -> None:
+    (body,) = re.findall(
+        rf"^<!-- ci: {mark} -->\n```sh\n(.*?)^```$", text_of("README.md"), re.M | re.S
+    )
+    (command,) = body.splitlines()
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+def python_examples() -> list[tuple[str, str]]:
+    marked = r"^<!-- runs -->\n```python\n(.*?)^```$"
+    return [(n, code) for n in NAMES for code in re.findall(marked, text_of(n), re.M | re.S)]
+
+
+@pytest.mark.parametrize(("name", "code"), python_examples(), ids=[n for n, _ in python_examples()])
+def test_python_examples_run(name: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    for arguments in shell_commands(name):
+        if arguments[-1] == "--json" and arguments[1].startswith("sample_traces/"):
+            (tmp_path / "report.json").write_bytes(run(["-m", "traceflops", *arguments], ROOT))
+    assert run(["-c", code], tmp_path)
+
+
+def run(arguments: list[str], cwd: Path) -> bytes:
+    """Return what Python prints with the sources at hand; it must end well."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def test_other_python_in_the_documents_is_python() -> None:
+    for name in NAMES:
+        for code in blocks(text_of(name), "python"):
+            compile(code, name, "exec")
