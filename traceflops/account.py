@@ -8,7 +8,7 @@ import numpy as np
 
 from traceflops.builder import ABSENT
 from traceflops.categories.activities import Categorised
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, numbers
 from traceflops.components import WORK, Timeline, timeline
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
@@ -16,7 +16,6 @@ from traceflops.links import Links
 from traceflops.results import Account, Gap, Window
 from traceflops.trace import Trace
 from traceflops.whole import DeviceRows
-from traceflops.windows import Stretch
 
 _GAPS_KEPT = 100
 
@@ -62,46 +61,30 @@ class DeviceAccount:
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""
+        return self.accounts(np.array([start_ns]), np.array([end_ns]))[0]
+
+    def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
+        """Return the accounts of windows [start, end)."""
         components = self.timeline.components(start_ns, end_ns)
-        first, last = np.searchsorted(self.rows.start_ns, [start_ns, end_ns], side="left")
-        if end_ns >= self.rows.span[1]:
-            last = len(self.rows.start_ns)  # what begins and ends with the span is in it
+        idle = np.array([one.idle_ns for one in components], dtype=np.int64)
+        causes = self.idle.causes(start_ns, end_ns, idle)
+        hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
+        first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
+        last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
+        # What begins and ends with the span is in the window that ends there.
+        last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
+        counts = [self._counts(a, b) for a, b in zip(first, last, strict=True)]
+        return [
+            Account(*parts, *count)
+            for *parts, count in zip(components, causes, hidden, counts, strict=True)
+        ]
+
+    def _counts(self, first: int, last: int) -> tuple[int, int, int | None]:
+        """Return activities, activities with a launch, and launches of a run of activities."""
         calls = self._call[first:last]
         linked = calls[calls >= 0]
-        return Account(
-            components=components,
-            idle_causes=self.idle.causes(start_ns, end_ns, components.idle_ns),
-            hidden_communication_ns=self.timeline.hidden_communication_ns(start_ns, end_ns),
-            activities=int(last - first),
-            launched_activities=len(linked),
-            launches=len(np.unique(linked)) if self._linked.trace.calls.num_rows else None,
-        )
-
-    def window(
-        self,
-        stretch: Stretch,
-        number: int | None,
-        used: bool,
-        left_out: str | None,
-        usual_launched: float | None,
-    ) -> Window:
-        """Return a stretch with its account."""
-        few = (
-            stretch.launched is not None
-            and usual_launched is not None
-            and stretch.launched < usual_launched
-        )
-        return Window(
-            role=stretch.role,
-            step=number,
-            start_ns=stretch.start_ns,
-            end_ns=stretch.end_ns,
-            used=used,
-            left_out=left_out,
-            launched=stretch.launched,
-            unfinished=few,
-            account=self.account(stretch.start_ns, stretch.end_ns),
-        )
+        has_calls = self._linked.trace.calls.num_rows > 0
+        return int(last - first), len(linked), len(np.unique(linked)) if has_calls else None
 
     def gaps(self, device: int, chosen: Intervals, windows: tuple[Window, ...]) -> tuple[Gap, ...]:
         """Return the longest gaps that touch the chosen windows, the longest first."""
@@ -125,13 +108,15 @@ class DeviceAccount:
             before=self._name(started),
             call=self._cause_name("calls", self._linked.links.call_of_activity, started),
             op=self._cause_name("ops", self._linked.links.op_of_activity, started),
-            causes=self.idle.causes(start, end, end - start),
+            causes=self.account(start, end).idle_causes,
         )
 
     def _name(self, place: int) -> str:
-        column = self._linked.trace.activities["name"]
-        return names(column)[int(codes(column)[self.rows.row[place]])]
+        return self._text("activities", int(self.rows.row[place]))
 
     def _cause_name(self, table: str, links: IntArray, place: int) -> str:
         row = int(links[self.rows.row[place]])
-        return str(self._linked.trace.table(table)["name"][row].as_py()) if row >= 0 else ""
+        return self._text(table, row) if row >= 0 else ""
+
+    def _text(self, table: str, row: int) -> str:
+        return str(self._linked.trace.table(table)["name"][row].as_py())

@@ -54,7 +54,8 @@ def analyze(
     parts: list[InWindows] = []
     devices: list[DeviceReport] = []
     for device, account in accounts.items():
-        windows, chosen = plan.windows(device, account)
+        windows = plan.windows(device, account)
+        chosen = _chosen_time(windows)
         rows = account.rows
         parts.append(clip_to_windows(rows.row, rows.start_ns, rows.end_ns, chosen))
         devices.append(_device_report(linked, device, account, windows, chosen))
@@ -149,6 +150,14 @@ def _device_report(
         windows=windows,
         chosen=_chosen_account(windows),
         gaps=account.gaps(device, chosen, windows),
+    )
+
+
+def _chosen_time(windows: tuple[Window, ...]) -> Intervals:
+    used = [window for window in windows if window.used]
+    return Intervals.of(
+        np.array([window.start_ns for window in used], dtype=np.int64),
+        np.array([window.end_ns for window in used], dtype=np.int64),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +11,8 @@ import numpy as np
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.errors import UsageError
-from traceflops.intervals import Intervals
 from traceflops.periodicity import Periods, find_periods
-from traceflops.results import StepChoice, Window
+from traceflops.results import Account, StepChoice, Window
 from traceflops.selection import Selection
 from traceflops.steps import FoundSteps, Steps, find_marked_steps, step_of_activity
 from traceflops.trace import Note
@@ -24,6 +24,7 @@ _SPAN_NOTE = Note(
     "No steps were found: the whole span is one window. Call prof.step() once per iteration when "
     "recording, or name the marks that begin a step with --step-mark.",
 )
+_ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +41,15 @@ class Layout:
         """Return the number of a stretch that is a step."""
         return None if stretch.place is None else int(self.numbers[device][stretch.place])
 
-    @property
-    def seen(self) -> tuple[int, ...]:
-        """Return the numbers of all steps that have a window on some device."""
-        found = {
-            self.step_number(device, stretch)
-            for device, stretches in self.stretches.items()
-            for stretch in stretches
-        }
-        return tuple(sorted(number for number in found if number is not None))
-
-    def durations(self, number: int) -> list[int]:
-        """Return the durations of the step with this number, one per device that has it."""
-        return [
-            stretch.dur_ns
-            for device, stretches in self.stretches.items()
-            for stretch in stretches
-            if self.step_number(device, stretch) == number
-        ]
+    def durations(self) -> dict[int, list[int]]:
+        """Return, by step number in order, the durations of the step on the devices it ran on."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for device, stretches in self.stretches.items():
+            for stretch in stretches:
+                number = self.step_number(device, stretch)
+                if number is not None:
+                    found[number].append(stretch.dur_ns)
+        return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,41 +58,51 @@ class StepPlan:
 
     layout: Layout
     choice: StepChoice
+    used: frozenset[int]
     reasons: Mapping[int, str]
     time_range: tuple[int, int] | None
     notes: tuple[Note, ...]
 
-    def windows(self, device: int, account: DeviceAccount) -> tuple[tuple[Window, ...], Intervals]:
-        """Return the windows of a device with their accounts, and the chosen time."""
-        stretches = self.layout.stretches[device]
-        launched = [s.launched for s in stretches if s.launched is not None]
-        usual = float(np.median(launched)) if len(launched) > 2 else None
-        windows = [self._window(device, account, stretch, usual) for stretch in stretches]
+    def windows(self, device: int, account: DeviceAccount) -> tuple[Window, ...]:
+        """Return the windows of a device with their accounts."""
+        stretches = list(self.layout.stretches[device])
         if self.time_range is not None:
-            windows.append(
-                account.window(
-                    Stretch("range", None, *self.time_range, None), None, True, None, None
-                )
-            )
-        used = [w for w in windows if w.used]
-        chosen = Intervals.of(
-            np.array([w.start_ns for w in used], dtype=np.int64),
-            np.array([w.end_ns for w in used], dtype=np.int64),
+            stretches.append(Stretch("range", None, *self.time_range, None))
+        accounts = account.accounts(
+            np.array([s.start_ns for s in stretches], dtype=np.int64),
+            np.array([s.end_ns for s in stretches], dtype=np.int64),
         )
-        return tuple(windows), chosen
+        launched = [s.launched for s in stretches if s.launched is not None]
+        usual = float(np.median(launched)) if len(launched) > 2 else 0.0
+        return tuple(
+            self._window(device, stretch, one, usual)
+            for stretch, one in zip(stretches, accounts, strict=True)
+        )
 
-    def _window(
-        self, device: int, account: DeviceAccount, stretch: Stretch, usual: float | None
-    ) -> Window:
+    def _window(self, device: int, stretch: Stretch, account: Account, usual: float) -> Window:
         number = self.layout.step_number(device, stretch)
+        used, reason = self._use(stretch, number)
+        return Window(
+            role=stretch.role,
+            step=number,
+            start_ns=stretch.start_ns,
+            end_ns=stretch.end_ns,
+            used=used,
+            left_out=None if used else reason,
+            launched=stretch.launched,
+            unfinished=stretch.launched is not None and stretch.launched < usual,
+            account=account,
+        )
+
+    def _use(self, stretch: Stretch, number: int | None) -> tuple[bool, str]:
+        """Return whether a stretch is part of the chosen window, and why if it is not."""
         if self.time_range is not None:
-            used, reason = False, "a stretch of time was chosen"
-        elif stretch.role == "span":
-            used, reason = not self.choice.seen, "nothing of a step was launched here"
-        else:
-            used = number in self.choice.used
-            reason = self.reasons.get(number, "") if number is not None else "outside the steps"
-        return account.window(stretch, number, used, None if used else reason, usual)
+            return stretch.role == "range", "a stretch of time was chosen"
+        if stretch.role == "span":
+            return not self.choice.seen, "nothing of a step was launched here"
+        if number is None:
+            return False, "outside the steps"
+        return number in self.used, self.reasons.get(number, "")
 
 
 def plan_steps(
@@ -109,22 +111,25 @@ def plan_steps(
     """Return the plan for all devices. Raises UsageError for steps that are not there."""
     layout = _layout(linked, accounts, selection)
     time_range = _time_range(accounts, selection)
-    seen = layout.seen
-    used, reasons = _used(layout, seen, selection) if time_range is None else ((), {})
-    durations = [ns for number in used for ns in layout.durations(number)]
+    durations = layout.durations()
+    used, reasons = _used(durations, selection) if time_range is None else ((), {})
+    times = [ns for number in used for ns in durations[number]]
     choice = StepChoice(
         source=layout.source,
         text=layout.text,
-        seen=seen,
+        seen=tuple(durations),
         used=used,
-        typical_ns=int(np.median(durations)) if durations else None,
+        typical_ns=int(np.median(times)) if times else None,
     )
-    notes = [*layout.notes]
-    if len(used) == 1 and selection.steps is None and len(seen) == 1:
-        notes.append(
-            Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
-        )
-    return StepPlan(layout, choice, reasons, time_range, tuple(notes))
+    lone = len(used) == 1 and selection.steps is None and len(durations) == 1
+    return StepPlan(
+        layout,
+        choice,
+        frozenset(used),
+        reasons,
+        time_range,
+        (*layout.notes, _ONE_STEP_NOTE) if lone else layout.notes,
+    )
 
 
 def _layout(
@@ -133,7 +138,7 @@ def _layout(
     marked = find_marked_steps(linked.trace, selection.step_mark)
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
-        if layout.seen:
+        if layout.durations():
             return layout
     if selection.step_mark is not None:
         raise UsageError(
@@ -231,16 +236,17 @@ def _span_layout(accounts: Mapping[int, DeviceAccount]) -> Layout:
 
 
 def _used(
-    layout: Layout, seen: tuple[int, ...], selection: Selection
+    durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """Return the step numbers to use and, for the others, why not."""
+    seen = tuple(durations)
     if selection.steps is not None:
         used = tuple(number for number in seen if selection.wants_step(number))
         if not used:
             listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
-        return used, {number: "not chosen" for number in seen if number not in used}
-    usual = [int(np.median(layout.durations(number))) for number in seen]
+        return used, {number: "not chosen" for number in seen if not selection.wants_step(number)}
+    usual = [int(np.median(times)) for times in durations.values()]
     keeps, reasons = steady(np.array(usual, dtype=np.int64))
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}

@@ -30,18 +30,16 @@ class Timeline:
     communication: Intervals
     busy: Intervals
 
-    def components(self, start_ns: int, end_ns: int) -> Components:
-        """Return the components of the window [start, end); they sum to its length exactly."""
-        window = np.array([start_ns]), np.array([end_ns])
-        lengths = {n: int(part.length_within(*window)[0]) for n, part in self.parts.items()}
-        idle = end_ns - start_ns - sum(lengths.values())
-        return Components(**{f"{name}_ns": lengths[name] for name in WORK}, idle_ns=idle)
+    def components(self, start_ns: IntArray, end_ns: IntArray) -> list[Components]:
+        """Return the components of windows [start, end); they sum to their lengths exactly."""
+        lengths = [self.parts[name].length_within(start_ns, end_ns) for name in WORK]
+        idle = end_ns - start_ns - sum(lengths)
+        return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
 
-    def hidden_communication_ns(self, start_ns: int, end_ns: int) -> int:
-        """Return the communication of the window during which something else ran."""
-        window = np.array([start_ns]), np.array([end_ns])
-        exposed = int(self.parts["communication"].length_within(*window)[0])
-        return int(self.communication.length_within(*window)[0]) - exposed
+    def hidden_communication_ns(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return the communication of windows during which something else ran."""
+        exposed = self.parts["communication"].length_within(start_ns, end_ns)
+        return self.communication.length_within(start_ns, end_ns) - exposed
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:

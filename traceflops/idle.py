@@ -50,19 +50,14 @@ class IdleTime:
     next_row: IntArray
     by_cause: dict[str, Intervals]
 
-    def causes(self, start_ns: int, end_ns: int, idle_ns: int) -> IdleCauses:
-        """Return the causes of the idle time of a window; what lies outside all work is unknown."""
-        window = np.array([start_ns]), np.array([end_ns])
-        known = {
-            cause: int(instants.length_within(*window)[0])
-            for cause, instants in self.by_cause.items()
-        }
-        return IdleCauses(
-            host_late_ns=known["host_late"],
-            queued_ns=known["queued"],
-            launch_latency_ns=known["launch_latency"],
-            unknown_ns=idle_ns - sum(known.values()),
-        )
+    def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
+        """Return the causes of the idle time of windows; what lies outside all work is unknown."""
+        known = [
+            self.by_cause[cause].length_within(start_ns, end_ns)
+            for cause in ("host_late", "queued", "launch_latency")
+        ]
+        rows = np.stack([*known, idle_ns - sum(known)], axis=1)
+        return [IdleCauses(*row) for row in rows.tolist()]
 
 
 def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:

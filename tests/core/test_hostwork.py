@@ -9,7 +9,6 @@ from tests.core.build import trace_of
 from traceflops import analyze
 from traceflops.hostwork import with_host_activities
 
-
 OPS: list[dict[str, Any]] = [
     {"name": "aten::linear", "start_ns": 0, "dur_ns": 100},
     {"name": "aten::addmm", "start_ns": 10, "dur_ns": 60},
