@@ -35,12 +35,14 @@ E = TypeVar("E")
 
 BLOCK_BYTES = 1 << 22
 _HEAD_BYTES = 1 << 16
-_STRIDE = 1 << 16
+_STRIDE = 1 << 12
+_LONGEST_STRIDE = 1 << 16
 _HEADER_LIMIT = 1 << 28
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
-_EVENT_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
-_AFTER_ARRAY = re.compile(rb'\s*(?:\}(?!\s*[,}\]])|,\s*"|$)')
+_EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
+_AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
+_AFTER_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -78,7 +80,8 @@ class EventStream(Generic[E]):
         self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
         self._block_bytes = block_bytes
         self._in_object = True
-        self._in_step = True  # False once a boundary had to be guessed behind damage
+        self._ended = False
+        self._salvaged = 0  # how often an event boundary had to be guessed behind damage
         self._tail: bytes | None = None
         self._last = b""
 
@@ -86,10 +89,9 @@ class EventStream(Generic[E]):
         """Yield the events block by block, in the order of the text."""
         blocks = iter(self.source.blocks())
         text = self._open_array(blocks)
-        ended = False
-        while self._tail is None and not ended:
+        while self._tail is None and not self._ended:
             # Reading as much again as is waiting keeps a giant event from costing its square.
-            more, ended = _gather(blocks, max(self._block_bytes, len(text)))
+            more, self._ended = _gather(blocks, max(self._block_bytes, len(text)))
             text = yield from self._consume(text + more)
         if self._tail is None:
             text = yield from self._walk(text)
@@ -180,14 +182,14 @@ class EventStream(Generic[E]):
         start, stride = 0, _STRIDE
         while self._tail is None:
             stop = min(start + stride, len(text))
-            parts = split(text, start, stop)
-            resume = yield from self._stride(text, start, stop, parts)
-            if resume is not None:
-                start, stride = resume, _STRIDE
-            elif stop < len(text):
-                stride *= 2
-            else:
+            salvaged = self._salvaged
+            resume = yield from self._stride(text, start, stop, split(text, start, stop))
+            if (resume is None and stop == len(text)) or resume == start:
                 return text[start:]
+            # Strings may be inside out behind damage: there it does not pay to look far.
+            longest = len(text) if resume is None else _LONGEST_STRIDE
+            stride = min(2 * stride, longest) if salvaged == self._salvaged else _STRIDE
+            start = start if resume is None else resume
         return b""
 
     def _stride(
@@ -198,13 +200,14 @@ class EventStream(Generic[E]):
         if resume is not None:
             return resume
         rest = parts.commas[-1] + 1 if parts.commas else start
-        if parts.close is None:
-            broken = violation(text[rest:stop])
-        elif self._closes(text, parts.close):
-            yield from self._close(text, rest, parts)
-            return stop
-        else:
-            broken = parts.close - rest
+        end = stop if parts.close is None else parts.close
+        broken = violation(text[rest:end])
+        if parts.close is not None:
+            closes = self._closes(text, end, broken)
+            if closes:
+                yield from self._close(text, rest, end)
+                return stop
+            broken = None if closes is None else broken or end - rest
         if broken is not None:
             boundary = _EVENT_BOUNDARY.search(text, rest + broken)
             if boundary is not None:
@@ -212,18 +215,31 @@ class EventStream(Generic[E]):
                 return boundary.end()
         return rest if rest > start else None
 
-    def _closes(self, text: bytes, at: int) -> bool:
-        """Return whether the bracket at a place ends the events; in doubt what follows decides."""
-        return text[at : at + 1] == b"]" and (
-            self._in_step or _AFTER_ARRAY.match(text, at + 1) is not None
-        )
+    def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
+        """Return whether a bracket ends the events, None if that is still to be read.
 
-    def _close(self, text: bytes, rest: int, parts: Split) -> Iterator[list[E]]:
-        close = parts.close or 0
-        if text[rest:close].strip(SPACE):
-            yield from self._values(text, rest, [close])
-        elif parts.commas:
+        Quotes in a name that were not escaped make brackets of its text: if what follows is not
+        what follows a list, it is believed only where nothing was damaged and no event follows.
+        """
+        if text[at : at + 1] != b"]":
+            return False
+        if self._ended or len(text) >= at + _AFTER_BYTES:
+            if _AFTER_ARRAY.match(text, at + 1):
+                return True
+            if self._ended:
+                proven = self._salvaged == 0 and broken is None
+                return proven and _EVENT_BOUNDARY.search(text, at) is None
+        return None
+
+    def _close(self, text: bytes, rest: int, close: int) -> Iterator[list[E]]:
+        begin: int | None = rest if text[rest:close].strip(SPACE) else None
+        if begin is None and self._last:
             self.damage.repaired["a comma before the end of the list left out"] += 1
+        while begin is not None:
+            resume = yield from self._values(text[:close], begin, [close])
+            if resume == begin:
+                self._drop(text[begin:close])
+            begin = None if resume == begin else resume
         self.damage.array_closed = True
         self._tail = text[close + 1 :]
 
@@ -253,8 +269,9 @@ class EventStream(Generic[E]):
     def _damaged(self, text: bytes, start: int, stop: int) -> Generator[list[E], None, int | None]:
         """Yield one damaged value if it can be mended, else count it as lost.
 
-        A quote too many or too few turns strings inside out, so what looks like one value may
-        hold the beginning of other events: then returns where the next one begins.
+        A quote too many or too few turns strings inside out, so where the value ends is not
+        known then: returns where the next event begins by the look of it, or where this value
+        begins if that is still to be read.
         """
         value = text[start:stop]
         events = self._mended(value)
@@ -263,16 +280,18 @@ class EventStream(Generic[E]):
             return None
         broken = violation(value)
         if broken is not None:
-            boundary = _EVENT_BOUNDARY.search(text, start + broken, stop)
+            boundary = _EVENT_BOUNDARY.search(text, start + broken)
             if boundary is not None:
                 yield from self._salvage(text, start, boundary)
                 return boundary.end()
+            if not self._ended:
+                return start
         self._drop(value)
         return None
 
     def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> Iterator[list[E]]:
         """Yield the damaged event before a guessed boundary, mended, or count it as lost."""
-        self._in_step = False
+        self._salvaged += 1
         value = text[start : boundary.start() + 1]
         events = self._mended(value)
         if events is None:
@@ -328,6 +347,8 @@ class EventStream(Generic[E]):
             parts = split(rest, 0, len(rest))
             self.damage.tail_cut = parts.close is None
             end = len(rest) if parts.close is None else parts.close
+            if self.damage.tail_cut and not rest.endswith((b'"', b"]", b"}")):
+                end = parts.commas[-1] if parts.commas else 0  # half a number looks like a number
             used, header = _longest_object(rest, (end, *reversed(parts.commas)))
             yield from self._later_events(header)
             self.header.update(header)
@@ -366,7 +387,7 @@ def _gather(blocks: Iterator[bytes], size: int) -> tuple[bytes, bool]:
 
 def _last_boundary(text: bytes) -> tuple[int, int] | None:
     """Return where the last event boundary ends the block and where the next event begins."""
-    for window in (_STRIDE, len(text)):
+    for window in (_LONGEST_STRIDE, len(text)):
         found = deque(_BOUNDARY.finditer(text, max(0, len(text) - window)), maxlen=1)
         if found:
             return found[0].start() + 1, found[0].end()

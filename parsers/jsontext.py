@@ -20,6 +20,7 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _FLAT = rb'\{(?:[^][{}"]++|' + _STRING + rb')*+\}|\[(?:[^][{}"]++|' + _STRING + rb")*+\]"
 _AT_TOP = re.compile(rb'(?:[^][{}",]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
 _INSIDE = re.compile(rb'(?:[^][{}"]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
+_CLOSER = {b"[": b"]", b"{": b"}"}
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 _GRAMMAR = msgspec.json.Decoder(msgspec.Raw)
@@ -37,21 +38,22 @@ class Split:
 def split(text: bytes, start: int, stop: int) -> Split:
     """Return where the values of a list end in text[start:stop], which begins between values."""
     commas: list[int] = []
-    depth, at = 0, start
+    closers = bytearray()
+    at = start
     while True:
-        run = (_INSIDE if depth else _AT_TOP).match(text, at, stop)
+        run = (_INSIDE if closers else _AT_TOP).match(text, at, stop)
         at = run.end() if run else stop
         sign = text[at : at + 1]
         if at >= stop or sign == b'"':  # the end, or a string that does not end
             return Split(commas, None)
         if sign == b",":
             commas.append(at)
-        elif sign in b"[{":
-            depth += 1
-        elif depth == 0:
+        elif sign in _CLOSER:
+            closers += _CLOSER[sign]
+        elif not closers:
             return Split(commas, at)
-        else:
-            depth -= 1
+        elif closers.pop() != sign[0]:  # damaged: what follows cannot be told apart
+            return Split(commas, None)
         at += 1
 
 

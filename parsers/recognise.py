@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 
 _CSV_HEADS = {
-    "rocprof": re.compile(rb'^\s*"?(?:Kind|Index|Guid|Dispatch_Id|Correlation_Id)"?,.*', re.I),
+    "rocprof": re.compile(
+        rb'^\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,', re.I
+    ),
     "rocprof kernel table": re.compile(rb'^\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', re.I),
     "Nsight Systems statistics": re.compile(
         rb'^\s*"?(?:Time \(%\)|Start \(ns\)|Time\(%\))"?,', re.I
@@ -48,6 +50,18 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
     (
         re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}'),
         Foreign("a rocprof (v1) JSON export", _NOT_YET),
+    ),
+    (
+        re.compile(rb'\s*,\s*\{\s*"args"\s*:'),
+        Foreign("a broken rocprof (v1) JSON export, without its beginning", _NOT_YET),
+    ),
+    (
+        re.compile(rb"NVIDIA Tegra Profiler Report"),
+        Foreign("a binary report of Nsight Systems (.nsys-rep)", _NOT_YET),
+    ),
+    (
+        re.compile(rb"NVR\x00"),
+        Foreign("a binary report of Nsight Compute (.ncu-rep)", _NOT_YET),
     ),
     (
         re.compile(rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:'),

@@ -155,7 +155,8 @@ def _device(entry: Mapping[str, object]) -> DeviceProperties:
 
 def _known(value: object) -> int | None:
     number = integer(value)
-    return None if number == ABSENT else number
+    wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
+    return None if number == ABSENT or wrapped else number
 
 
 def _base(value: object) -> int | None:

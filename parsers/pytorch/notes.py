@@ -40,8 +40,8 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
         yield Note(
             "dropped",
             "input-cut",
-            f"{source.cut[0].upper()}{source.cut[1:]}: later times are missing and the last step "
-            "is incomplete.",
+            f"{source.cut[0].upper()}{source.cut[1:]}: later times may be missing and the "
+            "last step incomplete.",
         )
     if damage.cut_bytes is not None:
         yield Note(

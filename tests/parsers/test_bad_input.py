@@ -1,0 +1,276 @@
+"""What is no trace is refused in one line that says what it is; nothing else is ever raised."""
+
+import gzip
+import json
+import os
+import pickle
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, source_of
+from traceflops.errors import InputError
+from traceflops.parsers import read, read_one
+from traceflops.trace import Trace
+
+PRETTY_CHAKRA = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]})
+V1 = '{ "traceEvents":[{}\n,{"args":{"name":"0 COPY"},"ph":"M","pid":"1","name":"process_name"}]}'
+V3 = '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}}]}'
+OTHER_CHROME = '[{"ph":"X","cat":"toplevel","name":"a","ts":1,"dur":1},{"ph":"B","cat":"blink"}]'
+
+FOREIGN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "an empty file"),
+    "only space": (b" \n\t\r\n" * 9, "an empty file"),
+    "only a byte order mark": (b"\xef\xbb\xbf", "not JSON|an empty file"),
+    "web page": (b"<!DOCTYPE html>\n<html><body>404</body></html>", "a web page"),
+    "web page in capitals": (b"\n\n<HTML><HEAD>", "a web page"),
+    "XML error page": (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "a web page"),
+    "git-lfs pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "a git-lfs pointer",
+    ),
+    "text": (b"hello, this is a log\n", "not JSON; it begins with 'hello, this is a log"),
+    "binary": (bytes(range(128, 256)) * 4, "not JSON"),
+    "zeros": (bytes(5000), "not JSON"),
+    "a number": (b"42", "not JSON"),
+    "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "not JSON"),
+    "JSON of another kind": (b'{"name": "package", "version": "1.0"}', "no events in it"),
+    "an empty object": (b"{}", "no events in it"),
+    "an empty list": (b"[]", "not a PyTorch trace"),
+    "a list of numbers": (b"[1, 2, 3]", "not a PyTorch trace"),
+    "events of another tool": (OTHER_CHROME.encode(), "not a PyTorch trace.*blink, toplevel"),
+    "no events and no header": (b'{"traceEvents": []}', "not a PyTorch trace"),
+    "events that are an object": (b'{"traceEvents": {"a": 1}}', "traceEvents is not a list"),
+    "events that are null": (b'{"traceEvents": null}', "traceEvents is not a list"),
+    "events in another object": (b'{"data": {"traceEvents": [{"cat": "kernel"}]}}', "no events"),
+    "events in a string": (rb'{"log": "{\"traceEvents\": [{}]"}', "no events in it"),
+    "execution trace": (PRETTY_CHAKRA.encode(), "an execution trace|execution trace"),
+    "execution trace, nodes first": (b'{"nodes": [{"id": 1}], "schema": "1"}', "execution trace"),
+    "memory timeline": (b"[[1704067200, [1, 2, 3]], [5]]", "a memory timeline"),
+    "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),
+    "rocprof v1": (V1.encode(), r"a rocprof \(v1\) JSON export"),
+    "rocprofv3 JSON": (V3.encode(), "a rocprofv3 JSON export"),
+    "SQLite": (b"SQLite format 3\x00" + bytes(84), "an SQLite database"),
+    "Parquet": (b"PAR1\x15\x04", "a Parquet file"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+    "pickle": (pickle.dumps({"traceEvents": []}), "a Python pickle, which is never opened"),
+    "rocprof CSV": (b'"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n', "table of rocprof"),
+    "rocprof results CSV": (b'Index,KernelName,gpu-id\n0,"k",1\n', "table of rocprof"),
+    "rocprof stats CSV": (b'"Name","Calls","TotalDurationNs"\n"k",1,2\n', "rocprof kernel table"),
+    "nsys CSV": (b"Time (%),Total Time (ns),Instances\n50.0,1,1\n", "Nsight Systems statistics"),
+    "nsys stats with a title": (
+        b"\n ** CUDA GPU Kernel Summary:\n\nTime (%),Total Time (ns)\n",
+        "Nsight Systems statistics",
+    ),
+    "ncu CSV": (b'"ID","Process ID","Process Name"\n"0","1","a"\n', "table of Nsight Compute"),
+    "rocprofv3 agents CSV": (b'"Node_Id","Logical_Node_Id"\n0,0\n', "table of rocprof"),
+    "rocprofv3 API CSV": (b'"Domain","Function","Process_Id"\n"HIP",1,1\n', "table of rocprof"),
+    "broken rocprof v1": (b',{"args":{"name":"COPY"},"ph":"M","pid":1}', "a broken rocprof"),
+    "nsys report": (b"NVIDIA Tegra Profiler Report\x001.2", r"Nsight Systems \(\.nsys-rep\)"),
+    "ncu report": (b"NVR\x00\x08\x00", r"Nsight Compute \(\.ncu-rep\)"),
+    "cut in the header": (b'{"schemaVersion": 1, "devicePro', "cut off before its first"),
+    "cut behind the key": (b'{"schemaVersion": 1, "traceEvents":', "cut off|not a list"),
+    "cut in the first event": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "cut off before its"),
+    "gzip of nothing": (gzip.compress(b""), "an empty file"),
+    "gzip of a web page": (gzip.compress(b"<html></html>"), "a web page"),
+}
+
+
+def refused(data: bytes, name: str = "trace.json") -> InputError:
+    with pytest.raises(InputError) as caught:
+        read_one(source_of(data, name=name))
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_trace_is_called_by_its_name(kind: str, tmp_path: Path) -> None:
+    data, message = FOREIGN[kind]
+    path = tmp_path / "trace.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        read(path)
+    assert "trace.json" in caught.value.message
+    assert caught.value.message.isprintable()
+    assert caught.value.hint.isprintable()
+    assert len(caught.value.message) - len(str(tmp_path)) < 300
+
+
+def test_a_real_database_is_called_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with sqlite3.connect(path) as database:
+        database.execute("create table kernels (start integer)")
+    database.close()
+    with pytest.raises(InputError, match="an SQLite database"):
+        read(path)
+
+
+def test_categories_in_a_message_are_printable_and_short() -> None:
+    nasty = [{"ph": "X", "cat": f"\x1b[31m\n{n}{'x' * 500}"} for n in range(20)]
+    message = refused(json.dumps(nasty).encode()).message
+    assert message.isprintable()
+    assert len(message) < 300
+
+
+def test_an_empty_kineto_trace_is_a_trace() -> None:
+    trace = read_one(source_of(b'{"schemaVersion": 1, "traceEvents": []}'))
+    assert trace.activities.num_rows == 0
+    assert "no-device-work" in {note.code for note in trace.notes}
+
+
+# Real files of other tools
+
+
+def shared(folder: str) -> list[Path]:
+    root = os.environ.get("TRACEFLOPS_SHARED")
+    if root is None:
+        return []
+    return sorted(p for p in (Path(root) / "traces" / folder).rglob("*") if p.is_file())
+
+
+@pytest.mark.skipif("TRACEFLOPS_SHARED" not in os.environ, reason="TRACEFLOPS_SHARED is not set")
+@pytest.mark.parametrize("folder", ["rocprof", "nsight"])
+def test_real_files_of_other_tools_are_refused(folder: str) -> None:
+    paths = shared(folder)
+    assert paths
+    for path in paths:
+        with pytest.raises(InputError) as caught:
+            read(path)
+        assert caught.value.message.isprintable(), path
+        assert caught.value.hint
+
+
+@pytest.mark.skipif("TRACEFLOPS_SHARED" not in os.environ, reason="TRACEFLOPS_SHARED is not set")
+def test_real_files_of_known_tools_are_called_by_their_name() -> None:
+    words = {".sqlite": "SQLite", ".db": "SQLite", ".parquet": "Parquet", ".csv": "a table of"}
+    known = [path for path in shared("rocprof") + shared("nsight") if path.suffix in words]
+    assert len(known) > 5
+    for path in known:
+        with pytest.raises(InputError, match=words[path.suffix]):
+            read(path)
+
+
+# Noise
+
+SMALL = tuple(
+    printed(
+        anchored(
+            [
+                {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2},
+                {"ph": "X", "cat": "cuda_runtime", "name": '"l"', "ts": 4, "dur": 1, "args": {}},
+                {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 4, "args": {}},
+            ]
+        ),
+        layout,
+        METADATA,
+    ).data
+    for layout in LAYOUTS
+)
+PIECES = (
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\x00",
+    b"\xff",
+    b"\n",
+    b"null",
+    b"NaN",
+    b"1e999",
+    b"-",
+    b"9" * 30,
+    b'"\\ud800"',
+    b"}, {",
+    b'}, {"ph":',
+    b"]}",
+    b'"traceEvents": [',
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"\x1f\x8b",
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """Return a small document that was cut, flipped, stuffed, doubled and spliced."""
+    data = bytearray(draw(st.sampled_from(SMALL)))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        end = min(len(data), at + draw(st.integers(0, 40)))
+        match draw(st.sampled_from(["cut", "drop", "flip", "insert", "double", "splice"])):
+            case "cut":
+                del data[at:]
+            case "drop":
+                del data[at:end]
+            case "flip" if at < len(data):
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case "insert":
+                data[at:at] = draw(st.sampled_from(PIECES))
+            case "double":
+                data[at:at] = data[at:end] * draw(st.integers(1, 3))
+            case "splice":
+                other = draw(st.sampled_from(SMALL))
+                data[at:] = other[draw(st.integers(0, len(other))) :]
+    return bytes(data)
+
+
+def attempt(data: bytes, size: int) -> Trace | None:
+    """Return the trace, or None where it was refused properly; anything else is a failure."""
+    try:
+        return read_one(source_of(data, size))
+    except InputError as error:
+        assert error.message.isprintable()
+        assert error.hint.isprintable()
+        return None
+
+
+noisy = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@noisy
+@given(mutated(), st.sampled_from([3, 50, 1 << 20]))
+def test_a_mutated_trace_is_read_or_refused(data: bytes, size: int) -> None:
+    trace = attempt(data, size)
+    assert trace is None or trace.tables.keys() == trace.to_arrow().keys()
+
+
+@noisy
+@given(mutated(), st.integers(0, 400), st.integers(0, 255))
+def test_a_mutated_gzip_is_read_or_refused(data: bytes, at: int, value: int) -> None:
+    packed = bytearray(gzip.compress(data, mtime=0))
+    packed[at % len(packed)] = value
+    trace = attempt(bytes(packed), 1 << 20)
+    assert trace is None or trace.source.files[0].bytes == len(packed)
+
+
+@noisy
+@given(
+    st.sampled_from([b"", b"{", b"[", b'{"traceEvents":[', b'[{"ph":"X"},', b"\x1f\x8b\x08"])
+    | st.sampled_from([b"\x28\xb5\x2f\xfd", b"PK\x03\x04"]),
+    st.binary(max_size=300),
+)
+def test_random_bytes_are_refused(head: bytes, noise: bytes) -> None:
+    trace = attempt(head + noise, 64)
+    assert trace is None or trace.activities.num_rows == 0
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"args":', b'[{"args":'])
+def test_deep_nesting_is_refused(opening: bytes) -> None:
+    for start in (b"", b'{"traceEvents":['):
+        assert attempt(start + opening * 100_000, 1 << 20) is None
+
+
+def test_deep_nesting_in_one_event_costs_only_that_event() -> None:
+    deep: Any = b'{"ph":"X","cat":"kernel","ts":1,"args":' + b'{"a":' * 5000 + b"5" + b"}" * 5001
+    good = b'{"ph":"X","cat":"kernel","name":"good","ts":2}'
+    trace = attempt(b'{"traceEvents":[' + good + b"," + deep + b"," + good + b"]}", 1 << 20)
+    assert trace is not None
+    assert trace.activities["name"].to_pylist() == ["good", "good"]
+    assert [note.count for note in trace.notes if note.code == "json-dropped"] == [1]

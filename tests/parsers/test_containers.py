@@ -1,0 +1,340 @@
+"""Files, archives, pipes and folders: the same trace, whatever it is packed in."""
+
+import bz2
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
+from traceflops.errors import InputError
+from traceflops.parsers import read
+from traceflops.trace import Trace
+
+ROOT = Path(__file__).parents[2]
+
+
+def document(rank: int = 3, kernels: int = 3) -> bytes:
+    drawn = [
+        {"ph": "X", "cat": "kernel", "name": f"k{n}", "pid": 0, "tid": 7, "ts": n, "dur": 1}
+        for n in range(kernels)
+    ]
+    metadata = METADATA | {"distributedInfo": {"rank": rank, "world_size": 8}}
+    return printed(anchored(drawn), PRETTY, metadata).data
+
+
+def names(trace: Trace) -> list[str]:
+    return trace.activities["name"].to_pylist()
+
+
+def zstd(data: bytes, folder: Path) -> bytes:
+    """Return data as the zstd program packs it (Arrow packs it where there is no program)."""
+    import pyarrow as pa
+
+    if shutil.which("zstd") is None:
+        return bytes(pa.compress(data, codec="zstd", asbytes=True))
+    (folder / "plain").write_bytes(data)
+    command = ["zstd", "-q", "-f", str(folder / "plain"), "-o", str(folder / "packed")]
+    subprocess.run(command, check=True)
+    return (folder / "packed").read_bytes()
+
+
+def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def file(folder: Path, data: bytes, name: str = "trace.json") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+PACKERS: dict[str, Callable[[bytes, Path], bytes]] = {
+    "plain": lambda data, _: data,
+    "gzip": lambda data, _: gzip.compress(data),
+    "gzip of several members": lambda data, _: b"".join(
+        gzip.compress(data[at : at + 100]) for at in range(0, len(data), 100)
+    ),
+    "gzip with padding": lambda data, _: gzip.compress(data) + b"\0" * 600,
+    "gzip with padding between members": lambda data, _: (
+        gzip.compress(data[:99]) + b"\0" * 9 + gzip.compress(data[99:])
+    ),
+    "gzip with other bytes behind": lambda data, _: gzip.compress(data) + b"TAPE END",
+    "zstd": zstd,
+    "zstd of two frames": lambda data, at: zstd(data[:99], at) + zstd(data[99:], at),
+    "zip": lambda data, _: zipped(("trace.json", data)),
+    "zip without compression": lambda data, _: zipped(("a/t", data), method=zipfile.ZIP_STORED),
+    "zip of a gzip": lambda data, _: zipped(("trace.json.gz", gzip.compress(data))),
+    "zip from macOS": lambda data, _: zipped(("t.json", data), ("__MACOSX/._t.json", b"\0\5\x16")),
+}
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace.txt", "trace", "t.zip"])
+def test_the_content_says_how_it_is_packed(packing: str, name: str, tmp_path: Path) -> None:
+    path = file(tmp_path / "in", PACKERS[packing](document(), tmp_path), name)
+    trace = read(path)
+    assert names(trace) == ["k0", "k1", "k2"]
+    assert trace.ranks == (3,)
+    assert not codes(trace) & {"input-cut", "text-cut", "tail-cut", "json-dropped"}
+
+
+def test_sizes_are_told(tmp_path: Path) -> None:
+    data = document()
+    path = file(tmp_path, gzip.compress(data))
+    (told,) = read(path).source.files
+    assert (told.name, told.bytes, told.text_bytes) == (path.name, path.stat().st_size, len(data))
+
+
+def test_a_member_that_begins_at_the_edge_of_a_block_is_read(tmp_path: Path) -> None:
+    data = document()
+    head, tail = gzip.compress(data[:99]), gzip.compress(data[99:])
+    edge = 1 << 20
+    padded = head + b"\0" * (edge - 1 - len(head)) + tail
+    assert padded[edge - 1 : edge + 1] == b"\x1f\x8b"
+    assert names(read(file(tmp_path, padded))) == ["k0", "k1", "k2"]
+
+
+def test_a_cut_zstd_keeps_what_is_before_the_cut(tmp_path: Path) -> None:
+    data = document(kernels=20_000)
+    packed = zstd(data, tmp_path)
+    trace = read(file(tmp_path, packed[: len(packed) // 2]))
+    kept = names(trace)
+    assert kept == [f"k{n}" for n in range(len(kept))]
+    assert 5_000 < len(kept) < 20_000
+    assert {"input-cut", "text-cut"} <= codes(trace)
+
+
+def test_a_cut_zstd_without_any_event_is_refused(tmp_path: Path) -> None:
+    packed = zstd(document(), tmp_path)
+    for cut in (4, 6, 20):
+        with pytest.raises(InputError, match="cut off before its first complete event"):
+            read(file(tmp_path, packed[:cut]))
+
+
+def test_gzip_damaged_in_the_middle_keeps_the_beginning(tmp_path: Path) -> None:
+    data = document(kernels=20_000)
+    packed = bytearray(gzip.compress(data, mtime=0))
+    middle = len(packed) // 2
+    packed[middle : middle + 64] = bytes(64)
+    trace = read(file(tmp_path, bytes(packed)))
+    kept = names(trace)
+    assert kept[:5_000] == [f"k{n}" for n in range(5_000)]
+    assert len(kept) < 20_000
+    (note,) = [note for note in trace.notes if note.code == "input-cut"]
+    assert "damaged" in note.text
+
+
+def test_a_wrong_checksum_is_said(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(document(), mtime=0))
+    packed[-8] ^= 1
+    trace = read(file(tmp_path, bytes(packed)))
+    assert names(trace) == ["k0", "k1", "k2"]
+    (note,) = [note for note in trace.notes if note.code == "input-cut"]
+    assert "incorrect data check" in note.text
+
+
+def test_a_gzip_cut_before_its_first_event_is_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(document(), mtime=0)
+    for cut in (2, 9, 15, 60):
+        with pytest.raises(InputError, match="cut off before its first complete event") as caught:
+            read(file(tmp_path, packed[:cut]))
+        assert caught.value.hint
+
+
+# Archives
+
+
+def test_several_members_are_the_ranks_of_a_job(tmp_path: Path) -> None:
+    members = [(f"rank{rank}/t.json", document(rank)) for rank in (5, 0, 2)]
+    trace = read(file(tmp_path, zipped(*members, ("README.md", b"# no trace"), ("empty", b""))))
+    assert trace.ranks == (0, 2, 5)
+    assert trace.activities.num_rows == 9
+    (note,) = [note for note in trace.notes if note.code == "not-a-trace"]
+    assert note.count == 1
+    assert "README.md" in note.text
+
+
+def test_an_archive_of_nothing_is_refused(tmp_path: Path) -> None:
+    for data in (zipped(), zipped(("empty", b""), ("folder/", b""))):
+        with pytest.raises(InputError, match="empty archive"):
+            read(file(tmp_path, data))
+
+
+def test_a_member_that_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"page\.json is a web page"):
+        read(file(tmp_path, zipped(("page.json", b"<!DOCTYPE html><html></html>"))))
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    whole = zipped(("trace.json", document()))
+    for data in (whole[:-30], whole[:40], b"PK\x03\x04" + bytes(50)):
+        with pytest.raises(InputError, match="damaged zip archive") as caught:
+            read(file(tmp_path, data))
+        assert caught.value.hint
+
+
+def test_a_damaged_member_keeps_its_beginning(tmp_path: Path) -> None:
+    data = bytearray(zipped(("trace.json", document(kernels=20_000))))
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(64)
+    trace = read(file(tmp_path, bytes(data)))
+    kept = names(trace)
+    assert kept[:5_000] == [f"k{n}" for n in range(5_000)]
+    assert len(kept) < 20_000
+    assert "input-cut" in codes(trace)
+
+
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    data = bytearray(zipped(("trace.json", document())))
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + offset] |= 1
+    with pytest.raises(InputError, match="cannot unpack") as caught:
+        read(file(tmp_path, bytes(data)))
+    assert "encrypted" in caught.value.message
+
+
+def test_another_compression_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not JSON"):
+        read(file(tmp_path, bz2.compress(document())))
+
+
+# Pipes
+
+PROGRAM = """
+import sys
+from traceflops.parsers import read
+print(*read(sys.argv[1]).activities["name"].to_pylist())
+"""
+
+
+def through(path: str, data: bytes) -> str:
+    """Return what a process prints that reads the data from its standard input."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, path]
+    done = subprocess.run(command, input=data, capture_output=True, check=True, cwd=ROOT)
+    assert done.stderr == b""
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.parametrize("packing", ["plain", "gzip", "zstd", "zip"])
+def test_standard_input(packing: str, tmp_path: Path) -> None:
+    data = document(kernels=5000)
+    expected = " ".join(f"k{n}" for n in range(5000))
+    assert through("-", PACKERS[packing](data, tmp_path)) == expected
+
+
+def test_standard_input_by_its_file_name() -> None:
+    assert through("/dev/stdin", gzip.compress(document())) == "k0 k1 k2"
+
+
+def test_empty_standard_input_is_refused() -> None:
+    command = [sys.executable, "-c", PROGRAM, "-"]
+    done = subprocess.run(command, input=b"", capture_output=True, cwd=ROOT)
+    assert b"InputError: an empty file: stdin" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("packing", ["plain", "gzip", "zip"])
+def test_a_named_pipe(packing: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = PACKERS[packing](document(kernels=20_000), tmp_path)
+    writer = threading.Thread(target=pipe.write_bytes, args=(data,))
+    writer.start()
+    trace = read(pipe)
+    writer.join()
+    assert trace.activities.num_rows == 20_000
+
+
+# Folders
+
+
+def test_a_folder_is_the_ranks_in_it(tmp_path: Path) -> None:
+    file(tmp_path, gzip.compress(document(1)), "node0/b.json.gz")
+    file(tmp_path, document(0), "node1/deep/a.pt.trace.json")
+    file(tmp_path, zipped(("x", document(2))), "c.zip")
+    file(tmp_path, b"some notes", "notes.txt")
+    file(tmp_path, b"", "empty.json")
+    file(tmp_path, b"PK\x03\x04broken", "broken.zip")
+    file(tmp_path, document(9), ".hidden.json")
+    file(tmp_path, document(9), ".git/t.json")
+    trace = read(tmp_path)
+    assert trace.ranks == (0, 1, 2)
+    (note,) = [note for note in trace.notes if note.code == "not-a-trace"]
+    assert "notes.txt" in note.text
+    assert "empty.json" in note.text
+
+
+@pytest.mark.parametrize("names_", [[], ["notes.txt"], ["a/b.txt", "c.csv"]])
+def test_a_folder_without_traces_is_refused(names_: list[str], tmp_path: Path) -> None:
+    for name in names_:
+        file(tmp_path, b"no trace at all", name)
+    with pytest.raises(InputError, match="no traces in") as caught:
+        read(tmp_path)
+    assert caught.value.hint
+
+
+def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
+    file(tmp_path, document(1))
+    os.mkfifo(tmp_path / "pipe")
+    assert read(tmp_path).ranks == (1,)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "nothing.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, document())
+    path.chmod(0)
+    with pytest.raises(InputError, match="cannot read") as caught:
+        read(path)
+    assert "permissions" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_in_a_folder_is_passed_over(tmp_path: Path) -> None:
+    file(tmp_path, document(4))
+    file(tmp_path, document(5), "b.json").chmod(0)
+    assert read(tmp_path).ranks == (4,)
+
+
+def test_several_files_are_the_ranks_of_a_job(tmp_path: Path) -> None:
+    paths = [file(tmp_path, document(rank), f"{rank}.json") for rank in (1, 0)]
+    assert read(paths).ranks == (0, 1)
+
+
+def test_a_bad_file_that_was_named_is_an_error(tmp_path: Path) -> None:
+    good = file(tmp_path, document())
+    bad = file(tmp_path, b"no trace", "bad.json")
+    with pytest.raises(InputError, match=r"bad\.json"):
+        read([good, bad])
+
+
+def test_progress_is_told_in_stored_bytes(tmp_path: Path) -> None:
+    path = file(tmp_path, gzip.compress(document()))
+    seen: list[int] = []
+    told: list[tuple[str, int, int]] = []
+
+    def watch(source: object, place: int, total: int) -> None:
+        told.append((source.name, place, total))  # type: ignore[attr-defined]
+        source.progress = seen.append  # type: ignore[attr-defined]
+
+    read(path, watch=watch)
+    assert seen[-1] == path.stat().st_size
+    assert told == [("trace.json", 0, 1)]
