@@ -75,8 +75,8 @@ class DeviceAccount:
         last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
         counts = [self._counts(a, b) for a, b in zip(first, last, strict=True)]
         return [
-            Account(*parts, *count)
-            for *parts, count in zip(components, causes, hidden, counts, strict=True)
+            Account(parts, why, hidden_ns, *count)
+            for parts, why, hidden_ns, count in zip(components, causes, hidden, counts, strict=True)
         ]
 
     def _counts(self, first: int, last: int) -> tuple[int, int, int | None]:

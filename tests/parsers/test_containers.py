@@ -32,7 +32,8 @@ def document(rank: int = 3, kernels: int = 3) -> bytes:
 
 
 def names(trace: Trace) -> list[str]:
-    return trace.activities["name"].to_pylist()
+    found: list[str] = trace.activities["name"].to_pylist()
+    return found
 
 
 def zstd(data: bytes, folder: Path) -> bytes:

@@ -66,7 +66,8 @@ def kernels(count: int) -> list[dict[str, Any]]:
 
 
 def names(trace: Trace) -> list[str]:
-    return trace.activities["name"].to_pylist()
+    found: list[str] = trace.activities["name"].to_pylist()
+    return found
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))

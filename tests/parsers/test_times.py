@@ -24,7 +24,8 @@ def trace_of(*times: Any, dur: Any = 1) -> Trace:
 
 
 def starts(*times: Any) -> list[int]:
-    return trace_of(*times).activities["start_ns"].to_pylist()
+    found: list[int] = trace_of(*times).activities["start_ns"].to_pylist()
+    return found
 
 
 def notations(ns: int) -> list[str]:
