@@ -281,7 +281,8 @@ def _members(source: ByteSource) -> list[ByteSource]:
 
 def _may_be_trace(info: zipfile.ZipInfo) -> bool:
     hidden = Path(info.filename).name.startswith(".")  # macOS adds ._name to every name
-    return not info.is_dir() and info.file_size > 0 and not hidden
+    is_folder = not info.filename or info.filename.endswith("/")  # is_dir() fails without a name
+    return not is_folder and info.file_size > 0 and not hidden
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ByteSource:

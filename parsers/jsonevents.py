@@ -12,9 +12,10 @@ mended or dropped by itself and counted, and what is not complete yet waits for 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,11 +23,13 @@ import msgspec
 from traceflops.errors import InputError
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsontext import (
+    BOUNDARY,
     REPAIRS,
     SPACE,
     UNDECODABLE,
     Split,
     as_object,
+    last_boundary,
     split,
     violation,
 )
@@ -38,8 +41,8 @@ _HEAD_BYTES = 1 << 16
 _STRIDE = 1 << 12
 _LONGEST_STRIDE = 1 << 16
 _HEADER_LIMIT = 1 << 28
+_KEYS_TRIED = 100
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
-_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
 _AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
 _AFTER_BYTES = 256
@@ -124,7 +127,7 @@ class EventStream(Generic[E]):
 
     def _after_header(self, body: bytes, ended: bool) -> bytes | None:
         """Return what stands behind the bracket of the events, None if it is not there yet."""
-        for key in _EVENTS_KEY.finditer(body):
+        for key in islice(_EVENTS_KEY.finditer(body), _KEYS_TRIED):
             if key.end() == len(body) and not ended:
                 return None
             header = self._read_header(body[: key.start()])
@@ -169,7 +172,7 @@ class EventStream(Generic[E]):
 
     def _consume(self, text: bytes) -> Generator[list[E], None, bytes]:
         """Yield the complete events of a text; return what is left of it."""
-        cut = _last_boundary(text)
+        cut = last_boundary(text)
         if cut is not None:
             events = self._try(text[: cut[0]])
             if events is not None:
@@ -209,7 +212,7 @@ class EventStream(Generic[E]):
                 return stop
             broken = None if closes is None else broken or end - rest
         if broken is not None:
-            boundary = _EVENT_BOUNDARY.search(text, rest + broken)
+            boundary = self._next_event(text, rest + broken)
             if boundary is not None:
                 yield from self._salvage(text, rest, boundary)
                 return boundary.end()
@@ -280,7 +283,7 @@ class EventStream(Generic[E]):
             return None
         broken = violation(value)
         if broken is not None:
-            boundary = _EVENT_BOUNDARY.search(text, start + broken)
+            boundary = self._next_event(text, start + broken)
             if boundary is not None:
                 yield from self._salvage(text, start, boundary)
                 return boundary.end()
@@ -288,6 +291,11 @@ class EventStream(Generic[E]):
                 return start
         self._drop(value)
         return None
+
+    def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
+        """Return the boundary before what looks like an event; at the end any object will do."""
+        found = _EVENT_BOUNDARY.search(text, at)
+        return BOUNDARY.search(text, at) if found is None and self._ended else found
 
     def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> Iterator[list[E]]:
         """Yield the damaged event before a guessed boundary, mended, or count it as lost."""
@@ -383,12 +391,3 @@ def _gather(blocks: Iterator[bytes], size: int) -> tuple[bytes, bool]:
         if length >= size:
             return b"".join(parts), False
     return b"".join(parts), True
-
-
-def _last_boundary(text: bytes) -> tuple[int, int] | None:
-    """Return where the last event boundary ends the block and where the next event begins."""
-    for window in (_LONGEST_STRIDE, len(text)):
-        found = deque(_BOUNDARY.finditer(text, max(0, len(text) - window)), maxlen=1)
-        if found:
-            return found[0].start() + 1, found[0].end()
-    return None

@@ -6,6 +6,7 @@ Everything here works on bytes and knows nothing of traces.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,16 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that it does not decode."""
 
 SPACE = b" \t\r\n"
+BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+"""Where one object of a list seems to end and the next to begin."""
+
+_NEAR_END = 1 << 16
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _FLAT = rb'\{(?:[^][{}"]++|' + _STRING + rb')*+\}|\[(?:[^][{}"]++|' + _STRING + rb")*+\]"
 _AT_TOP = re.compile(rb'(?:[^][{}",]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
 _INSIDE = re.compile(rb'(?:[^][{}"]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
 _CLOSER = {b"[": b"]", b"{": b"}"}
+_DEEPEST = 5000
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 _GRAMMAR = msgspec.json.Decoder(msgspec.Raw)
@@ -48,6 +54,8 @@ def split(text: bytes, start: int, stop: int) -> Split:
             return Split(commas, None)
         if sign == b",":
             commas.append(at)
+        elif len(closers) > _DEEPEST:  # no decoder takes it, and each level costs a look
+            return Split(commas, None)
         elif sign in _CLOSER:
             closers += _CLOSER[sign]
         elif not closers:
@@ -55,6 +63,15 @@ def split(text: bytes, start: int, stop: int) -> Split:
         elif closers.pop() != sign[0]:  # damaged: what follows cannot be told apart
             return Split(commas, None)
         at += 1
+
+
+def last_boundary(text: bytes) -> tuple[int, int] | None:
+    """Return where the last event boundary ends the block and where the next event begins."""
+    for window in (_NEAR_END, len(text)):
+        found = deque(BOUNDARY.finditer(text, max(0, len(text) - window)), maxlen=1)
+        if found:
+            return found[0].start() + 1, found[0].end()
+    return None
 
 
 def violation(text: bytes) -> int | None:

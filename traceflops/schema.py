@@ -152,7 +152,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "counters": (
         _PROCESS,
-        Column("device", pa.int32(), "row of the devices table; null for the host"),
+        Column(
+            "device",
+            pa.int32(),
+            "row of the devices table; null for the host and for a device without recorded work",
+        ),
         _NAME,
         _required("time_ns", pa.int64(), "time on the trace's clock", "ns"),
         _required("value", pa.float64(), "value; unit as the counter's name says"),

@@ -233,20 +233,20 @@ class KinetoTables:
         on_device = _ints(args, "device_type") > 0
         device = np.where(on_device, _ints(args, "device"), ABSENT)
         address = _ints(args, "address")
-        for field, name in (
-            ("bytes", "memory.change_bytes"),
-            ("allocated", "memory.allocated_bytes"),
-            ("reserved", "memory.reserved_bytes"),
+        names = self.counters.names["name"]
+        for field, what in (
+            ("bytes", "change_bytes"),
+            ("allocated", "allocated_bytes"),
+            ("reserved", "reserved_bytes"),
         ):
             values = _ints(args, field)
             known = values != ABSENT
-            code = self.counters.names["name"][name]
-            count = int(known.sum())
+            of_device = [f"{'device' if on else 'host'}_memory.{what}" for on in on_device[known]]
             self.counters.add(
-                count,
+                int(known.sum()),
                 process=0,
                 device=device[known],
-                name=np.full(count, code, np.int32),
+                name=names.codes(of_device),
                 time_ns=start[known],
                 value=values[known].astype(np.float64),
                 address=address[known],

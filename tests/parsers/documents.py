@@ -3,7 +3,6 @@
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -317,5 +316,3 @@ METADATA: dict[str, Any] = {
     "baseTimeNanoseconds": 1704067200000000000,
     "traceName": "/tmp/}, {.json",
 }
-
-Check = Callable[[Document], None]

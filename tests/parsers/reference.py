@@ -316,15 +316,15 @@ def _read_instant(event: Row, start: int, rows: Rows) -> None:
         return
     on_device = (integer(args.get("Device Type")) or 0) > 0
     for name, key in (
-        ("memory.change_bytes", "Bytes"),
-        ("memory.allocated_bytes", "Total Allocated"),
-        ("memory.reserved_bytes", "Total Reserved"),
+        ("change_bytes", "Bytes"),
+        ("allocated_bytes", "Total Allocated"),
+        ("reserved_bytes", "Total Reserved"),
     ):
         value = integer(args.get(key))
         if value is not None:
             rows["counters"].append(
                 {
-                    "name": name,
+                    "name": f"{'device' if on_device else 'host'}_memory.{name}",
                     "device": integer(args.get("Device Id")) if on_device else None,
                     "time_ns": start,
                     "value": float(value),

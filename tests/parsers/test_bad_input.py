@@ -1,10 +1,12 @@
 """What is no trace is refused in one line that says what it is; nothing else is ever raised."""
 
 import gzip
+import io
 import json
 import os
 import pickle
 import sqlite3
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,27 @@ def test_a_mutated_gzip_is_read_or_refused(data: bytes, at: int, value: int) -> 
     packed[at % len(packed)] = value
     trace = attempt(bytes(packed), 1 << 20)
     assert trace is None or trace.source.files[0].bytes == len(packed)
+
+
+@noisy
+@given(st.sampled_from(SMALL), st.integers(0, 2000), st.integers(0, 255), st.booleans())
+def test_a_mutated_zip_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int, value: int, cut: bool
+) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("trace.json", data)
+    packed = bytearray(buffer.getvalue())
+    packed[at % len(packed)] = value
+    path = tmp_path_factory.getbasetemp() / "mutated.zip"
+    path.write_bytes(packed[: at % len(packed)] if cut else packed)
+    try:
+        trace = read(path)
+    except InputError as error:
+        assert "\n" not in error.message
+        assert error.hint
+    else:
+        assert trace.processes.num_rows == 1
 
 
 @noisy

@@ -199,6 +199,12 @@ def test_a_damaged_member_keeps_its_beginning(tmp_path: Path) -> None:
     assert "input-cut" in codes(trace)
 
 
+def test_a_member_without_a_name_is_passed_over(tmp_path: Path) -> None:
+    data = zipped(("trace.json", document())).replace(b"trace.json", b"\0race.json")
+    with pytest.raises(InputError, match="empty archive"):
+        read(file(tmp_path, data))
+
+
 def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
     data = bytearray(zipped(("trace.json", document())))
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

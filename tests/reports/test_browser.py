@@ -157,7 +157,7 @@ def test_kernels_can_be_sorted_and_filtered(one: Opened) -> None:
 def test_it_fits_a_telephone(one: Opened) -> None:
     one.page.set_viewport_size({"width": 360, "height": 740})
     try:
-        assert one.page.evaluate("document.documentElement.scrollWidth") == 360
+        one.page.wait_for_function("document.documentElement.scrollWidth === 360")
     finally:
         one.page.set_viewport_size({"width": 1280, "height": 720})
 
