@@ -19,6 +19,8 @@ from traceflops.parsers.pytorch.tables import KinetoTables
 from traceflops.trace import Source, SourceFile, Trace
 
 _UNKNOWN_DEVICE = -1
+_ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
+_HOST_ORDER = ("start_ns", "thread", "dur_ns")
 _EPOCH_NS = 10**17
 """Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
 
@@ -35,10 +37,10 @@ def assemble(
     tables = {
         "processes": _processes(metadata, collected.pids, source.name),
         "devices": _devices(metadata, devices),
-        "activities": _by_time(collected.activities),
-        "calls": _by_time(collected.calls),
-        "ops": _by_time(collected.ops),
-        "marks": _by_time(collected.marks),
+        "activities": _by_time(collected.activities, *_ACTIVITY_ORDER),
+        "calls": _by_time(collected.calls, *_HOST_ORDER, "correlation"),
+        "ops": _by_time(collected.ops, *_HOST_ORDER, "external_id"),
+        "marks": _by_time(collected.marks, *_HOST_ORDER, "python_id"),
         "counters": _by_time(collected.counters, "time_ns"),
     }
     return Trace(
@@ -69,8 +71,20 @@ def _number_devices(collected: KinetoTables) -> IntArray:
     return used
 
 
-def _by_time(table: TableBuilder, time: str = "start_ns") -> pa.Table:
-    return table.finish(np.argsort(table.column(time), kind="stable"))
+def _by_time(table: TableBuilder, *keys: str) -> pa.Table:
+    """Return the table in the order of `keys`, the first of which is its time.
+
+    The others make the order one of the content, not of how the file was cut into blocks.
+    """
+    time = table.column(keys[0])
+    order = np.argsort(time, kind="stable")
+    ordered = time[order]
+    same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
+    tied = np.flatnonzero(same | np.append(same[1:], False)[: len(order)])
+    rows = order[tied]
+    columns = [table.column(key)[rows] for key in reversed(keys)]
+    order[tied] = rows[np.lexsort(columns)]
+    return table.finish(order)
 
 
 def _processes(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> pa.Table:

@@ -171,7 +171,7 @@ def exact_nanoseconds(value: object) -> int | None:
 def triples(values: Sequence[Any]) -> IntArray:
     """Return [x, y, z] lists as an (n, 3) array; rows without one are ABSENT."""
     out = np.full((len(values), 3), ABSENT, dtype=np.int64)
-    for row, value in enumerate(values):
-        if isinstance(value, list) and len(value) == 3:
-            out[row] = [integer(item) for item in value]
+    rows = [n for n, value in enumerate(values) if value.__class__ is list and len(value) == 3]
+    flat = [item for row in rows for item in values[row]]
+    out[rows] = integers(flat).reshape(-1, 3)
     return out
