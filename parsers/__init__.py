@@ -27,26 +27,38 @@ def read(
     Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
     input is read; it may set the input's `progress`. Raises InputError where nothing can be read.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     traces: list[Trace] = []
-    passed_over: list[str] = []
-    sources = [(source, named) for path in given for source, named in _inputs(str(path))]
+    passed_over: dict[str, InputError] = {}
+    sources = [
+        (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
+    ]
     for place, (source, named) in enumerate(sources):
         if watch is not None:
             watch(source, place, len(sources))
         try:
             traces.append(read_one(source))
-        except InputError:
+        except InputError as error:
             if named:
                 raise
-            passed_over.append(source.name)
+            passed_over[source.name] = error
     if not traces:
-        raise InputError(
-            f"no traces in the folder: {', '.join(str(path) for path in given)[:200]}",
-            "give a folder that holds traces of torch.profiler, one file per rank",
-        )
+        raise _nothing_in(given, passed_over)
     merged = merge(traces)
-    return replace(merged, notes=(*_passed_over_notes(passed_over), *merged.notes))
+    return replace(merged, notes=(*_passed_over_notes(list(passed_over)), *merged.notes))
+
+
+def _nothing_in(given: list[str | Path], passed_over: dict[str, InputError]) -> InputError:
+    """Return what to say of a folder without a trace: what its first file is, if it has any."""
+    folder = ", ".join(str(path) for path in given)[:200] or "no file was given"
+    if passed_over:
+        first = next(iter(passed_over.values()))
+        found = first.message.replace(f"{folder}/", "")
+        return InputError(f"no traces in the folder: {folder} ({found})", first.hint)
+    return InputError(
+        f"no traces in the folder: {folder}",
+        "give a folder that holds traces of torch.profiler, one file per rank",
+    )
 
 
 def _inputs(path: str) -> list[tuple[ByteSource, bool]]:

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from traceflops._version import __version__
-from traceflops.reports import page, palette, plots, series, units
+from traceflops.reports import page, palette, plots, series, units, wording
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -97,10 +97,10 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
     return {
         "document_title": page.document_title(analysis),
         "provenance": page.provenance(analysis),
-        "basis": page.basis(analysis),
+        "basis": wording.basis(analysis),
         "steps_sentence": page.steps_sentence(analysis),
         "part_means": {
-            name: page.mean_ns(analysis, ns) for name, ns in analysis.components.parts().items()
+            name: analysis.mean_ns(ns) for name, ns in analysis.components.parts().items()
         },
         "present": present,
         "absent": absent,
@@ -146,7 +146,7 @@ def _environment() -> Environment:
         "shorten": units.shorten_middle,
         "kernel_label": units.kernel_label,
         "size": units.size,
-        "ranges": page.number_ranges,
+        "ranges": wording.number_ranges,
         "look": palette.look,
         "category_label": palette.category_label,
         "segments": page.segments,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
-from traceflops.reports.units import UNKNOWN, count, duration, percent, ratio, shorten_middle
+from traceflops.reports.units import count, duration, percent, ratio, shorten_middle
+from traceflops.reports.wording import (
+    numbered,
+    products,
+    ranks,
+    selected,
+    some_files,
+    steps_used,
+)
 from traceflops.results import COMPONENTS, Account, Components, DeviceReport
 
 if TYPE_CHECKING:
@@ -100,7 +107,7 @@ def _thousandths(parts: dict[str, int], total: int) -> dict[str, int]:
 def document_title(analysis: Analysis) -> str:
     """Return the title of the window: the key figure of the verdict, then the files."""
     verdict = analysis.verdict
-    files = _some([file.name for file in analysis.source.files], 1)
+    files = some_files([file.name for file in analysis.source.files], 1)
     if verdict.loss is None or verdict.share is None:
         return f"{shorten_middle(verdict.sentence, 60)} · {files} · traceflops"
     figure = f"{percent(verdict.share)} {loss_label(verdict.loss)}"
@@ -112,94 +119,13 @@ def provenance(analysis: Analysis) -> list[str]:
     source = analysis.source
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
-        _some([file.name for file in source.files], MOST_NAMES),
-        _devices(analysis.devices),
-        _ranks(analysis.devices),
-        _steps(analysis),
-        _selection(analysis),
+        some_files([file.name for file in source.files], MOST_NAMES),
+        products(analysis.devices),
+        ranks(analysis.devices),
+        steps_used(analysis),
+        selected(analysis),
     ]
     return [part for part in parts if part]
-
-
-def _some(names: Sequence[str], most: int) -> str:
-    if not names:
-        return "no file"
-    shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
-    more = len(names) - most
-    return f"{shown} and {count(more)} more" if more > 0 else shown
-
-
-def _devices(devices: Sequence[DeviceReport]) -> str:
-    if not devices:
-        return "no device activity"
-    products = Counter(device.product or f"{device.type} of unknown product" for device in devices)
-    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
-    more = f" and {len(products) - 4} other products" if len(products) > 4 else ""
-    return ", ".join(named) + more
-
-
-def _ranks(devices: Sequence[DeviceReport]) -> str:
-    ranks = sorted({device.rank for device in devices if device.rank is not None})
-    if not ranks:
-        return ""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
-
-
-def _steps(analysis: Analysis) -> str:
-    steps = analysis.steps
-    if not steps.seen:
-        return "no steps found" if analysis.devices else ""
-    used = f"{count(len(steps.used))} of {count(len(steps.seen))} steps used"
-    return f"{used} ({number_ranges(steps.used)})" if steps.used else used
-
-
-def _selection(analysis: Analysis) -> str:
-    chosen = analysis.selection
-    if chosen.is_time_range:
-        start = duration(chosen.from_ns or 0)
-        end = duration(chosen.to_ns) if chosen.to_ns is not None else "the end"
-        return f"chosen: from {start} to {end}"
-    names = {"steps": chosen.steps, "ranks": chosen.ranks, "devices": chosen.gpus}
-    given = [name for name, value in names.items() if value is not None]
-    return f"chosen: only some {' and '.join(given)}" if given else ""
-
-
-def number_ranges(numbers: Iterable[int], most: int = MOST_NAMES) -> str:
-    """Return numbers as ranges, "0-3, 7" (with en dashes), at most so many of them."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    texts = [str(a) if a == b else f"{a}{UNKNOWN}{b}" for a, b in ranges[:most]]
-    return ", ".join(texts) + (", …" if len(ranges) > most else "")
-
-
-def windows_used(analysis: Analysis) -> int:
-    """Return in how many windows the figures were added up."""
-    return sum(window.used for device in analysis.devices for window in device.windows)
-
-
-def mean_ns(analysis: Analysis, ns: int) -> float:
-    """Return a time of the chosen windows per window: per step and device where there are steps."""
-    return ns / max(windows_used(analysis), 1)
-
-
-def basis(analysis: Analysis) -> str:
-    """Return of what the times beside the bar are means, in words."""
-    devices = _number(len(analysis.devices), "device")
-    window = duration(analysis.components.window_ns)
-    if analysis.steps.used:
-        steps = _number(len(analysis.steps.used), "step")
-        return f"Times are means per step and device, over {steps} on {devices} ({window} in all)"
-    if len(analysis.devices) > 1:
-        return f"Times are means per device, over {devices} ({window} in all)"
-    return f"Times are of one window on {devices}"
-
-
-def _number(number: int, what: str) -> str:
-    return f"one {what}" if number == 1 else f"{count(number)} {what}s"
 
 
 def steps_sentence(analysis: Analysis) -> str:
@@ -228,9 +154,9 @@ def tiles(analysis: Analysis) -> list[Tile]:
 def _time_tile(analysis: Analysis) -> Tile:
     steps = analysis.steps
     if steps.typical_ns is not None:
-        text = f"typical of {_number(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
+        text = f"typical of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
         return Tile("Step time", duration(steps.typical_ns), text)
-    mean = mean_ns(analysis, analysis.components.window_ns)
+    mean = analysis.mean_ns(analysis.components.window_ns)
     return Tile("Window", duration(mean), "no step time: the window is no step")
 
 
@@ -240,7 +166,7 @@ def _hidden(analysis: Analysis) -> str:
     if not exposed + hidden:
         return "no communication in the window"
     share = percent(hidden / (exposed + hidden))
-    seen, unseen = (duration(mean_ns(analysis, ns)) for ns in (exposed, hidden))
+    seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
     return f"{seen} exposed, {unseen} hidden ({share} of communication)"
 
 

@@ -46,7 +46,7 @@ LOOKS = {
 CAUSE_LABELS = {
     "host_late": "host late",
     "queued": "queued",
-    "launch_latency": "launch latency",
+    "launch_latency": "launch to start",
     "unknown": "unknown",
 }
 """Names of the idle causes, in the order of IDLE_CAUSES."""

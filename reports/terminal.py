@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -20,6 +19,7 @@ from traceflops.reports.units import (
     shorten_middle,
     visible,
 )
+from traceflops.reports.wording import basis, products, selected, steps_used
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 
 _KERNELS_SHOWN = 5
@@ -27,6 +27,10 @@ _DEVICES_SHOWN = 8
 _NOTES_SHOWN = 4
 _NAME_WIDTH = 52
 _INDENT = "  "
+_SHARES = ("compute", "memory", "communication", "idle")
+_HEADS = {"communication": "exposed"}
+_NARROWEST = 64
+"""Rows are laid out for at least so many columns; a narrower terminal wraps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Style:
 def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text]:
     """Return the lines of the report."""
     style = style or Style()
+    style = replace(style, width=max(style.width, _NARROWEST))
     lines = [
         *_head(analysis, style),
         Text(),
@@ -92,7 +97,8 @@ def _segments(line: Text) -> Iterator[tuple[str, str]]:
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     for line in _wrapped(analysis.verdict.sentence, style.width):
         yield Text(line, "bold")
-    for line in _wrapped(" · ".join(_provenance(analysis)), style.width):
+    parts = [part for part in _provenance(analysis) if part]
+    for line in _wrapped(" · ".join(parts), style.width):
         yield Text(line, "dim")
 
 
@@ -101,30 +107,15 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
-    devices = Counter(device.product or device.type for device in analysis.devices)
-    for product, number in devices.most_common(2):
-        yield f"{number} × {visible(product)}"  # noqa: RUF001
-    steps = analysis.steps
-    if steps.typical_ns is not None:
-        yield f"step {duration(steps.typical_ns)}"
-    if steps.seen:
-        yield f"{len(steps.used)} of {len(steps.seen)} steps used ({_ranges(steps.used)})"
-    elif analysis.devices:
-        yield "no steps: whole span"
+    yield products(analysis.devices)
+    typical = analysis.steps.typical_ns
+    if typical is not None:
+        yield f"median step {duration(typical)}"
+    if not analysis.selection.is_time_range:
+        yield steps_used(analysis)
+    yield selected(analysis)
     files = analysis.source.files
     yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: 3-7, 9."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
 
 
 def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -136,6 +127,8 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
         ns = total.components.parts()[name]
         if ns or name in ("compute", "memory", "communication", "idle"):
             yield _part(name, ns, analysis, style)
+    for line in _wrapped(f"{basis(analysis)}.", style.width):
+        yield Text(line, "dim")
 
 
 def _bar(account: Account, style: Style, width: int) -> Text:
@@ -159,12 +152,12 @@ def _cells(account: Account, width: int) -> list[int]:
 
 
 def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
-    a_look, steps = LOOKS[name], max(1, len(analysis.steps.used) * len(analysis.devices))
+    a_look = LOOKS[name]
     line = Text()
     line.append(style.fill(a_look) + " ", a_look.colour if style.colour else "")
-    line.append(f"{a_look.label:<22}{duration(ns / steps):>10}")
+    line.append(f"{a_look.label:<22}{duration(analysis.mean_ns(ns)):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
-    line.append(_listed(_details(name, analysis, steps), style.width - cell_len(line.plain)), "dim")
+    line.append(_listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
     return line
 
 
@@ -179,42 +172,45 @@ def _listed(items: Iterable[str], width: int) -> str:
     return text
 
 
-def _details(name: str, analysis: Analysis, steps: int) -> Iterator[str]:
-    """Yield what a component consists of, in time per step and device, the largest first."""
+def _details(name: str, analysis: Analysis) -> Iterator[str]:
+    """Yield what a component consists of, as means like the component, the largest first."""
     if name == "idle":
         causes = analysis.total.idle_causes.parts()
         for cause, ns in sorted(causes.items(), key=lambda item: -item[1]):
             if ns:
-                yield f"{CAUSE_LABELS[cause]} {duration(ns / steps)}"
+                yield f"{CAUSE_LABELS[cause]} {duration(analysis.mean_ns(ns))}"
         return
     hidden = analysis.total.hidden_communication_ns
     if name == "communication" and hidden:
-        yield f"{duration(hidden / steps)} more is hidden"
+        yield f"{duration(analysis.mean_ns(hidden))} more is hidden"
     for row in analysis.categories.to_pylist():
         if row["top"] == name and row["sum_ns"]:
-            yield f"{row['sub']} {duration(row['sum_ns'] / steps)}"
+            yield f"{row['sub']} {duration(analysis.mean_ns(row['sum_ns']))}"
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield a row per device, where there are several."""
     if len(analysis.devices) < 2:
         return
-    yield Text()
-    yield Text("Ranks" + " " * 39 + "window  compute   memory     comm     idle", "bold")
     shown = analysis.devices[:_DEVICES_SHOWN]
+    label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
+    bar = max(0, min(20, style.width - label - 54))
+    yield Text()
+    heads = "".join(f"{_HEADS.get(name, name):>9}" for name in _SHARES)
+    yield Text(f"{_INDENT}{'device':<{label}} {'':<{bar}}{'window':>11}{heads}", "bold")
     for device in shown:
-        yield _device_row(device, style)
+        yield _device_row(device, style, label, bar)
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more; --json and the page have all", "dim")
 
 
-def _device_row(device: DeviceReport, style: Style) -> Text:
+def _device_row(device: DeviceReport, style: Style, label: int, bar: int) -> Text:
     account = device.chosen
-    row = Text(f"{_INDENT}{_cut(device.label, 18)} ")
-    row.append_text(_bar(account, style, 16))
+    row = Text(f"{_INDENT}{_cut(device.label, label)} ")
+    row.append_text(_bar(account, style, bar) if account.components.window_ns else Text(" " * bar))
     row.append(f"{duration(account.components.window_ns):>11}")
-    for name in ("compute", "memory", "communication", "idle"):
+    for name in _SHARES:
         row.append(f"{percent(account.components.share(name)):>9}")
     return row
 
@@ -227,18 +223,20 @@ def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield Text()
     yield Text("Longest gaps", "bold")
     for gap in gaps:
-        yield _gap_row(gap, analysis)
+        yield _gap_row(gap, analysis, style)
 
 
-def _gap_row(gap: Gap, analysis: Analysis) -> Text:
+def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
     cause = max(gap.causes.parts().items(), key=lambda item: item[1])[0]
-    where = f"step {gap.step}" if gap.step is not None else "outside steps"
     row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
-    row.append(f"{where:<14}{CAUSE_LABELS[cause]:<16}")
-    row.append(f"until {kernel_label(gap.op or gap.before, _NAME_WIDTH)}", "dim")
+    if analysis.steps.seen:
+        row.append(f"{f'step {gap.step}' if gap.step is not None else 'no step':<12}")
+    row.append(f"{CAUSE_LABELS[cause]:<17}")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
-        row.append(f"  {labels[gap.device]}", "dim")
+        row.append(f"{_cut(labels[gap.device], 18)} ", "dim")
+    room = style.width - row.cell_len - len("until ")
+    row.append(f"until {kernel_label(gap.op or gap.before, max(room, 8))}", "dim")
     return row
 
 
@@ -248,8 +246,9 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     yield Text()
     yield Text(f"Top of {count(analysis.kernels.num_rows)} kernels and copies", "bold")
+    width = min(_NAME_WIDTH, style.width - 48)
     for row in rows:
-        line = Text(f"{_INDENT}{_cut(row['name'], _NAME_WIDTH)}  ")
+        line = Text(f"{_INDENT}{_cut(row['name'], width)}  ")
         line.append(f"{_cut(row['sub'], 15)}", look(row["top"]).colour if style.colour else "")
         line.append(f"{duration(row['sum_ns']):>10}{percent(row['share']):>9}")
         line.append(f"{count(row['count']):>8} ×", "dim")  # noqa: RUF001

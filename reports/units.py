@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 UNKNOWN = "\N{EN DASH}"
@@ -14,6 +15,10 @@ _LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _ELLIPSIS = "…"
 _LONGEST_NAME = 10_000
+_FUNCTOR = re.compile(
+    r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
+    r"\b\w+_kernel(?=\()"
+)
 
 
 def duration(ns: float | None) -> str:
@@ -114,6 +119,11 @@ def kernel_label(name: str, width: int) -> str:
     label = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     if len(label) > width and label.endswith(")"):
         label = label[: _opening(label)] or label
+    functor = _FUNCTOR.search(label)
+    head = label[: label.find("<")]
+    if len(label) > width and functor and "elementwise" in head:
+        # Launchers of element-wise work have one name; what they launch tells them apart.
+        label = f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"
     return shorten_middle(label, width)
 
 

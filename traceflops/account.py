@@ -10,6 +10,7 @@ from traceflops.builder import ABSENT
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, numbers
 from traceflops.components import WORK, Timeline, timeline
+from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
 from traceflops.links import Links
@@ -27,6 +28,7 @@ class LinkedTrace:
     trace: Trace
     links: Links
     categorised: Categorised
+    whole: Whole
 
 
 class DeviceAccount:
@@ -39,9 +41,11 @@ class DeviceAccount:
         row, start = rows[order], start[order]
         end = start + numbers(trace.activities["dur_ns"])[row]
         self._linked = linked
-        self.rows = DeviceRows(row, start, end)
+        self.rows = DeviceRows(row, start, end, linked.whole.first[row])
         self.timeline: Timeline = timeline(start, end, self._parts())
         self._call = linked.links.call_of_activity[row]
+        self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
+        self.has_calls = bool(trace.calls.num_rows) and not self._is_cpu(row)
         self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
 
     def _parts(self) -> dict[str, BoolArray]:
@@ -83,8 +87,13 @@ class DeviceAccount:
         """Return activities, activities with a launch, and launches of a run of activities."""
         calls = self._call[first:last]
         linked = calls[calls >= 0]
-        has_calls = self._linked.trace.calls.num_rows > 0
-        return int(last - first), len(linked), len(np.unique(linked)) if has_calls else None
+        begun = int(self._begun[last] - self._begun[first])
+        return begun, len(linked), len(np.unique(linked)) if self.has_calls else None
+
+    def _is_cpu(self, row: IntArray) -> bool:
+        trace = self._linked.trace
+        device = int(numbers(trace.activities["device"])[row[0]])
+        return str(trace.devices["type"][device].as_py()) == "cpu"
 
     def gaps(self, device: int, chosen: Intervals, windows: tuple[Window, ...]) -> tuple[Gap, ...]:
         """Return the longest gaps that touch the chosen windows, the longest first."""

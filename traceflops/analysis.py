@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from traceflops.categories.activities import categorise
 from traceflops.choice import plan_steps
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
-from traceflops.hostwork import with_host_activities
+from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.intervals import Intervals
 from traceflops.kernels import (
     InWindows,
@@ -48,7 +50,9 @@ def analyze(
     shown = trace if include_environment else redacted(trace)
     working = with_host_activities(shown)
     links = link(working)
-    linked = LinkedTrace(working, links, categorise(working, links, load(rules)))
+    linked = LinkedTrace(
+        working, links, categorise(working, links, load(rules)), whole_work(working.activities)
+    )
     accounts = _accounts(linked, selection)
     plan = plan_steps(linked, accounts, selection)
     parts: list[InWindows] = []
@@ -65,7 +69,11 @@ def analyze(
         else (EMPTY_ACCOUNT)
     )
     kernels = kernel_table(
-        working, linked.categorised, join_windows(parts), total.components.window_ns
+        working,
+        linked.categorised,
+        linked.whole,
+        join_windows(parts),
+        total.components.window_ns,
     )
     return Analysis(
         source=shown.source,
@@ -135,6 +143,7 @@ def _device_report(
         account.rows,
         account.timeline,
         account.account(*span),
+        account.has_calls,
     )
     return DeviceReport(
         device=device,
@@ -153,6 +162,15 @@ def _device_report(
     )
 
 
+def _told_apart(devices: list[DeviceReport]) -> list[DeviceReport]:
+    """Mark devices of which several files have one of the same rank and number."""
+    counts = Counter((device.rank, device.type, device.local_id) for device in devices)
+    return [
+        replace(device, twin=counts[device.rank, device.type, device.local_id] > 1)
+        for device in devices
+    ]
+
+
 def _chosen_time(windows: tuple[Window, ...]) -> Intervals:
     used = [window for window in windows if window.used]
     return Intervals.of(
@@ -169,6 +187,7 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
     """Say how many activities have no launch record; sums over the devices shown."""
     known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
     unlinked = sum(sum(counts.values()) for counts in known)
+    devices = _told_apart(devices)
     total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
     if not unlinked:
         return ()

@@ -16,13 +16,16 @@ from traceflops.results import Account, StepChoice, Window
 from traceflops.selection import Selection
 from traceflops.steps import FoundSteps, Steps, find_marked_steps, step_of_activity
 from traceflops.trace import Note
-from traceflops.windows import Stretch, steady, tile
+from traceflops.windows import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
 
 _SPAN_NOTE = Note(
     "assumed",
     "no-steps",
     "No steps were found: the whole span is one window. Call prof.step() once per iteration when "
     "recording, or name the marks that begin a step with --step-mark.",
+)
+_CLIPPED_NOTE = Note(
+    "assumed", "range-clipped", "--to lies beyond the last activity: the window ends there."
 )
 _ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
 
@@ -61,6 +64,7 @@ class StepPlan:
     used: frozenset[int]
     reasons: Mapping[int, str]
     time_range: tuple[int, int] | None
+    chosen_by_user: bool
     notes: tuple[Note, ...]
 
     def windows(self, device: int, account: DeviceAccount) -> tuple[Window, ...]:
@@ -74,14 +78,25 @@ class StepPlan:
         )
         launched = [s.launched for s in stretches if s.launched is not None]
         usual = float(np.median(launched)) if len(launched) > 2 else 0.0
+        unbounded = self._unbounded(device, stretches)
         return tuple(
-            self._window(device, stretch, one, usual)
+            self._window(device, stretch, one, usual, stretch is unbounded)
             for stretch, one in zip(stretches, accounts, strict=True)
         )
 
-    def _window(self, device: int, stretch: Stretch, account: Account, usual: float) -> Window:
+    def _unbounded(self, device: int, stretches: list[Stretch]) -> Stretch | None:
+        """Return the last step of a device if it is to be left out though other ranks go on."""
+        steps = [s for s in stretches if self.layout.step_number(device, s) in self.used]
+        ends_here = steps and steps[-1] is [s for s in stretches if s.role == "step"][-1]
+        if self.chosen_by_user or not ends_here or len(steps) <= KEEP_LAST_UP_TO:
+            return None
+        return steps[-1]
+
+    def _window(
+        self, device: int, stretch: Stretch, account: Account, usual: float, unbounded: bool
+    ) -> Window:
         number = self.layout.step_number(device, stretch)
-        used, reason = self._use(stretch, number)
+        used, reason = (False, LAST_STEP) if unbounded else self._use(stretch, number)
         return Window(
             role=stretch.role,
             step=number,
@@ -121,14 +136,20 @@ def plan_steps(
         used=used,
         typical_ns=int(np.median(times)) if times else None,
     )
-    lone = len(used) == 1 and selection.steps is None and len(durations) == 1
+    notes = list(layout.notes)
+    if len(used) == 1 and selection.steps is None and len(durations) == 1:
+        notes.append(_ONE_STEP_NOTE)
+    if time_range is not None and selection.to_ns is not None:
+        first = time_range[0] - (selection.from_ns or 0)
+        notes += [_CLIPPED_NOTE] if time_range[1] < first + selection.to_ns else []
     return StepPlan(
         layout,
         choice,
         frozenset(used),
         reasons,
         time_range,
-        (*layout.notes, _ONE_STEP_NOTE) if lone else layout.notes,
+        selection.steps is not None,
+        tuple(notes),
     )
 
 
@@ -260,7 +281,7 @@ def _time_range(
     first = min(account.rows.span[0] for account in accounts.values())
     last = max(account.rows.span[1] for account in accounts.values())
     start = first + (selection.from_ns or 0)
-    end = last if selection.to_ns is None else first + selection.to_ns
+    end = last if selection.to_ns is None else min(last, first + selection.to_ns)
     if start >= last or end <= start:
         raise UsageError(
             "--from/--to lie outside the trace", f"its device work lasts {last - first:,} ns"

@@ -17,6 +17,40 @@ from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.nesting import innermost
 from traceflops.trace import Trace
 
+_KIND = "op"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What the parts of one piece of work are together, per activity.
+
+    `first` is 1 for the first part of an operator and 0 for its later parts, `whole_ns` the time
+    of all its parts. Anything else is one part: 1 and its duration.
+    """
+
+    first: IntArray
+    whole_ns: IntArray
+
+
+def whole_work(activities: pa.Table) -> Whole:
+    """Return which activities begin a piece of work and how long that is as a whole."""
+    duration = numbers(activities["dur_ns"])
+    first = np.ones(activities.num_rows, dtype=np.int64)
+    kinds = names(activities["kind"])
+    if _KIND not in kinds:
+        return Whole(first, duration)
+    rows = np.flatnonzero(codes(activities["kind"]) == kinds.index(_KIND))
+    _, begins, op = np.unique(
+        numbers(activities["correlation"], ABSENT)[rows], return_index=True, return_inverse=True
+    )
+    sums = np.zeros(len(begins), dtype=np.int64)
+    np.add.at(sums, op, duration[rows])
+    first[rows] = 0
+    first[rows[begins]] = 1
+    whole = duration.copy()
+    whole[rows] = sums[op]
+    return Whole(first, whole)
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -87,10 +121,12 @@ def _activities(trace: Trace, pieces: Pieces, device: IntArray) -> pa.Table:
         process=numbers(ops["process"])[pieces.op],
         device=device,
         stream=numbers(ops["thread"], ABSENT)[pieces.op],
-        kind=np.full(count, table.names["kind"]["op"]),
+        kind=np.full(count, table.names["kind"][_KIND]),
         name=recode[codes(ops["name"])[pieces.op]],
         start_ns=pieces.start_ns,
         dur_ns=pieces.end_ns - pieces.start_ns,
+        # No call has a negative correlation, so the parts link to each other and to nothing else.
+        correlation=-1 - pieces.op,
         external_id=numbers(ops["external_id"], ABSENT)[pieces.op],
     )
     return table.finish(np.argsort(pieces.start_ns, kind="stable"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from traceflops.columns import codes, names, numbers
+from traceflops.errors import UsageError
 from traceflops.schema import TABLES
 from traceflops.steps import find_marked_steps
 from traceflops.trace import Note, Source, Trace
@@ -52,6 +53,11 @@ class Inventory:
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
     """Return what is in the trace."""
     found = find_marked_steps(trace, step_mark)
+    if found is None and step_mark is not None:
+        raise UsageError(
+            f"no mark matches --step-mark {step_mark!r}",
+            "traceflops export --table marks lists them",
+        )
     steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []
     sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
     return Inventory(

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.categories.activities import Categorised
-from traceflops.columns import IntArray, codes, names, number_column, numbers, string_column
+from traceflops.columns import IntArray, codes, names, number_column, string_column
+from traceflops.hostwork import Whole
 from traceflops.intervals import Intervals
 from traceflops.trace import Trace
 
@@ -48,16 +49,22 @@ def join_windows(parts: list[InWindows]) -> InWindows:
 
 
 def kernel_table(
-    trace: Trace, categorised: Categorised, chosen: InWindows, device_time_ns: int
+    trace: Trace,
+    categorised: Categorised,
+    whole: Whole,
+    chosen: InWindows,
+    device_time_ns: int,
 ) -> pa.Table:
     """Return a row per distinct activity of the windows, the longest first.
 
     Columns: name, kind, top, sub, rule (texts); count (activities that start in the windows);
-    sum_ns (time inside the windows, overlaps counted twice); min_ns and max_ns (of whole
-    activities); share (sum_ns of all device time in the windows, null without any).
+    sum_ns (time inside the windows, overlaps counted twice); mean_ns, min_ns and max_ns (of whole
+    activities that touch the windows); share (sum_ns of all device time in the windows, null
+    without any).
     """
     activities = trace.activities
-    duration = numbers(activities["dur_ns"])[chosen.row]
+    duration = whole.whole_ns[chosen.row]
+    begins = whole.first[chosen.row]
     columns = (
         codes(activities["name"])[chosen.row],
         codes(activities["kind"])[chosen.row],
@@ -78,8 +85,9 @@ def kernel_table(
         "rule": [categorised.rules[c] for c in rule.tolist()],
     }
     figures = {
-        "count": _sums(group, chosen.starts_inside, len(first))[order],
+        "count": _sums(group, chosen.starts_inside * begins, len(first))[order],
         "sum_ns": sums[order],
+        "mean_ns": _means(group, duration * begins, begins, len(first))[order],
         "min_ns": _extreme(np.minimum, group, duration, len(first))[order],
         "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
     }
@@ -136,6 +144,12 @@ def _sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
     out = np.zeros(groups, dtype=np.int64)
     np.add.at(out, group, values)
     return out
+
+
+def _means(group: IntArray, values: IntArray, weights: IntArray, groups: int) -> IntArray:
+    total, count = _sums(group, values, groups), np.maximum(_sums(group, weights, groups), 1)
+    means: IntArray = (total + count // 2) // count
+    return means
 
 
 def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:

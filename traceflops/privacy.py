@@ -17,10 +17,16 @@ from traceflops.builder import Names
 from traceflops.columns import IntArray, codes, dictionary_column, names
 from traceflops.trace import Note, Source, SourceFile, Trace
 
+_PART = r"[^/\\\s\"'<>:|]+"
 _HOME = re.compile(
-    r"(?:/(?:home|Users|data/home|mnt/home|scratch|export/home)/[^/\s\"'<>:|]+|/root|"
-    r"[A-Za-z]:\\+(?:Users|Documents and Settings)\\+[^\\\s\"'<>:|]+)(?=[/\\]|$|[\s\"':,;)\]])"
+    r"(?<![^\s\"'<>:|=(,;])(?:"
+    rf"(?:/{_PART}){{0,2}}/(?:home[0-9]*|users?|people|homes)/{_PART}|"
+    rf"/(?:u|scratch)/{_PART}|/root|"
+    r"[a-z]:\\+(?:users|documents and settings)\\+[^\\\"'<>:|]+"
+    r")(?=[/\\]|$|[\s\"':,;)\]])",
+    re.IGNORECASE,
 )
+"""Home directories: /home/N, /Users/N, /data/users/N, /fsx/home2/N, /u/N, /root, C:\\Users\\N."""
 _SHORTEST_NAME = 3
 """Host and user names shorter than this would hit ordinary words; they are left alone."""
 

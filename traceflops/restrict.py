@@ -95,7 +95,10 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
         return
     found = find_marked_steps(trace, selection.step_mark)
     if found is None:
-        raise UsageError("the trace has no step markers", "choose time with --from and --to")
+        raise UsageError(
+            "the steps of this trace are not marked, so its tables cannot be cut by them",
+            "choose a stretch of time with --from and --to",
+        )
     place = step_of_activity(trace, link(trace), found)
     for name in ("activities", *_HOST_TABLES):
         process = numbers(trace.table(name)["process"])

@@ -13,6 +13,8 @@ from traceflops.trace import Note, Source
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pandas as pd
+
 COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
 """Where a nanosecond of a window goes, first match first; communication here is exposed."""
 
@@ -232,7 +234,8 @@ class Gap:
 class DeviceReport:
     """One device: what it is, its whole span, its windows and the chosen ones added up.
 
-    Unknown properties are None. `chosen` is the account of the windows with `used` set.
+    Unknown properties are None. `chosen` is the account of the windows with `used` set. `twin`
+    says that another file has a device of the same rank and number.
     """
 
     device: int
@@ -248,12 +251,15 @@ class DeviceReport:
     windows: tuple[Window, ...]
     chosen: Account
     gaps: tuple[Gap, ...]
+    twin: bool = False
 
     @property
     def label(self) -> str:
         """Return what to call the device in a table."""
         rank = f"rank {self.rank}" if self.rank is not None else self.file
-        return f"{rank} · {self.type} {self.local_id}" if self.type != "cpu" else f"{rank} · cpu"
+        device = self.type if self.type == "cpu" else f"{self.type} {self.local_id}"
+        apart = f" · {self.file}" if self.twin and self.rank is not None else ""
+        return f"{rank} · {device}{apart}"
 
     @property
     def steps(self) -> tuple[Window, ...]:
@@ -308,6 +314,15 @@ class Analysis:
         """Return the components of the chosen windows of all devices, added up."""
         return self.total.components
 
+    @property
+    def windows_used(self) -> int:
+        """Return how many windows the figures are added up over: steps times devices, as a rule."""
+        return sum(window.used for device in self.devices for window in device.windows)
+
+    def mean_ns(self, total_ns: int) -> float:
+        """Return a time of all chosen windows as the mean per window."""
+        return total_ns / max(self.windows_used, 1)
+
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:
         """Return the longest gaps of all devices."""
         all_gaps = [gap for device in self.devices for gap in device.gaps]
@@ -316,6 +331,11 @@ class Analysis:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""
         return self.kernels.__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the kernel table as a DataFrame."""
+        frame: pd.DataFrame = self.kernels.to_pandas()
+        return frame
 
     def to_json(self) -> str:
         """Return the report as JSON (schema traceflops.report/1)."""

@@ -46,7 +46,7 @@ _CORRELATION = Column(
     "correlation",
     pa.int64(),
     "id shared by a call and the activities it launched, unique within a process; "
-    "ids of 2^63 and above are stored modulo 2^64",
+    "ids of 2^63 and above are stored modulo 2^64; on a CPU device, shared by the parts of an op",
 )
 _EXTERNAL = Column("external_id", pa.int64(), "the profiler's id of the op this belongs to")
 

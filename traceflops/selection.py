@@ -33,7 +33,11 @@ class Selection:
             raise UsageError(
                 "--steps and --from/--to choose the window in two ways", "give one of them"
             )
-        if self.from_ns is not None and self.to_ns is not None and self.to_ns <= self.from_ns:
+        if min(self.from_ns or 0, self.to_ns or 0) < 0:
+            raise UsageError(
+                "--from and --to count from the first activity", "give no negative time"
+            )
+        if self.to_ns is not None and self.to_ns <= (self.from_ns or 0):
             raise UsageError("--to is not after --from", "give a later end")
         if self.step_mark is not None:
             step_pattern(self.step_mark)

@@ -18,11 +18,15 @@ from traceflops.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """The activities of one device, sorted by start: their rows and times."""
+    """The activities of one device, sorted by start: their rows and times.
+
+    `begins` is 0 for the later parts of an operator and 1 for everything else.
+    """
 
     row: IntArray
     start_ns: IntArray
     end_ns: IntArray
+    begins: IntArray
 
     @property
     def span(self) -> tuple[int, int]:
@@ -32,7 +36,8 @@ class DeviceRows:
     def sums(self, which: BoolArray) -> Sums:
         """Return count, sum and union of some of the activities."""
         start, end = self.start_ns[which], self.end_ns[which]
-        return Sums(len(start), int((end - start).sum()), Intervals.of(start, end).length_ns)
+        count = int(self.begins[which].sum())
+        return Sums(count, int((end - start).sum()), Intervals.of(start, end).length_ns)
 
 
 def whole_span(
@@ -42,6 +47,7 @@ def whole_span(
     mine: DeviceRows,
     parts: Timeline,
     account: Account,
+    has_calls: bool,
 ) -> WholeSpan:
     """Return the whole-span figures of the device whose activities are `mine`."""
     activities = trace.activities
@@ -64,7 +70,7 @@ def whole_span(
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
         copies=_copies(trace, mine),
-        unlinked=_unlinked(trace, links, mine, kind, kinds),
+        unlinked=_unlinked(links, mine, kind, kinds) if has_calls else None,
         account=account,
     )
 
@@ -105,11 +111,7 @@ def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
     return found
 
 
-def _unlinked(
-    trace: Trace, links: Links, mine: DeviceRows, kind: IntArray, kinds: list[str]
-) -> dict[str, int] | None:
-    if not trace.calls.num_rows:
-        return None
+def _unlinked(links: Links, mine: DeviceRows, kind: IntArray, kinds: list[str]) -> dict[str, int]:
     alone = links.call_of_activity[mine.row] < 0
     return {
         label: int((alone & (kind == code)).sum())

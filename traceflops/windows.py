@@ -17,8 +17,10 @@ from traceflops.results import WindowRole
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
 
-_KEEP_LAST_UP_TO = 2
+KEEP_LAST_UP_TO = 2
 """With at least three steady steps the last is left out: no successor bounds it."""
+
+LAST_STEP = "the last step: no successor bounds it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,6 @@ def steady(durations_ns: IntArray) -> tuple[BoolArray, list[str | None]]:
     slow = durations_ns > limit
     leading = int(np.argmin(slow)) if not slow.all() else 0
     reasons[:leading] = [f"warm-up: longer than {times / over:g} times the median"] * leading
-    if count - leading > _KEEP_LAST_UP_TO:
-        reasons[-1] = "the last step: no successor bounds it"
+    if count - leading > KEEP_LAST_UP_TO:
+        reasons[-1] = LAST_STEP
     return np.array([reason is None for reason in reasons], dtype=np.bool_), reasons

@@ -156,6 +156,7 @@ def test_choosing_what_to_analyse() -> None:
     assert_refused(run("summary", SAMPLE, "--steps", "99:"), 2, "10 to 15")
     assert_refused(run("summary", SAMPLE, "--from", "1"), 2, "1.5s")
     assert_refused(run("info", SAMPLE, "--step-mark", "("), 2, "regular expression")
+    assert_refused(run("info", SAMPLE, "--step-mark", "nothing"), 2, "no mark matches")
 
 
 def test_rules_change_a_category(tmp_path: Path) -> None:
@@ -247,8 +248,16 @@ def test_pipes() -> None:
     assert json.loads(from_pipe.stdout)["source"]["files"][0]["name"] == "stdin"
     substituted = shell("$TF summary <(cat $SAMPLE)")
     assert substituted.returncode == 0, substituted.stderr
-    closed = shell("set -o pipefail; $TF summary $SAMPLE --json | head -c 10")
-    assert (closed.returncode, closed.stderr) == (0, "")
+    for options in ("--json", ""):
+        closed = shell(f"set -o pipefail; $TF summary $SAMPLE {options} | head -c 10")
+        assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_output_that_cannot_be_written() -> None:
+    full = shell("$TF summary $SAMPLE > /dev/full")
+    assert full.returncode == 2
+    assert [line.split(":")[0] for line in full.stderr.splitlines()] == ["error", "hint"]
+    assert shell("$TF summary $SAMPLE >&-").returncode == 0
 
 
 def test_plain_terminals() -> None:

@@ -30,6 +30,11 @@ def test_each_instant_of_a_thread_belongs_to_its_innermost_operator() -> None:
         "aten::copy_": 15,
         "aten::view": 0,
     }
+    counts = dict(zip(*(analysis.kernels[c].to_pylist() for c in ("name", "count")), strict=True))
+    assert set(counts.values()) == {1}
+    linear = analysis.kernels.to_pylist()[[*times].index("aten::linear")]
+    assert (linear["min_ns"], linear["mean_ns"], linear["max_ns"]) == (25, 25, 25)
+    assert cpu.whole.kinds["op"].count == analysis.total.activities == 5
     parts = analysis.components
     assert (parts.compute_ns, parts.memory_ns, parts.idle_ns) == (95, 5, 0)
     assert cpu.whole.unlinked is None

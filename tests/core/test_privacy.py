@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.conftest import shared_file
+from tests.core.build import step_marks, trace_of
 from traceflops.cli import app
 from traceflops.privacy import redacted
 
@@ -93,6 +94,28 @@ def test_what_replaces_it_still_tells_what_it_was(tmp_path: Path) -> None:
     assert names[4] == "worker on [name] by [name]"
     assert trace.processes["host"].to_pylist() == [None]
     assert trace.source.identities == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/home/N/x.py", "~/x.py"),
+        ("/data/users/N/x.py", "~/x.py"),
+        ("/mnt/data/users/N", "~"),
+        ("/fsx/home2/N/a b", "~/a b"),
+        ("/u/N/x", "~/x"),
+        ("/scratch/users/N/x", "~/x"),
+        ("(/HOME/N/x)", "(~/x)"),
+        ("file:/Users/N/x", "file:~/x"),
+        ("/opt/u/lib/x", "/opt/u/lib/x"),
+        ("/rooted/x", "/rooted/x"),
+        ("/usr/lib/home.py", "/usr/lib/home.py"),
+        ("void f(int*)/home", "void f(int*)/home"),
+    ],
+)
+def test_homes_of_all_kinds(path: str, shown: str) -> None:
+    trace = trace_of(marks=step_marks((path, 1, 1)))
+    assert redacted(trace).marks["name"].to_pylist() == [shown]
 
 
 def test_asked_for_it_is_kept_but_never_the_environment(tmp_path: Path) -> None:

@@ -133,11 +133,34 @@ def test_a_stretch_of_time_is_counted_from_the_first_activity() -> None:
         analyze(trace, Selection(from_ns=10_000))
 
 
-def test_time_before_and_after_all_work_is_idle_for_unknown_reasons() -> None:
-    trace = trace_of(**run_of([100]))
-    analysis = analyze(trace, Selection(to_ns=250))
-    assert analysis.components.idle_ns == 150
-    assert analysis.total.idle_causes.unknown_ns == 150
+def test_time_in_which_only_another_device_worked_is_idle_for_unknown_reasons() -> None:
+    run = run_of([100])
+    run["activities"].append({"name": "other", "start_ns": 1150, "dur_ns": 100, "device": 1})
+    trace = trace_of(**run, devices=[{}, {"device": 1, "local_id": 1}])
+    first, second = analyze(trace, Selection(from_ns=0, to_ns=250)).devices
+    assert first.chosen.components.idle_ns == 150
+    assert first.chosen.idle_causes.unknown_ns == 150
+    assert second.chosen.idle_causes.unknown_ns == 150
+
+
+def test_a_window_does_not_reach_beyond_the_recording() -> None:
+    analysis = analyze(trace_of(**run_of([100])), Selection(to_ns=10**9))
+    assert analysis.components.window_ns == 100
+    assert "range-clipped" in [note.code for note in analysis.notes]
+
+
+def test_each_rank_leaves_out_its_own_last_step() -> None:
+    short, long = run_of([100] * 4), run_of([100] * 6)
+    rows: dict[str, Any] = {"processes": [{}, {"process": 1}]}
+    rows["devices"] = [{}, {"device": 1, "process": 1}]
+    for table in ("activities", "calls", "marks"):
+        others = [row | {"process": 1} for row in long[table]]
+        rows[table] = short[table] + others
+    for row in rows["activities"][4:]:
+        row["device"] = 1
+    first, second = analyze(trace_of(**rows)).devices
+    assert [w.step for w in first.windows if w.used] == [0, 1, 2]
+    assert [w.step for w in second.windows if w.used] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["step {}", "Iteration#{}", "train_step_{}", "training iter: {}"])

@@ -149,6 +149,7 @@ def kernel_table(names: Sequence[tuple[str, str, str]], window_ns: int) -> pa.Ta
             "rule": ["by-name"] * len(names),
             "count": pa.array([120 + i for i in range(len(names))], pa.int64()),
             "sum_ns": pa.array(sums, pa.int64()),
+            "mean_ns": pa.array([n // 100 for n in sums], pa.int64()),
             "min_ns": pa.array([n // 300 for n in sums], pa.int64()),
             "max_ns": pa.array([n // 50 for n in sums], pa.int64()),
             "share": pa.array([n / max(window_ns, 1) for n in sums], pa.float64()),

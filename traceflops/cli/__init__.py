@@ -6,6 +6,7 @@ not recognised.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -65,6 +66,9 @@ def _traceflops(
 
 def main() -> None:
     """Run the command line."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (>&-)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # a character the terminal cannot show must not end the run

@@ -127,6 +127,11 @@ def failures() -> Iterator[None]:
         # The reader of a pipe (head) has seen enough; a second failure at exit must not show.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
+    except OSError as error:
+        _debug()
+        reason = error.strerror or str(error)
+        _complain(f"cannot write the output ({reason})", "make room, or write to another place")
+        raise typer.Exit(EXIT_USAGE) from None
     except MemoryError:
         _complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
         raise typer.Exit(EXIT_INTERNAL) from None
@@ -164,8 +169,11 @@ def print_lines(lines: list[Text]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    # Captured and written by us, because rich answers a closed pipe with exit code 1.
+    with console.capture() as captured:
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    sys.stdout.write(captured.get())
 
 
 def terminal_lines(analysis: Analysis) -> list[Text]:

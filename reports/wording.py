@@ -1,0 +1,95 @@
+"""What the terminal and the page say in the same words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from traceflops.reports.units import UNKNOWN, count, duration, shorten_middle
+from traceflops.results import DeviceReport
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis
+
+_MOST = 8
+
+
+def some_files(names: Sequence[str], most: int) -> str:
+    """Return the names of files, at most so many of them."""
+    if not names:
+        return "no file"
+    shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
+    more = len(names) - most
+    return f"{shown} and {count(more)} more" if more > 0 else shown
+
+
+def products(devices: Sequence[DeviceReport]) -> str:
+    """Return how many devices of which products there are."""
+    if not devices:
+        return "no device activity"
+    products = Counter(device.product or f"{device.type} of unknown product" for device in devices)
+    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
+    more = f" and {len(products) - 4} other products" if len(products) > 4 else ""
+    return ", ".join(named) + more
+
+
+def ranks(devices: Sequence[DeviceReport]) -> str:
+    """Return which ranks are shown, "" where none is known."""
+    known = sorted({device.rank for device in devices if device.rank is not None})
+    if not known:
+        return ""
+    return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
+
+
+def steps_used(analysis: Analysis) -> str:
+    """Return how many of the steps seen are used, and which."""
+    steps = analysis.steps
+    if not steps.seen:
+        return "no steps found" if analysis.devices else ""
+    used = f"{count(len(steps.used))} of {count(len(steps.seen))} steps used"
+    return f"{used} ({number_ranges(steps.used)})" if steps.used else used
+
+
+def selected(analysis: Analysis) -> str:
+    """Return what the user chose to look at, "" for everything."""
+    chosen = analysis.selection
+    if chosen.is_time_range:
+        start = duration(chosen.from_ns or 0)
+        end = duration(chosen.to_ns) if chosen.to_ns is not None else "the end"
+        return f"chosen: from {start} to {end}"
+    names = {"steps": chosen.steps, "ranks": chosen.ranks, "devices": chosen.gpus}
+    given = [name for name, value in names.items() if value is not None]
+    return f"chosen: only some {' and '.join(given)}" if given else ""
+
+
+def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
+    """Return numbers as ranges, "0-3, 7" (with en dashes), at most so many of them."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [str(a) if a == b else f"{a}{UNKNOWN}{b}" for a, b in ranges[:most]]
+    return ", ".join(texts) + (", …" if len(ranges) > most else "")
+
+
+def basis(analysis: Analysis) -> str:
+    """Return of what the times of components are means, in words."""
+    devices = numbered(len(analysis.devices), "device")
+    total = duration(analysis.components.window_ns)
+    used = analysis.windows_used
+    if not analysis.steps.used:
+        if used > 1:
+            return f"Times are means per device, over {numbered(used, 'device')} ({total} in all)"
+        return f"Times are of one window on {devices}"
+    steps = numbered(len(analysis.steps.used), "step")
+    whole = used == len(analysis.steps.used) * len(analysis.devices)
+    over = f"{steps} on {devices}" if whole else f"{count(used)} steps of {devices}"
+    return f"Times are means per step and device, over {over} ({total} in all)"
+
+
+def numbered(number: int, what: str) -> str:
+    """Return "one step" or "5 steps"."""
+    return f"one {what}" if number == 1 else f"{count(number)} {what}s"
