@@ -139,6 +139,9 @@ def plan_steps(
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(_ONE_STEP_NOTE)
+    collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
+    if collapsed:
+        notes.append(_collapsed_note(collapsed))
     if time_range is not None and selection.to_ns is not None:
         first = time_range[0] - (selection.from_ns or 0)
         notes += [_CLIPPED_NOTE] if time_range[1] < first + selection.to_ns else []
@@ -150,6 +153,16 @@ def plan_steps(
         time_range,
         selection.steps is not None,
         tuple(notes),
+    )
+
+
+def _collapsed_note(count: int) -> Note:
+    return Note(
+        "assumed",
+        "steps-overlap",
+        f"{count:,} steps have no time of their own: work launched in a later step began before "
+        "theirs, so their windows have length 0.",
+        count,
     )
 
 

@@ -150,6 +150,7 @@ def _no_activities(tables: KinetoTables) -> Note:
     return Note(
         "missing",
         "no-device-work",
-        "The run was recorded without device work; its CPU part is shown. To see the GPU record "
-        "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        "The run was recorded without device work; where no file has any, the operators of the CPU "
+        "are shown. To see the GPU record with activities=[ProfilerActivity.CPU, "
+        "ProfilerActivity.CUDA].",
     )

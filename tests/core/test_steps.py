@@ -75,6 +75,8 @@ def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_b
         ("step 1", 500, 500),
         ("after", 500, 600),
     ]
+    (note,) = [note for note in analysis.notes if note.code == "steps-overlap"]
+    assert note.count == 2
 
 
 def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
