@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories import load
@@ -18,7 +19,6 @@ from traceflops.errors import UsageError
 from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.intervals import Intervals
 from traceflops.kernels import (
-    InWindows,
     category_table,
     clip_to_windows,
     join_windows,
@@ -48,33 +48,16 @@ def analyze(
     """
     selection = selection or Selection()
     shown = trace if include_environment else redacted(trace)
-    working = with_host_activities(shown)
-    links = link(working)
-    linked = LinkedTrace(
-        working, links, categorise(working, links, load(rules)), whole_work(working.activities)
-    )
+    linked = _linked(with_host_activities(shown), rules)
     accounts = _accounts(linked, selection)
     plan = plan_steps(linked, accounts, selection)
-    parts: list[InWindows] = []
-    devices: list[DeviceReport] = []
-    for device, account in accounts.items():
-        windows = plan.windows(device, account)
-        chosen = _chosen_time(windows)
-        rows = account.rows
-        parts.append(clip_to_windows(rows.row, rows.start_ns, rows.end_ns, chosen))
-        devices.append(_device_report(linked, device, account, windows, chosen))
-    total = (
-        sum((device.chosen for device in devices[1:]), devices[0].chosen)
-        if devices
-        else (EMPTY_ACCOUNT)
+    windows = {device: plan.windows(device, account) for device, account in accounts.items()}
+    devices = _told_apart(
+        [_device_report(linked, d, account, windows[d]) for d, account in accounts.items()]
     )
-    kernels = kernel_table(
-        working,
-        linked.categorised,
-        linked.whole,
-        join_windows(parts),
-        total.components.window_ns,
-    )
+    total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
+    total = total or EMPTY_ACCOUNT
+    kernels = _kernels(linked, accounts, windows, total.components.window_ns)
     return Analysis(
         source=shown.source,
         selection=selection,
@@ -84,7 +67,33 @@ def analyze(
         total=total,
         kernels=kernels,
         categories=category_table(kernels, total.components.window_ns),
-        notes=(*working.notes, *plan.notes, *_link_notes(devices)),
+        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices)),
+    )
+
+
+def _linked(trace: Trace, rules: Path | None) -> LinkedTrace:
+    links = link(trace)
+    categorised = categorise(trace, links, load(rules))
+    return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
+
+
+def _kernels(
+    linked: LinkedTrace,
+    accounts: Mapping[int, DeviceAccount],
+    windows: Mapping[int, tuple[Window, ...]],
+    device_time_ns: int,
+) -> pa.Table:
+    parts = [
+        clip_to_windows(
+            account.rows.row,
+            account.rows.start_ns,
+            account.rows.end_ns,
+            _chosen_time(windows[device]),
+        )
+        for device, account in accounts.items()
+    ]
+    return kernel_table(
+        linked.trace, linked.categorised, linked.whole, join_windows(parts), device_time_ns
     )
 
 
@@ -130,7 +139,6 @@ def _device_report(
     device: int,
     account: DeviceAccount,
     windows: tuple[Window, ...],
-    chosen: Intervals,
 ) -> DeviceReport:
     trace = linked.trace
     about = trace.devices.slice(device, 1).to_pylist()[0]
@@ -158,7 +166,7 @@ def _device_report(
         whole=whole,
         windows=windows,
         chosen=_chosen_account(windows),
-        gaps=account.gaps(device, chosen, windows),
+        gaps=account.gaps(device, _chosen_time(windows), windows),
     )
 
 
@@ -187,7 +195,6 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
     """Say how many activities have no launch record; sums over the devices shown."""
     known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
     unlinked = sum(sum(counts.values()) for counts in known)
-    devices = _told_apart(devices)
     total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
     if not unlinked:
         return ()

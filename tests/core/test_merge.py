@@ -12,7 +12,7 @@ def rank(number: int | None, origin: int | None, start: int = 100, **process: An
     trace = trace_of(
         **launched(("k", start - 5, start, 10)),
         marks=step_marks(("ProfilerStep#0", start - 10, 9)),
-        processes=[{"rank": number, "file": f"file{number}.json", **process}],
+        processes=[{"rank": number, "file": f"file{number}.json"} | process],
     )
     return replace(trace, source=replace(trace.source, origin_unix_ns=origin))
 
@@ -61,3 +61,9 @@ def test_missing_and_unknown_ranks_are_said() -> None:
 def test_the_order_in_which_files_are_given_changes_nothing() -> None:
     traces = [rank(2, 0), rank(0, 5), rank(1, 9)]
     assert merge(traces).activities.equals(merge(traces[::-1]).activities)
+
+
+def test_devices_of_files_that_claim_one_rank_are_told_apart() -> None:
+    twins = analyze(merge([rank(0, 0), rank(0, 0, file="again.json")])).devices
+    assert [d.label for d in twins] == ["rank 0 · gpu 0 · file0.json", "rank 0 · gpu 0 · again.json"]
+    assert [d.label for d in analyze(rank(0, 0)).devices] == ["rank 0 · gpu 0"]
