@@ -125,8 +125,10 @@ def test_export(tmp_path: Path, format_: str) -> None:
     assert table.num_rows == sum(kind["count"] for kind in whole["kinds"].values())
     assert sum(table["dur_ns"].to_pylist()) == whole["sum_ns"]
     assert set(table["top"].to_pylist()) <= {"compute", "memory", "communication", "other"}
-    again = run("export", SAMPLE, "-o", tmp_path, "--format", format_, "--table", "activities")
-    assert_refused(again, 2, "already there")
+    words = ("export", SAMPLE, "-o", tmp_path, "--format", format_, "--table", "activities")
+    assert_refused(run(*words), 2, "already there")
+    listed = json.loads(run(*words, "--force", "--json").stdout)
+    assert listed["files"] == [{"table": "activities", "path": str(path), "rows": table.num_rows}]
 
 
 def test_export_refuses_what_there_is_not(tmp_path: Path) -> None:

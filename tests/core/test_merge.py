@@ -65,5 +65,8 @@ def test_the_order_in_which_files_are_given_changes_nothing() -> None:
 
 def test_devices_of_files_that_claim_one_rank_are_told_apart() -> None:
     twins = analyze(merge([rank(0, 0), rank(0, 0, file="again.json")])).devices
-    assert [d.label for d in twins] == ["rank 0 · gpu 0 · file0.json", "rank 0 · gpu 0 · again.json"]
+    assert [d.label for d in twins] == [
+        "rank 0 · gpu 0 · file0.json",
+        "rank 0 · gpu 0 · again.json",
+    ]
     assert [d.label for d in analyze(rank(0, 0)).devices] == ["rank 0 · gpu 0"]

@@ -12,6 +12,7 @@ from traceflops.cli.common import (
     Force,
     From,
     Gpus,
+    Json,
     Question,
     Ranks,
     Rules,
@@ -47,6 +48,7 @@ def export(
         str, typer.Option("--format", metavar="FORMAT", help="parquet, arrow or csv.")
     ] = "parquet",
     force: Force = False,
+    json: Json = False,
     steps: Steps = None,
     ranks: Ranks = None,
     gpu: Gpus = None,
@@ -60,11 +62,17 @@ def export(
     with failures():
         selection = Question(steps, ranks, gpu, start, end, step_mark).selection()
         from traceflops.privacy import redacted
+        from traceflops.reports.json import encode
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.restrict import restrict
 
         check_request(output, table, format_, force=force)
         trace = read_trace(traces)
         shown = restrict(trace if include_environment else redacted(trace), selection)
+        written = []
         for path, rows in export_tables(shown, output, table, format_, rules):
-            typer.echo(f"{path}  {rows:,} rows")
+            written.append({"table": path.stem, "path": str(path), "rows": rows})
+            if not json:
+                typer.echo(f"{path}  {rows:,} rows")
+        if json:
+            typer.echo(encode({"schema": "traceflops.export/1", "files": written}))
