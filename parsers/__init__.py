@@ -71,13 +71,16 @@ def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
 
 def read_one(source: ByteSource) -> Trace:
     """Return the trace in one input, recognised by its content. Raises InputError."""
-    head = source.head()
-    if not head.strip():
-        raise _empty(source)
-    what = foreign(head)
-    if what is not None:
-        raise InputError(f"{source.path or source.name} is {what.what}", what.hint)
-    return read_pytorch(source)
+    try:
+        head = source.head()
+        if not head.strip():
+            raise _empty(source)
+        what = foreign(head)
+        if what is not None:
+            raise InputError(f"{source.path or source.name} is {what.what}", what.hint)
+        return read_pytorch(source)
+    finally:
+        source.close()
 
 
 def _empty(source: ByteSource) -> InputError:

@@ -16,7 +16,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -54,14 +54,23 @@ class ByteSource:
     progress: Progress = _no_progress
     text_bytes: int = 0
     cut: str | None = None
+    _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks."""
+        self.close()
         self.text_bytes, self.cut = 0, None
-        with self.opener() as stream:
-            for block in self._plain(stream):
-                self.text_bytes += len(block)
-                yield block
+        self._stream = self.opener()
+        for block in self._plain(self._stream):
+            self.text_bytes += len(block)
+            yield block
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open, also where the blocks were not read to their end."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def head(self, size: int = 1 << 16) -> bytes:
         """Return the first `size` decompressed bytes (fewer if the input is shorter)."""
@@ -72,6 +81,7 @@ class ByteSource:
             length += len(block)
             if length >= size:
                 break
+        self.close()
         return b"".join(parts)[:size]
 
     def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
@@ -270,13 +280,14 @@ def _members(source: ByteSource) -> list[ByteSource]:
         return [source]
     data = source.path or io.BytesIO(b"".join(source.blocks()))
     try:
-        archive = zipfile.ZipFile(data)
+        with zipfile.ZipFile(data) as archive:
+            infos = archive.infolist()
     except (*_UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
         raise InputError(
             f"damaged zip archive: {source.name} ({error})",
             "unpack it by hand if possible (zip -FF) and give the trace itself",
         ) from None
-    return [_member(archive, info) for info in archive.infolist() if _may_be_trace(info)]
+    return [_member(data, info) for info in infos if _may_be_trace(info)]
 
 
 def _may_be_trace(info: zipfile.ZipInfo) -> bool:
@@ -285,12 +296,12 @@ def _may_be_trace(info: zipfile.ZipInfo) -> bool:
     return not is_folder and info.file_size > 0 and not hidden
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ByteSource:
+def _member(data: Path | io.BytesIO, info: zipfile.ZipInfo) -> ByteSource:
     name = Path(info.filename).name
 
-    def open_member() -> IO[bytes]:
+    def open_member() -> io.RawIOBase:
         try:
-            return archive.open(info)
+            return _Member(data, info)
         except (*_UNREADABLE, RuntimeError) as error:
             raise InputError(
                 f"cannot unpack: {name} ({error})",
@@ -298,3 +309,25 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ByteSource:
             ) from None
 
     return ByteSource(name, open_member, info.file_size)
+
+
+class _Member(io.RawIOBase):
+    """One member of an archive; closing it closes the archive, too."""
+
+    def __init__(self, data: Path | io.BytesIO, info: zipfile.ZipInfo) -> None:
+        self._archive = zipfile.ZipFile(data)
+        try:
+            self._content = self._archive.open(info)
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._content.read(size)
+
+    def close(self) -> None:
+        self._archive.close()
+        super().close()

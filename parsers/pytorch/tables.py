@@ -23,9 +23,9 @@ from traceflops.parsers.pytorch.events import (
     PythonArgs,
 )
 from traceflops.parsers.pytorch.values import (
+    JsonTexts,
     as_text,
     integers,
-    json_codes,
     name_codes,
     nanoseconds,
     optional_codes,
@@ -36,6 +36,7 @@ from traceflops.parsers.pytorch.values import (
 A = TypeVar("A", bound=msgspec.Struct)
 Events = Sequence[Event | ExactEvent]
 
+_JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
@@ -96,6 +97,7 @@ class KinetoTables:
         self.marks = TableBuilder("marks")
         self.counters = TableBuilder("counters")
         self.args = ArgsReader()
+        self._json = {name: JsonTexts(self.ops.names[name]) for name in _JSON_COLUMNS}
         self.timeless = 0
         self.unended = 0
         self.negative = 0
@@ -156,7 +158,7 @@ class KinetoTables:
         """Add framework operators with their shapes as recorded."""
         events, start, dur = self._timed(events)
         args = self.args.read(events, OpArgs)
-        table = self.ops
+        table, json = self.ops, self._json
         self._count_pids(events)
         table.add(
             len(events),
@@ -168,12 +170,10 @@ class KinetoTables:
             external_id=_ints(args, "external_id"),
             sequence=_ints(args, "sequence"),
             forward_thread=_ints(args, "forward_thread"),
-            input_dims=json_codes(table.names["input_dims"], [a.input_dims for a in args]),
-            input_types=json_codes(table.names["input_types"], [a.input_types for a in args]),
-            input_strides=json_codes(table.names["input_strides"], [a.input_strides for a in args]),
-            concrete_inputs=json_codes(
-                table.names["concrete_inputs"], [a.concrete_inputs for a in args]
-            ),
+            input_dims=json["input_dims"].codes([a.input_dims for a in args]),
+            input_types=json["input_types"].codes([a.input_types for a in args]),
+            input_strides=json["input_strides"].codes([a.input_strides for a in args]),
+            concrete_inputs=json["concrete_inputs"].codes([a.concrete_inputs for a in args]),
             finished=_flags([a.finished for a in args]),
             generated_kernel=optional_codes(
                 table.names["generated_kernel"], [_generated(a) for a in args]

@@ -6,7 +6,7 @@ unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -44,17 +44,24 @@ def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]
     return out
 
 
-def json_codes(names: Names, values: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
-    """Return the codes of JSON texts, written compactly; -1 where there is none."""
-    seen: dict[bytes, int] = {}
+class JsonTexts(dict[bytes, int]):
+    """Codes of JSON texts in a column's names: written compactly there, -1 for none.
 
-    def code(raw: msgspec.Raw) -> int:
-        text = bytes(raw)
-        if text not in seen:
-            seen[text] = names[_compact(text)] if text not in (b"", b"null") else -1
-        return seen[text]
+    The same text as a writer prints it is made compact once only, however often it occurs.
+    """
 
-    return np.fromiter(map(code, values), dtype=np.int32, count=len(values))
+    def __init__(self, names: Names) -> None:
+        super().__init__({b"": -1, b"null": -1})
+        self._names = names
+
+    def __missing__(self, text: bytes) -> int:
+        """Give a text that was not seen before its code."""
+        code = self[text] = self._names[_compact(text)]
+        return code
+
+    def codes(self, texts: Iterable[msgspec.Raw]) -> npt.NDArray[np.int32]:
+        """Return the code of each text."""
+        return np.fromiter(map(self.__getitem__, map(bytes, texts)), dtype=np.int32)
 
 
 def _compact(text: bytes) -> str:
