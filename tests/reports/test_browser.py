@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,17 @@ def browser() -> Iterator["Browser"]:
         browser.close()
 
 
+def until(page: "Page", expression: str) -> None:
+    """Wait until an expression is true in the page.
+
+    Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
+    """
+    end = time.monotonic() + 30
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"never true: {expression}"
+        page.wait_for_timeout(50)
+
+
 def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -> Opened:
     path.write_text(text, encoding="utf-8")
     context = browser.new_context(
@@ -81,7 +93,7 @@ def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -
     found.page.on("console", lambda each: _keep(found, each.type, each.text))
     found.page.goto(path.as_uri())
     if scripts and "bokeh-packed" in text:
-        found.page.wait_for_function("window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
+        until(found.page, "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
         found.page.wait_for_timeout(150)
     return found
 
@@ -157,7 +169,7 @@ def test_kernels_can_be_sorted_and_filtered(one: Opened) -> None:
 def test_it_fits_a_telephone(one: Opened) -> None:
     one.page.set_viewport_size({"width": 360, "height": 740})
     try:
-        one.page.wait_for_function("document.documentElement.scrollWidth === 360")
+        until(one.page, "document.documentElement.scrollWidth === 360")
     finally:
         one.page.set_viewport_size({"width": 1280, "height": 720})
 
