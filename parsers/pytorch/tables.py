@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -299,7 +300,7 @@ def _tids(events: Events) -> IntArray:
 
 
 def _ints(args: Sequence[msgspec.Struct], field: str) -> IntArray:
-    return integers([getattr(a, field) for a in args])
+    return integers(list(map(attrgetter(field), args)))
 
 
 def _first_known(first: IntArray, *others: IntArray) -> IntArray:

@@ -119,7 +119,10 @@ def trailing_integers(values: Sequence[Any]) -> IntArray:
 
 def needs_digits(values: Sequence[Any]) -> bool:
     """Return whether a double lost digits of a time: decimals beyond 2^43 microseconds."""
-    if float not in set(map(type, values)):
+    kinds = set(map(type, values))
+    if float not in kinds:
+        return False
+    if kinds <= {int, float} and max(max(values), -min(values)) < _EXACT_BELOW_US:
         return False
     return any(isinstance(v, float) and abs(v) >= _EXACT_BELOW_US for v in values)
 
@@ -136,6 +139,8 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
             return _numeric_nanoseconds(values, kinds)
         except (OverflowError, ValueError):
             pass
+    if kinds == {type(None)}:
+        return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
     times = [exact_nanoseconds(value) for value in values]
     known = np.fromiter((t is not None for t in times), dtype=np.bool_, count=len(times))
     return np.fromiter((t or 0 for t in times), dtype=np.int64, count=len(times)), known
