@@ -29,7 +29,7 @@ def read(
     """
     given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     traces: list[Trace] = []
-    passed_over: dict[str, InputError] = {}
+    passed_over: list[tuple[str, InputError]] = []
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]
@@ -41,18 +41,20 @@ def read(
         except InputError as error:
             if named:
                 raise
-            passed_over[source.name] = error
+            passed_over.append((source.name, error))
     if not traces:
         raise _nothing_in(given, passed_over)
     merged = merge(traces)
-    return replace(merged, notes=(*_passed_over_notes(list(passed_over)), *merged.notes))
+    return replace(
+        merged, notes=(*_passed_over_notes([name for name, _ in passed_over]), *merged.notes)
+    )
 
 
-def _nothing_in(given: list[str | Path], passed_over: dict[str, InputError]) -> InputError:
+def _nothing_in(given: list[str | Path], passed_over: list[tuple[str, InputError]]) -> InputError:
     """Return what to say of a folder without a trace: what its first file is, if it has any."""
     folder = ", ".join(str(path) for path in given)[:200] or "no file was given"
     if passed_over:
-        first = next(iter(passed_over.values()))
+        _, first = passed_over[0]
         found = first.message.replace(f"{folder}/", "")
         return InputError(f"no traces in the folder: {folder} ({found})", first.hint)
     return InputError(
@@ -100,7 +102,8 @@ def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
         Note(
             "dropped",
             "not-a-trace",
-            f"{len(names)} files of the folder are not traces and were passed over: {listed}.",
+            f"{len(names)} files of the folder could not be read as traces and were passed over: "
+            f"{listed}.",
             len(names),
         ),
     )

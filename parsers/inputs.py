@@ -6,7 +6,6 @@ stream that ends too early says so instead of raising: what came before the cut 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import lzma
 import os
@@ -263,10 +262,27 @@ def _folder(folder: Path) -> list[ByteSource]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(root) / name
-            if not name.startswith(".") and path.is_file() and os.access(path, os.R_OK):
-                with contextlib.suppress(InputError):  # a broken archive among good traces
-                    found.extend(_members(_file(path)))
+            if not name.startswith(".") and path.is_file():
+                found.extend(_members_or_failure(path))
     return found
+
+
+def _members_or_failure(path: Path) -> list[ByteSource]:
+    """Return the inputs in a file of a folder, or one that says why it has none when opened.
+
+    A broken archive or an unreadable file does not keep the good traces beside it from being read.
+    """
+    try:
+        return _members(_file(path))
+    except InputError as error:
+        return [_failing(path.name, error)]
+
+
+def _failing(name: str, error: InputError) -> ByteSource:
+    def opener() -> IO[bytes]:
+        raise error
+
+    return ByteSource(name, opener)
 
 
 def _members(source: ByteSource) -> list[ByteSource]:
