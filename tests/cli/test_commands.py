@@ -255,6 +255,33 @@ def test_pipes() -> None:
         assert (closed.returncode, closed.stderr) == (0, "")
 
 
+def test_the_file_is_written_though_nobody_reads_the_summary(tmp_path: Path) -> None:
+    for options in ("--json", ""):
+        target = tmp_path / f"o{options}.json"
+        done = shell(f"set -o pipefail; $TF report $SAMPLE {options} -o {target} | head -c 1")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(target.read_text())["schema"] == "traceflops.report/1"
+
+
+def test_what_a_folder_holds_beside_traces_is_said(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(SAMPLE.read_bytes())
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("hello")
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 not an archive")
+    report = json.loads(run("summary", tmp_path, "--json").stdout)
+    (note,) = [note for note in report["notes"] if note["code"] == "not-a-trace"]
+    assert note["count"] == 3
+    assert "broken.zip" in note["text"]
+
+
+def test_time_counts_from_the_first_activity_whichever_rank_is_chosen() -> None:
+    chosen = ("summary", JOB, "--json", "--from", "2ms", "--to", "5ms")
+    every = json.loads(run(*chosen).stdout)["devices"][3]["windows"][-1]
+    alone = json.loads(run(*chosen, "--ranks", "3").stdout)["devices"][0]["windows"][-1]
+    assert (alone["start_ns"], alone["end_ns"]) == (every["start_ns"], every["end_ns"])
+
+
 def test_output_that_cannot_be_written() -> None:
     full = shell("$TF summary $SAMPLE > /dev/full")
     assert full.returncode == 2

@@ -130,7 +130,7 @@ def failures() -> Iterator[None]:
     except OSError as error:
         _debug()
         reason = error.strerror or str(error)
-        _complain(f"cannot write the output ({reason})", "make room, or write to another place")
+        _complain(f"reading or writing failed ({reason})", "make room, or use another place")
         raise typer.Exit(EXIT_USAGE) from None
     except MemoryError:
         _complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
@@ -188,7 +188,7 @@ def terminal_lines(analysis: Analysis) -> list[Text]:
     return render_terminal(
         analysis,
         Style(
-            width=max(40, width),
+            width=width,
             unicode=encoding.startswith("utf"),
             colour=console.color_system is not None and not console.no_color,
         ),

@@ -68,11 +68,13 @@ def report(
         check_target(target, force=force)
         question = Question(steps, ranks, gpu, start, end, step_mark)
         analysis = read_and_analyze(traces, question, rules, include_environment)
-        if json:
-            typer.echo(analysis.to_json())
-        elif not quiet:
-            print_lines(terminal_lines(analysis))
-        save(analysis, target, force=force, command=_command(traces, analysis, question))
+        try:
+            if json:
+                typer.echo(analysis.to_json())
+            elif not quiet:
+                print_lines(terminal_lines(analysis))
+        finally:  # also where the reader of the pipe has gone
+            save(analysis, target, force=force, command=_command(traces, analysis, question))
         if quiet:
             typer.echo(str(target))
         elif not json:
