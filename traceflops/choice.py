@@ -125,7 +125,7 @@ def plan_steps(
 ) -> StepPlan:
     """Return the plan for all devices. Raises UsageError for steps that are not there."""
     layout = _layout(linked, accounts, selection)
-    time_range = _time_range(accounts, selection)
+    time_range = _time_range(linked, accounts, selection)
     durations = layout.durations()
     used, reasons = _used(durations, selection) if time_range is None else ((), {})
     times = [ns for number in used for ns in durations[number]]
@@ -287,11 +287,12 @@ def _used(
 
 
 def _time_range(
-    accounts: Mapping[int, DeviceAccount], selection: Selection
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[int, int] | None:
     if not selection.is_time_range or not accounts:
         return None
-    first = min(account.rows.span[0] for account in accounts.values())
+    # From the first activity of the trace, whichever devices are chosen.
+    first = int(numbers(linked.trace.activities["start_ns"]).min())
     last = max(account.rows.span[1] for account in accounts.values())
     start = first + (selection.from_ns or 0)
     end = last if selection.to_ns is None else min(last, first + selection.to_ns)

@@ -6,7 +6,7 @@ of a second at start-up. The builders here go through buffers and do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -121,8 +121,3 @@ def _data(array: pa.Array) -> IntArray:
         return np.empty(0, dtype=np.int64)
     raw = np.frombuffer(array.buffers()[1], dtype=dtype)
     return raw[array.offset : array.offset + len(array)].astype(np.int64, copy=False)
-
-
-def stack_names(groups: Iterable[Sequence[str]]) -> list[str]:
-    """Return the distinct names of all groups, first seen first."""
-    return list(dict.fromkeys(name for group in groups for name in group))

@@ -125,7 +125,7 @@ def _activities(trace: Trace, pieces: Pieces, device: IntArray) -> pa.Table:
         name=recode[codes(ops["name"])[pieces.op]],
         start_ns=pieces.start_ns,
         dur_ns=pieces.end_ns - pieces.start_ns,
-        # No call has a negative correlation, so the parts link to each other and to nothing else.
+        # Profilers count correlations up from 0, so the parts link to each other and no call.
         correlation=-1 - pieces.op,
         external_id=numbers(ops["external_id"], ABSENT)[pieces.op],
     )

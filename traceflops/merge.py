@@ -28,7 +28,12 @@ def merge(traces: Sequence[Trace]) -> Trace:
     ordered = sorted(traces, key=_by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    shifted = [_moved(trace, common, place, ordered) for place, trace in enumerate(ordered)]
+    shifted = []
+    processes = devices = 0
+    for trace in ordered:
+        shifted.append(_moved(trace, common, processes, devices))
+        processes += trace.processes.num_rows
+        devices += trace.devices.num_rows
     tables = {
         name: pa.concat_tables([trace.table(name) for trace in shifted])
         .unify_dictionaries()
@@ -46,9 +51,8 @@ def _by_rank(trace: Trace) -> tuple[int, str]:
     return (rank if rank is not None else 2**31, trace.source.files[0].name)
 
 
-def _moved(trace: Trace, common: int | None, place: int, ordered: Sequence[Trace]) -> Trace:
-    processes = sum(t.processes.num_rows for t in ordered[:place])
-    devices = sum(t.devices.num_rows for t in ordered[:place])
+def _moved(trace: Trace, common: int | None, processes: int, devices: int) -> Trace:
+    """Return the trace on the common clock, its processes and devices behind so many others."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves = {"process": processes, "device": devices} | dict.fromkeys(_TIMES, shift)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import ABSENT
-from traceflops.columns import BoolArray, numbers
+from traceflops.columns import BoolArray, number_column, numbers
 from traceflops.errors import UsageError
 from traceflops.links import link
 from traceflops.selection import Selection
@@ -23,7 +22,8 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
 
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
-    a row of the host to the step in which it starts. Raises UsageError where nothing is left.
+    a row of the host or a counter to the step in whose time it is. Raises UsageError where
+    nothing is left.
     """
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
     _keep_ranks(trace, selection, keep)
@@ -47,8 +47,6 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
 
 
 def _rows(table: pa.Table, keep: BoolArray) -> pa.Table:
-    from traceflops.columns import number_column
-
     return table.take(number_column(np.flatnonzero(keep), pa.int64()))
 
 
@@ -100,15 +98,12 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
             "choose a stretch of time with --from and --to",
         )
     place = step_of_activity(trace, link(trace), found)
-    for name in ("activities", *_HOST_TABLES):
-        process = numbers(trace.table(name)["process"])
+    for name in ("activities", *_HOST_TABLES, "counters"):
+        table = trace.table(name)
+        process = numbers(table["process"])
+        time = numbers(table["time_ns" if name == "counters" else "start_ns"])
         for one, steps in found.by_process.items():
             mine = np.flatnonzero(process == one)
-            at = (
-                place[mine]
-                if name == "activities"
-                else steps.at(numbers(trace.table(name)["start_ns"])[mine])
-            )
+            at = place[mine] if name == "activities" else steps.at(time[mine])
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
             keep[name][mine] &= np.array(wanted)[at]
-    keep["counters"] &= numbers(trace.counters["time_ns"], ABSENT) != ABSENT

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from traceflops.builder import ABSENT, TableBuilder
+from traceflops.builder import TableBuilder
 from traceflops.schema import TABLES
 from traceflops.trace import Source, SourceFile, Trace
 
@@ -63,6 +63,3 @@ def launched(*works: tuple[str, int, int, int], first: int = 1) -> dict[str, lis
 def step_marks(*windows: tuple[str, int, int]) -> list[dict[str, Any]]:
     """Return host marks: (name, start, duration)."""
     return [{"name": n, "start_ns": s, "dur_ns": d} for n, s, d in windows]
-
-
-__all__ = ["ABSENT", "launched", "step_marks", "table_of", "trace_of"]

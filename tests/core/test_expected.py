@@ -174,9 +174,8 @@ def test_communication_exposed_and_hidden(name: str) -> None:
         parts = device.parts(everything)
         compute_only = parts["communication"].subtract(parts["compute"]).length_ns
         assert compute_only == comm["exposed_vs_compute_ns"]
-        if "partition_comm_last_ns" in figures:
-            found = device.partition_comm_last(everything, (whole.start_ns, whole.end_ns))
-            assert found == figures["partition_comm_last_ns"]
+        found = device.partition_comm_last(everything, (whole.start_ns, whole.end_ns))
+        assert found == figures["partition_comm_last_ns"]
 
 
 @pytest.mark.parametrize("name", TRACES)

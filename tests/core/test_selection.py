@@ -66,13 +66,16 @@ def rows(selection: Selection) -> dict[str, int]:
         ops=[{"name": "x", "start_ns": 0, "dur_ns": 20}, {"name": "y", "start_ns": 205}],
         marks=step_marks(("ProfilerStep#0", 0, 50), ("ProfilerStep#1", 200, 50)),
         processes=[{"rank": 3}],
+        counters=[{"time_ns": 10, "value": 1}, {"time_ns": 210, "value": 2}],
     )
     part = restrict(trace, selection)
-    return {name: part.table(name).num_rows for name in ("activities", "calls", "ops", "marks")}
+    tables = ("activities", "calls", "ops", "marks", "counters")
+    return {name: part.table(name).num_rows for name in tables}
 
 
 def test_restricting_to_steps_follows_launches() -> None:
-    assert rows(Selection(steps=(1, 1))) == {"activities": 1, "calls": 1, "ops": 1, "marks": 1}
+    found = rows(Selection(steps=(1, 1)))
+    assert found == {"activities": 1, "calls": 1, "ops": 1, "marks": 1, "counters": 1}
 
 
 def test_restricting_to_time_keeps_what_overlaps() -> None:
