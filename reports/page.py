@@ -154,7 +154,7 @@ def tiles(analysis: Analysis) -> list[Tile]:
 def _time_tile(analysis: Analysis) -> Tile:
     steps = analysis.steps
     if steps.typical_ns is not None:
-        text = f"typical of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
+        text = f"median of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
         return Tile("Step time", duration(steps.typical_ns), text)
     mean = analysis.mean_ns(analysis.components.window_ns)
     return Tile("Window", duration(mean), "no step time: the window is no step")
@@ -213,7 +213,9 @@ def kernels(table: pa.Table, most: int = MOST_KERNELS) -> Kernels:
 
 
 def other_share(categories: pa.Table) -> float | None:
-    """Return the share of device time of kernels whose name no rule knows."""
+    """Return the share of device time of kernels whose name no rule knows, None without any."""
+    if not categories.num_rows:
+        return None
     rows = [row for row in categories.to_pylist() if row["top"] == "other"]
     shares = [row["share"] for row in rows]
     return None if None in shares else float(sum(shares))
