@@ -22,14 +22,16 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
 
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
-    a row of the host or a counter to the step in whose time it is. Raises UsageError where
-    nothing is left.
+    a row of the host or a counter to the step in whose time it is. The call and the op that
+    caused a kept activity are kept with it, so that its category stays what it was. Raises
+    UsageError where nothing is left.
     """
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
     _keep_ranks(trace, selection, keep)
     _keep_devices(trace, selection, keep)
     _keep_time(trace, selection, keep)
     _keep_steps(trace, selection, keep)
+    _keep_causes(trace, keep)
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
@@ -107,3 +109,12 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
             at = place[mine] if name == "activities" else steps.at(time[mine])
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
             keep[name][mine] &= np.array(wanted)[at]
+
+
+def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
+    if keep["calls"].all() and keep["ops"].all():
+        return
+    links = link(trace)
+    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+        rows = cause[keep["activities"]]
+        keep[name][rows[rows >= 0]] = True

@@ -85,6 +85,18 @@ def test_restricting_to_time_keeps_what_overlaps() -> None:
     assert rows(Selection(from_ns=49, to_ns=201))["activities"] == 2
 
 
+def test_what_caused_a_kept_activity_is_kept_with_it() -> None:
+    trace = trace_of(
+        activities=[{"name": "k", "start_ns": 500, "correlation": 1}, {"name": "j", "start_ns": 0}],
+        calls=[{"start_ns": 50, "correlation": 1}, {"start_ns": 60, "correlation": 2}],
+        ops=[{"name": "record_param_comms", "start_ns": 40, "dur_ns": 15}],
+    )
+    part = restrict(trace, Selection(from_ns=400))
+    assert part.activities["name"].to_pylist() == ["k"]
+    assert part.calls["start_ns"].to_pylist() == [50]
+    assert part.ops["name"].to_pylist() == ["record_param_comms"]
+
+
 def test_restricting_to_ranks_and_devices() -> None:
     assert rows(Selection(ranks=frozenset({3}), gpus=frozenset({0})))["activities"] == 2
     with pytest.raises(UsageError, match="nothing"):
