@@ -8,6 +8,7 @@ from pathlib import Path
 
 from traceflops.errors import InputError
 from traceflops.merge import merge
+from traceflops.parsers.crew import Crew, usable_cores
 from traceflops.parsers.inputs import ByteSource, find_inputs
 from traceflops.parsers.pytorch import read_pytorch
 from traceflops.parsers.recognise import foreign
@@ -21,11 +22,14 @@ def read(
     paths: str | Path | Iterable[str | Path],
     *,
     watch: Watcher | None = None,
+    jobs: int | None = None,
 ) -> Trace:
     """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
 
     Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
-    input is read; it may set the input's `progress`. Raises InputError where nothing can be read.
+    input is read; it may set the input's `progress`. `jobs` is how many processes read a large
+    input (None: one per core); the result does not depend on it. Raises InputError where nothing
+    can be read.
     """
     given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     traces: list[Trace] = []
@@ -33,15 +37,17 @@ def read(
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]
-    for place, (source, named) in enumerate(sources):
-        if watch is not None:
-            watch(source, place, len(sources))
-        try:
-            traces.append(read_one(source))
-        except InputError as error:
-            if named:
-                raise
-            passed_over.append((source.name, error))
+    with Crew(usable_cores() if jobs is None else jobs) as crew:
+        for place, (source, named) in enumerate(sources):
+            if watch is not None:
+                watch(source, place, len(sources))
+            crew.expect(source.expected_text_bytes)
+            try:
+                traces.append(read_one(source, crew))
+            except InputError as error:
+                if named:
+                    raise
+                passed_over.append((source.name, error))
     if not traces:
         raise _nothing_in(given, passed_over)
     merged = merge(traces)
@@ -71,7 +77,7 @@ def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
     return [(source, named and len(sources) == 1) for source in sources]
 
 
-def read_one(source: ByteSource) -> Trace:
+def read_one(source: ByteSource, crew: Crew | None = None) -> Trace:
     """Return the trace in one input, recognised by its content. Raises InputError."""
     try:
         head = source.head()
@@ -80,7 +86,7 @@ def read_one(source: ByteSource) -> Trace:
         what = foreign(head)
         if what is not None:
             raise InputError(f"{source.path or source.name} is {what.what}", what.hint)
-        return read_pytorch(source)
+        return read_pytorch(source, crew)
     finally:
         source.close()
 

@@ -27,6 +27,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
 _ZSTD_READ = 1 << 16  # a cut loses what the failing read had already decompressed
+_PACKED = (".gz", ".zst")
+_USUAL_EXPANSION = 10
 _UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 Progress = Callable[[int], None]
@@ -54,6 +56,12 @@ class ByteSource:
     text_bytes: int = 0
     cut: str | None = None
     _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
+
+    @property
+    def expected_text_bytes(self) -> int:
+        """A guess at the size of the text before it is read; 0 where there is nothing to go by."""
+        packed = Path(self.name).suffix in _PACKED
+        return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks."""
@@ -121,11 +129,9 @@ class ByteSource:
                     if not pending.startswith(_GZIP[:1]):
                         return
                     member = zlib.decompressobj(wbits=31)
-                saved = member.copy()
                 try:
-                    yield member.decompress(pending)
+                    yield from _inflated(member, pending)
                 except zlib.error as error:
-                    yield _before_damage(saved, pending)
                     self.cut = f"the gzip stream is damaged ({error}), values in it may be wrong"
                     return
                 pending = member.unused_data
@@ -147,18 +153,34 @@ class ByteSource:
             yield block
 
 
-def _before_damage(member: zlib._Decompress, data: bytes) -> bytes:
-    """Return what can be decompressed of data that is damaged somewhere."""
-    parts: list[bytes] = []
+def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """Yield what compressed data holds, in blocks however far it expands.
+
+    Raises zlib.error where it is damaged, once what stands before the damage has been yielded.
+    """
+    while True:
+        saved = member.copy()
+        try:
+            plain = member.decompress(data, BLOCK_BYTES)
+        except zlib.error:
+            yield from _before_damage(saved, data)
+            raise
+        yield plain
+        data = member.unconsumed_tail
+        if not data and len(plain) < BLOCK_BYTES:
+            return
+
+
+def _before_damage(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """Yield what can be decompressed of data that is damaged somewhere."""
     for step in (1 << 12, 1):
         for at in range(0, len(data), step):
             saved = member.copy()
             try:
-                parts.append(member.decompress(data[at : at + step]))
+                yield member.decompress(data[at : at + step])
             except zlib.error:
                 member, data = saved, data[at : at + step]
                 break
-    return b"".join(parts)
 
 
 class _Reader(io.RawIOBase):

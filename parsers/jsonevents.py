@@ -7,16 +7,20 @@ when the cut lies between two values of the array. No layout of the writer is as
 
 A block that does not decode is walked value by value: what is whole is used, a damaged event is
 mended or dropped by itself and counted, and what is not complete yet waits for the next block.
+
+Blocks are decoded by a crew, which may be ahead of the block whose result is looked at. Those
+that were cut behind a block that turns out damaged are cut again where they began wrongly, so the
+result is the same however far ahead the crew is.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Generic, TypeVar
+from itertools import chain, islice
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -26,7 +30,6 @@ from traceflops.parsers.jsontext import (
     BOUNDARY,
     REPAIRS,
     SPACE,
-    UNDECODABLE,
     Split,
     as_object,
     last_boundary,
@@ -34,7 +37,8 @@ from traceflops.parsers.jsontext import (
     violation,
 )
 
-E = TypeVar("E")
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
 
 BLOCK_BYTES = 1 << 22
 _HEAD_BYTES = 1 << 16
@@ -66,8 +70,47 @@ class Damage:
     array_closed: bool = False
 
 
-class EventStream(Generic[E]):
-    """The events of one input, decoded as `event_type` in lists of about BLOCK_BYTES of text.
+class BlockReader(Protocol[B_co]):
+    """What is done with the text of events."""
+
+    def check(self, text: bytes) -> int | None:
+        """Return how many events a JSON list holds, None where it cannot be decoded."""
+
+    def read(self, text: bytes | memoryview) -> B_co | None:
+        """Return what a JSON list of events gives, None where it cannot be decoded."""
+
+
+class Crew(Protocol):
+    """Who reads blocks: this process, or others that help."""
+
+    @property
+    def ahead(self) -> int:
+        """How many blocks may be waiting besides the one whose result is needed."""
+
+    def submit(self, reader: BlockReader[B], text: bytes) -> Callable[[], B | None]:
+        """Begin to read the text between the brackets of a list; the result waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A text that was cut at what looks like its last event boundary, if it has one.
+
+    `read` is what was read for it (the rest was left over by the block before it), `rest` what it
+    leaves to the next, and `ended` whether the input ends with it.
+    """
+
+    text: bytes
+    read: list[bytes]
+    ended: bool
+    cut: tuple[int, int] | None
+
+    @property
+    def rest(self) -> bytes:
+        return self.text[self.cut[1] :] if self.cut else self.text
+
+
+class EventStream(Generic[B]):
+    """The events of one input, read block by block, each of about BLOCK_BYTES of text.
 
     After iteration `header` holds the raw JSON of every other top-level key (those before and
     those after the events) and `damage` says what was mended, dropped or cut off.
@@ -75,47 +118,46 @@ class EventStream(Generic[E]):
     """
 
     def __init__(
-        self, source: ByteSource, event_type: type[E], block_bytes: int = BLOCK_BYTES
+        self,
+        source: ByteSource,
+        reader: BlockReader[B],
+        crew: Crew,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.source = source
         self.header: dict[str, msgspec.Raw] = {}
         self.damage = Damage()
-        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._reader = reader
+        self._crew = crew
         self._block_bytes = block_bytes
         self._in_object = True
         self._ended = False
         self._salvaged = 0  # how often an event boundary had to be guessed behind damage
         self._tail: bytes | None = None
-        self._last = b""
+        self._some = False  # whether any event was read
+        self._accepted: list[bytes] = []
 
-    def __iter__(self) -> Iterator[list[E]]:
-        """Yield the events block by block, in the order of the text."""
-        blocks = iter(self.source.blocks())
-        text = self._open_array(blocks)
-        while self._tail is None and not self._ended:
-            # Reading as much again as is waiting keeps a giant event from costing its square.
-            more, self._ended = _gather(blocks, max(self._block_bytes, len(text)))
-            text = yield from self._consume(text + more)
+    def __iter__(self) -> Iterator[B]:
+        """Yield what the blocks give, in the order of the text."""
+        self._blocks: Iterator[bytes] = iter(self.source.blocks())
+        text = yield from self._read_ahead(self._open_array())
         if self._tail is None:
-            text = yield from self._walk(text)
+            text = self._walk(text)
         if self._tail is None:
-            yield from self._end_without_bracket(text)
+            self._end_without_bracket(text)
         else:
-            yield from self._read_tail(self._tail + b"".join(blocks))
-
-    def switch_type(self, event_type: type[E]) -> list[E]:
-        """Decode as another type from now on; return the last events again as that type."""
-        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
-        return self._decoder.decode(b"[" + self._last + b"]")
+            self._read_tail(self._tail + b"".join(self._blocks))
+        yield from self._flush()
 
     # The beginning
 
-    def _open_array(self, blocks: Iterator[bytes]) -> bytes:
+    def _open_array(self) -> bytes:
         """Read up to the first event; keep what stood before the array as header."""
         text, ended = b"", False
         while not ended and len(text) < _HEADER_LIMIT:
-            more, ended = _gather(blocks, max(min(self._block_bytes, _HEAD_BYTES), len(text)))
-            text += more
+            size = max(min(self._block_bytes, _HEAD_BYTES), len(text))
+            more, ended = _gather(self._blocks, size)
+            text = b"".join((text, *more))
             body = text.removeprefix(_BOM).lstrip(SPACE)
             if body.startswith(b"["):
                 self._in_object = False
@@ -170,23 +212,76 @@ class EventStream(Generic[E]):
 
     # The events
 
-    def _consume(self, text: bytes) -> Generator[list[E], None, bytes]:
-        """Yield the complete events of a text; return what is left of it."""
-        cut = last_boundary(text)
-        if cut is not None:
-            events = self._try(text[: cut[0]])
-            if events is not None:
-                yield events
-                return text[cut[1] :]
-        return (yield from self._walk(text))
+    def _read_ahead(self, text: bytes) -> Generator[B, None, bytes]:
+        """Yield what whole blocks give; return what is left when the input has ended."""
+        waiting: deque[tuple[_Block, Callable[[], B | None]]] = deque()
+        while self._tail is None:
+            while self._wants_more(waiting):
+                block = self._next_block(text)
+                waiting.append((block, self._submit(block)))
+                text = block.rest
+            if not waiting:
+                return text
+            block, result = waiting.popleft()
+            read = result()
+            if read is not None:
+                self._some = True
+                yield read
+                continue
+            later = [one for one, _ in waiting]
+            left = self._walk_block(block, later)
+            yield from self._flush()
+            if left is not None:
+                text = left
+                waiting.clear()
+        return b""
 
-    def _walk(self, text: bytes) -> Generator[list[E], None, bytes]:
-        """Yield the complete events of a text in strides, past any damage; return what is left."""
+    def _wants_more(self, waiting: deque[tuple[_Block, Callable[[], B | None]]]) -> bool:
+        """Return whether to read on; behind a block without a boundary nothing can be cut yet."""
+        if self._ended or len(waiting) > self._crew.ahead:
+            return False
+        return not waiting or waiting[-1][0].cut is not None
+
+    def _submit(self, block: _Block) -> Callable[[], B | None]:
+        if block.cut is None:
+            return _nothing
+        return self._crew.submit(self._reader, block.text[: block.cut[0]])
+
+    def _next_block(self, text: bytes) -> _Block:
+        # Reading as much again as is waiting keeps a giant event from costing its square.
+        read, self._ended = _gather(self._blocks, max(self._block_bytes, len(text)))
+        text = b"".join((text, *read))
+        return _Block(text, read, self._ended, last_boundary(text))
+
+    def _walk_block(self, block: _Block, later: list[_Block]) -> bytes | None:
+        """Read a block that does not decode; return where to go on, None if as was guessed."""
+        ended, self._ended = self._ended, block.ended
+        left = self._walk(block.text)
+        if self._tail is not None:
+            self._tail += b"".join(chain.from_iterable(one.read for one in later))
+        elif block.cut and len(left) == len(block.rest):
+            self._ended = ended
+            return None
+        else:
+            self._blocks = chain(*(one.read for one in later), self._blocks)
+        return left
+
+    def _flush(self) -> Iterator[B]:
+        """Yield what the accepted texts give together."""
+        if not self._accepted:
+            return
+        read = self._reader.read(b"[" + b",".join(self._accepted) + b"]")
+        assert read is not None, "each text was checked"
+        self._accepted.clear()
+        yield read
+
+    def _walk(self, text: bytes) -> bytes:
+        """Accept the complete events of a text in strides, past any damage; return what is left."""
         start, stride = 0, _STRIDE
         while self._tail is None:
             stop = min(start + stride, len(text))
             salvaged = self._salvaged
-            resume = yield from self._stride(text, start, stop, split(text, start, stop))
+            resume = self._stride(text, start, stop, split(text, start, stop))
             if (resume is None and stop == len(text)) or resume == start:
                 return text[start:]
             # Strings may be inside out behind damage: there it does not pay to look far.
@@ -195,11 +290,9 @@ class EventStream(Generic[E]):
             start = start if resume is None else resume
         return b""
 
-    def _stride(
-        self, text: bytes, start: int, stop: int, parts: Split
-    ) -> Generator[list[E], None, int | None]:
-        """Yield the events of text[start:stop]; return where to go on, None if none is whole."""
-        resume = yield from self._values(text, start, parts.commas)
+    def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
+        """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
+        resume = self._values(text, start, parts.commas)
         if resume is not None:
             return resume
         rest = parts.commas[-1] + 1 if parts.commas else start
@@ -208,13 +301,13 @@ class EventStream(Generic[E]):
         if parts.close is not None:
             closes = self._closes(text, end, broken)
             if closes:
-                yield from self._close(text, rest, end)
+                self._close(text, rest, end)
                 return stop
             broken = None if closes is None else broken or end - rest
         if broken is not None:
             boundary = self._next_event(text, rest + broken)
             if boundary is not None:
-                yield from self._salvage(text, rest, boundary)
+                self._salvage(text, rest, boundary)
                 return boundary.end()
         return rest if rest > start else None
 
@@ -234,22 +327,20 @@ class EventStream(Generic[E]):
                 return proven and _EVENT_BOUNDARY.search(text, at) is None
         return None
 
-    def _close(self, text: bytes, rest: int, close: int) -> Iterator[list[E]]:
+    def _close(self, text: bytes, rest: int, close: int) -> None:
         begin: int | None = rest if text[rest:close].strip(SPACE) else None
-        if begin is None and self._last:
+        if begin is None and self._some:
             self.damage.repaired["a comma before the end of the list left out"] += 1
         while begin is not None:
-            resume = yield from self._values(text[:close], begin, [close])
+            resume = self._values(text[:close], begin, [close])
             if resume == begin:
                 self._drop(text[begin:close])
             begin = None if resume == begin else resume
         self.damage.array_closed = True
         self._tail = text[close + 1 :]
 
-    def _values(
-        self, text: bytes, start: int, commas: list[int]
-    ) -> Generator[list[E], None, int | None]:
-        """Yield the values between commas, halving down to those that do not decode.
+    def _values(self, text: bytes, start: int, commas: list[int]) -> int | None:
+        """Accept the values between commas, halving down to those that do not decode.
 
         Returns where to go on if a damaged one swallowed the beginning of others.
         """
@@ -257,35 +348,32 @@ class EventStream(Generic[E]):
         pending = [(0, len(commas))] if commas else []
         while pending:
             first, last = pending.pop()
-            events = self._try(text[edges[first] : edges[last] - 1])
-            if events is not None:
-                yield events
-            elif last - first > 1:
+            if self._accept(text[edges[first] : edges[last] - 1]):
+                continue
+            if last - first > 1:
                 middle = (first + last) // 2
                 pending += [(middle, last), (first, middle)]
             else:
-                resume = yield from self._damaged(text, edges[first], edges[last] - 1)
+                resume = self._damaged(text, edges[first], edges[last] - 1)
                 if resume is not None:
                     return resume
         return None
 
-    def _damaged(self, text: bytes, start: int, stop: int) -> Generator[list[E], None, int | None]:
-        """Yield one damaged value if it can be mended, else count it as lost.
+    def _damaged(self, text: bytes, start: int, stop: int) -> int | None:
+        """Accept one damaged value if it can be mended, else count it as lost.
 
         A quote too many or too few turns strings inside out, so where the value ends is not
         known then: returns where the next event begins by the look of it, or where this value
         begins if that is still to be read.
         """
         value = text[start:stop]
-        events = self._mended(value)
-        if events is not None:
-            yield events
+        if self._mend(value):
             return None
         broken = violation(value)
         if broken is not None:
             boundary = self._next_event(text, start + broken)
             if boundary is not None:
-                yield from self._salvage(text, start, boundary)
+                self._salvage(text, start, boundary)
                 return boundary.end()
             if not self._ended:
                 return start
@@ -297,28 +385,24 @@ class EventStream(Generic[E]):
         found = _EVENT_BOUNDARY.search(text, at)
         return BOUNDARY.search(text, at) if found is None and self._ended else found
 
-    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> Iterator[list[E]]:
-        """Yield the damaged event before a guessed boundary, mended, or count it as lost."""
+    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> None:
+        """Accept the damaged event before a guessed boundary, mended, or count it as lost."""
         self._salvaged += 1
         value = text[start : boundary.start() + 1]
-        events = self._mended(value)
-        if events is None:
+        if not self._mend(value):
             self._drop(value)
-        else:
-            yield events
 
-    def _try(self, piece: bytes) -> list[E] | None:
-        if not piece.strip(SPACE):
-            return []
-        try:
-            events = self._decoder.decode(b"[" + piece + b"]")
-        except UNDECODABLE:
-            return None
-        self._last = piece
-        return events
+    def _accept(self, piece: bytes) -> bool:
+        """Take the values of a text if they decode."""
+        if piece.strip(SPACE):
+            if self._reader.check(b"[" + piece + b"]") is None:
+                return False
+            self._some = True
+            self._accepted.append(piece)
+        return True
 
-    def _mended(self, text: bytes) -> list[E] | None:
-        """Return the one event of a damaged text if it can be mended, and count how."""
+    def _mend(self, text: bytes) -> bool:
+        """Take the one event of a damaged text if it can be mended, and count how."""
         done: list[str] = []
         for words, repair in REPAIRS:
             mended = repair(text)
@@ -326,11 +410,10 @@ class EventStream(Generic[E]):
                 continue
             text = mended
             done.append(words)
-            events = self._try(text)
-            if events is not None and len(events) == 1:
+            if self._reader.check(b"[" + text + b"]") == 1:
                 self.damage.repaired.update(done)
-                return events
-        return None
+                return self._accept(text)
+        return False
 
     def _drop(self, value: bytes) -> None:
         self.damage.dropped_events += 1
@@ -338,16 +421,15 @@ class EventStream(Generic[E]):
 
     # The end
 
-    def _end_without_bracket(self, rest: bytes) -> Iterator[list[E]]:
-        """Yield the last event if it is complete, and remember that the list was not."""
+    def _end_without_bracket(self, rest: bytes) -> None:
+        """Take the last event if it is complete, and remember that the list was not."""
         last = rest.strip(SPACE)
-        events = self._try(last)
-        if events is None and split(last + b",", 0, len(last) + 1).commas:
-            events = self._mended(last)
-        self.damage.cut_bytes = 0 if events is not None else len(last)
-        yield events or []
+        whole = self._accept(last) or (
+            bool(split(last + b",", 0, len(last) + 1).commas) and self._mend(last)
+        )
+        self.damage.cut_bytes = 0 if whole else len(last)
 
-    def _read_tail(self, tail: bytes) -> Iterator[list[E]]:
+    def _read_tail(self, tail: bytes) -> None:
         """Read the keys that stand after the events, up to where they are cut off."""
         rest = tail.strip(SPACE)
         if self._in_object:
@@ -358,18 +440,22 @@ class EventStream(Generic[E]):
             if self.damage.tail_cut and not rest.endswith((b'"', b"]", b"}")):
                 end = parts.commas[-1] if parts.commas else 0  # half a number looks like a number
             used, header = _longest_object(rest, (end, *reversed(parts.commas)))
-            yield from self._later_events(header)
+            self._later_events(header)
             self.header.update(header)
             rest = rest[end + 1 if used == end else used :].strip(SPACE)
         self.damage.tail_bytes = len(rest)
 
-    def _later_events(self, header: dict[str, msgspec.Raw]) -> Iterator[list[E]]:
-        """Yield the events of a second list under the same key."""
+    def _later_events(self, header: dict[str, msgspec.Raw]) -> None:
+        """Take the events of a second list under the same key."""
         again = bytes(header.pop("traceEvents", b"")).strip(SPACE)
         if again.startswith(b"["):
             self.damage.repaired["a second list of events read like the first"] += 1
             self._tail = None
-            yield from self._walk(again[1:])
+            self._walk(again[1:])
+
+
+def _nothing() -> None:
+    return None
 
 
 def _longest_object(text: bytes, ends: Iterable[int]) -> tuple[int, dict[str, msgspec.Raw]]:
@@ -381,7 +467,7 @@ def _longest_object(text: bytes, ends: Iterable[int]) -> tuple[int, dict[str, ms
     return 0, {}
 
 
-def _gather(blocks: Iterator[bytes], size: int) -> tuple[bytes, bool]:
+def _gather(blocks: Iterator[bytes], size: int) -> tuple[list[bytes], bool]:
     """Return at least `size` bytes of the blocks, or all that is left and True."""
     parts: list[bytes] = []
     length = 0
@@ -389,5 +475,5 @@ def _gather(blocks: Iterator[bytes], size: int) -> tuple[bytes, bool]:
         parts.append(block)
         length += len(block)
         if length >= size:
-            return b"".join(parts), False
-    return b"".join(parts), True
+            return parts, False
+    return parts, True

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.builder import ABSENT
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, numbers
 from traceflops.components import WORK, Timeline, timeline
@@ -15,6 +14,7 @@ from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
 from traceflops.links import Links
 from traceflops.results import Account, Gap, Window
+from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 from traceflops.whole import DeviceRows
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import ABSENT, TableBuilder
+from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.nesting import innermost
+from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 _KIND = "op"

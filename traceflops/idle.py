@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.builder import ABSENT
 from traceflops.columns import IntArray
 from traceflops.intervals import Intervals, latest_end_before
 from traceflops.results import IdleCauses
+from traceflops.rows import ABSENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.builder import ABSENT
 from traceflops.columns import IntArray, numbers
 from traceflops.nesting import innermost
+from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 

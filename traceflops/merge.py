@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import ABSENT
 from traceflops.columns import number_column, numbers
+from traceflops.rows import ABSENT
 from traceflops.schema import TABLES, arrow_schema
 from traceflops.trace import Note, Source, Trace
 

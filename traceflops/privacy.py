@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import Names
 from traceflops.columns import IntArray, codes, dictionary_column, names
+from traceflops.rows import Names
 from traceflops.trace import Note, Source, SourceFile, Trace
 
 _PART = r"[^/\\\s\"'<>:|]+"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.builder import ABSENT
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.links import Links
+from traceflops.rows import ABSENT
 from traceflops.selection import step_pattern
 from traceflops.trace import Note, Trace
 

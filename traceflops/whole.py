@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.builder import ABSENT
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.components import Timeline
 from traceflops.intervals import Intervals, latest_end_before
 from traceflops.links import Links
 from traceflops.results import Account, Copies, Sums, WholeSpan
+from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 

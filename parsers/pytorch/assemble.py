@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import ABSENT, TableBuilder
+from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
+from traceflops.parsers.pytorch.block import KinetoBlock
 from traceflops.parsers.pytorch.metadata import DeviceProperties, Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.parsers.pytorch.tables import KinetoTables
+from traceflops.rows import ABSENT
 from traceflops.trace import Source, SourceFile, Trace
 
 _UNKNOWN_DEVICE = -1
@@ -25,12 +25,35 @@ _EPOCH_NS = 10**17
 """Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
 
 
-def assemble(
-    source: ByteSource,
-    stream: EventStream[Any],
-    collected: KinetoTables,
-    counts: Counter[str],
-) -> Trace:
+class Collected:
+    """What all blocks of one file give together."""
+
+    def __init__(self) -> None:
+        self.activities = TableBuilder("activities")
+        self.calls = TableBuilder("calls")
+        self.ops = TableBuilder("ops")
+        self.marks = TableBuilder("marks")
+        self.counters = TableBuilder("counters")
+        self.counts: Counter[str] = Counter()
+        self.odd: Counter[str] = Counter()
+        self.pids: Counter[int] = Counter()
+        self.flows: list[IntArray] = []
+
+    def absorb(self, block: KinetoBlock) -> None:
+        """Add what one block gives; blocks are added in the order of the text."""
+        rows = block.rows
+        self.activities.absorb(rows.activities)
+        self.calls.absorb(rows.calls)
+        self.ops.absorb(rows.ops)
+        self.marks.absorb(rows.marks)
+        self.counters.absorb(rows.counters)
+        self.counts.update(block.counts)
+        self.odd.update(block.odd)
+        self.pids.update(rows.pids)
+        self.flows.extend(block.flows)
+
+
+def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected) -> Trace:
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
     devices = _number_devices(collected)
@@ -50,15 +73,23 @@ def assemble(
             tool="PyTorch profiler (Kineto)",
             origin_unix_ns=_origin(metadata, tables),
             facts=metadata.facts,
-            event_counts=dict(sorted(counts.items())),
+            event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
         ),
         tables=tables,
-        notes=reading_notes(source, stream, collected, metadata, counts, devices.tolist()),
+        notes=reading_notes(
+            source,
+            stream,
+            collected.counts,
+            collected.odd,
+            metadata,
+            tables,
+            devices.tolist(),
+        ),
     )
 
 
-def _number_devices(collected: KinetoTables) -> IntArray:
+def _number_devices(collected: Collected) -> IntArray:
     """Replace device numbers of the file by rows of `devices`; return the numbers, row by row."""
     local = collected.activities.column("device")
     local = np.where(local == ABSENT, _UNKNOWN_DEVICE, local)

@@ -1,22 +1,26 @@
 """What a Kineto event looks like to the JSON decoder, and which table each category feeds.
 
-Every field may hold anything: traces are written by hand-made printers and re-saved by other
-tools. The types are therefore as wide as JSON, and `values` narrows them.
+The usual text is decoded in one pass: the category of an event is its tag and says what its
+arguments are (`EVENTS`). Text that is anything else (events without a category, numbers written
+as text, times that a double cannot hold) is decoded as `LooseEvent` or `ExactEvent`, whose
+arguments stay text until a second pass. Fields hold whatever JSON has; `values` narrows them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final, Union
 
 import msgspec
 
-from traceflops.builder import ABSENT
+from traceflops.rows import ABSENT
 
 NOTHING: Final = msgspec.Raw(b"")
 
 
-class Event(msgspec.Struct, gc=False):
-    """One element of traceEvents; the arguments stay text until their category is known."""
+class LooseEvent(msgspec.Struct, gc=False):
+    """One element of traceEvents of any category; the arguments are text."""
 
     ph: Any = None
     cat: Any = None
@@ -43,55 +47,59 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
-class CollectiveArgs(msgspec.Struct, gc=False):
+class Args(msgspec.Struct, gc=False):
+    """Arguments of an event of which none are used."""
+
+
+class CollectiveArgs(Args, gc=False):
     """Arguments of a collective, on its op and on the kernel it launched."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
     dtype: Any = None
-    in_elements: Any = msgspec.field(name="In msg nelems", default=ABSENT)
-    out_elements: Any = msgspec.field(name="Out msg nelems", default=ABSENT)
+    in_elements: int = msgspec.field(name="In msg nelems", default=ABSENT)
+    out_elements: int = msgspec.field(name="Out msg nelems", default=ABSENT)
     group: Any = msgspec.field(name="Process Group Name", default=None)
-    group_size: Any = msgspec.field(name="Group size", default=ABSENT)
+    group_size: int = msgspec.field(name="Group size", default=ABSENT)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
 
 
 class DeviceArgs(CollectiveArgs, gc=False):
     """Arguments of device work."""
 
-    device: Any = ABSENT
-    stream: Any = ABSENT
-    correlation: Any = ABSENT
-    external_id: Any = msgspec.field(name="External id", default=ABSENT)
-    old_external_id: Any = msgspec.field(name="external id", default=ABSENT)
-    queue: Any = msgspec.field(name="sycl queue", default=ABSENT)
-    bytes: Any = ABSENT
+    device: int = ABSENT
+    stream: int = ABSENT
+    correlation: int = ABSENT
+    external_id: int = msgspec.field(name="External id", default=ABSENT)
+    old_external_id: int = msgspec.field(name="external id", default=ABSENT)
+    queue: int = msgspec.field(name="sycl queue", default=ABSENT)
+    bytes: int = ABSENT
     kind: Any = None
     grid: Any = None
     block: Any = None
-    registers: Any = msgspec.field(name="registers per thread", default=ABSENT)
-    shared_memory: Any = msgspec.field(name="shared memory", default=ABSENT)
-    occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
-    graph: Any = msgspec.field(name="graph id", default=ABSENT)
-    graph_node: Any = msgspec.field(name="graph node id", default=ABSENT)
+    registers: int = msgspec.field(name="registers per thread", default=ABSENT)
+    shared_memory: int = msgspec.field(name="shared memory", default=ABSENT)
+    occupancy: int = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
+    graph: int = msgspec.field(name="graph id", default=ABSENT)
+    graph_node: int = msgspec.field(name="graph node id", default=ABSENT)
     sync_kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
-    wait_stream: Any = msgspec.field(name="wait_on_stream", default=ABSENT)
-    wait_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)
+    wait_stream: int = msgspec.field(name="wait_on_stream", default=ABSENT)
+    wait_correlation: int = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)
 
 
-class CallArgs(msgspec.Struct, gc=False):
+class CallArgs(Args, gc=False):
     """Arguments of a runtime or driver call."""
 
-    correlation: Any = ABSENT
-    external_id: Any = msgspec.field(name="External id", default=ABSENT)
-    old_external_id: Any = msgspec.field(name="external id", default=ABSENT)
+    correlation: int = ABSENT
+    external_id: int = msgspec.field(name="External id", default=ABSENT)
+    old_external_id: int = msgspec.field(name="external id", default=ABSENT)
 
 
 class OpArgs(CollectiveArgs, gc=False):
     """Arguments of a framework operator; shapes stay text."""
 
-    external_id: Any = msgspec.field(name="External id", default=ABSENT)
-    sequence: Any = msgspec.field(name="Sequence number", default=ABSENT)
-    forward_thread: Any = msgspec.field(name="Fwd thread id", default=ABSENT)
+    external_id: int = msgspec.field(name="External id", default=ABSENT)
+    sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
+    forward_thread: int = msgspec.field(name="Fwd thread id", default=ABSENT)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     input_strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
@@ -104,23 +112,23 @@ class OpArgs(CollectiveArgs, gc=False):
     num_stages: Any = None
 
 
-class PythonArgs(msgspec.Struct, gc=False):
+class PythonArgs(Args, gc=False):
     """Arguments of a python frame."""
 
-    python_id: Any = msgspec.field(name="Python id", default=ABSENT)
-    parent: Any = msgspec.field(name="Python parent id", default=ABSENT)
-    module: Any = msgspec.field(name="Python module id", default=ABSENT)
+    python_id: int = msgspec.field(name="Python id", default=ABSENT)
+    parent: int | None = msgspec.field(name="Python parent id", default=ABSENT)
+    module: int = msgspec.field(name="Python module id", default=ABSENT)
 
 
-class MemoryArgs(msgspec.Struct, gc=False):
+class MemoryArgs(Args, gc=False):
     """Arguments of an allocation or release."""
 
-    address: Any = msgspec.field(name="Addr", default=ABSENT)
-    bytes: Any = msgspec.field(name="Bytes", default=ABSENT)
-    allocated: Any = msgspec.field(name="Total Allocated", default=ABSENT)
-    reserved: Any = msgspec.field(name="Total Reserved", default=ABSENT)
-    device_type: Any = msgspec.field(name="Device Type", default=ABSENT)
-    device: Any = msgspec.field(name="Device Id", default=ABSENT)
+    address: int = msgspec.field(name="Addr", default=ABSENT)
+    bytes: int = msgspec.field(name="Bytes", default=ABSENT)
+    allocated: int = msgspec.field(name="Total Allocated", default=ABSENT)
+    reserved: int = msgspec.field(name="Total Reserved", default=ABSENT)
+    device_type: int = msgspec.field(name="Device Type", default=ABSENT)
+    device: int = msgspec.field(name="Device Id", default=ABSENT)
 
 
 ACTIVITY_KINDS: Final = {
@@ -177,6 +185,8 @@ IGNORED: Final = frozenset(
 )
 """Known categories that no table needs; they are counted and nothing else."""
 
+INSTANT: Final = "cpu_instant_event"
+
 KNOWN_CATEGORIES: Final = (
     frozenset(ACTIVITY_KINDS)
     | frozenset(CALL_APIS)
@@ -186,6 +196,53 @@ KNOWN_CATEGORIES: Final = (
     | PYTHON_CATEGORIES
     | FLOW_CATEGORIES
     | IGNORED
-    | {"cpu_instant_event"}
+    | {INSTANT}
 )
 """A file none of whose events is of these is not a PyTorch trace."""
+
+ARGS: Final[dict[str, type[Args]]] = {
+    **dict.fromkeys((*ACTIVITY_KINDS, *DEVICE_MARKS), DeviceArgs),
+    **dict.fromkeys(CALL_APIS, CallArgs),
+    **dict.fromkeys(OP_CATEGORIES, OpArgs),
+    **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
+    INSTANT: MemoryArgs,
+}
+"""The arguments that are read of the events of a category; of others none are."""
+
+
+class TaggedEvent(msgspec.Struct, gc=False, tag_field="cat"):
+    """One element of traceEvents whose category is known; `args` is what `ARGS` says."""
+
+    ph: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    id: Any = None
+
+
+class _IgnoredEvent(msgspec.Struct, gc=False, tag_field="cat"):
+    ph: Any = None
+
+
+def _tagged(category: str) -> type[msgspec.Struct]:
+    """Return the event of a category, with its arguments where some are read."""
+    args = ARGS.get(category)
+    fields: list[Any] = []
+    if args is not None:
+        fields = [("args", args, msgspec.field(default_factory=args))]
+    base = _IgnoredEvent if category in IGNORED else TaggedEvent
+    made = msgspec.defstruct(category, fields, bases=(base,), tag=category, gc=False)
+    return made
+
+
+@cache
+def tagged_events() -> dict[type[msgspec.Struct], str]:
+    """Return the type of event of each known category, and the category."""
+    return {_tagged(category): category for category in sorted(KNOWN_CATEGORIES)}
+
+
+def union(types: Iterable[type]) -> Any:
+    """Return the union of several types, for a decoder."""
+    return Union[tuple(types)]  # noqa: UP007

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.builder import ABSENT
 from traceflops.parsers.jsontext import UNDECODABLE
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
+from traceflops.rows import ABSENT
 
 _FACTS: Final = (
     "schemaVersion",

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
 
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.jsontext import INVALID_UTF8
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
-from traceflops.parsers.pytorch.tables import KinetoTables
-from traceflops.trace import Note
+from traceflops.trace import Note, NoteKind
 
 _UNCATEGORISED = "phase "
+_ODD_EVENTS: Final[dict[str, tuple[NoteKind, str]]] = {
+    "no-time": ("dropped", "events without a readable time were left out"),
+    "bad-arguments": ("dropped", "events had arguments that are no object"),
+    "no-duration": ("repaired", "events without a duration count as 0 ns long"),
+    "negative-duration": ("repaired", "events of negative duration count as 0 ns long"),
+    "arguments-repaired": ("repaired", f"arguments: {INVALID_UTF8}"),
+}
 
 
 def reading_notes(
     source: ByteSource,
     stream: EventStream[Any],
-    tables: KinetoTables,
+    counts: Mapping[str, int],
+    odd: Mapping[str, int],
     metadata: Metadata,
-    counts: Counter[str],
+    tables: Mapping[str, pa.Table],
     devices: Sequence[int],
 ) -> tuple[Note, ...]:
     """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
     notes = [
         *_text_notes(source, stream),
-        *_event_notes(tables, counts),
+        *_event_notes(counts, odd),
         *_content_notes(tables, metadata, devices),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
@@ -80,7 +88,7 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name[:40])
 
 
-def _event_notes(tables: KinetoTables, counts: Counter[str]) -> Iterator[Note]:
+def _event_notes(counts: Mapping[str, int], odd: Mapping[str, int]) -> Iterator[Note]:
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -94,33 +102,24 @@ def _event_notes(tables: KinetoTables, counts: Counter[str]) -> Iterator[Note]:
             f"Events of categories that are not known were left out: {listed}.",
             sum(unknown.values()),
         )
-    for count, code, text in (
-        (tables.timeless, "no-time", "events without a readable time were left out"),
-        (tables.args.unreadable, "bad-arguments", "events had arguments that are no object"),
-    ):
-        if count:
-            yield Note("dropped", code, f"{count:,} {text}.", count)
-    for count, code, text in (
-        (tables.unended, "no-duration", "events without a duration count as 0 ns long"),
-        (tables.negative, "negative-duration", "events of negative duration count as 0 ns long"),
-        (tables.args.mended, "arguments-repaired", f"arguments: {INVALID_UTF8}"),
-    ):
-        if count:
-            yield Note("repaired", code, f"{count:,} {text}.", count)
+    for code, (kind, text) in _ODD_EVENTS.items():
+        if odd[code]:
+            yield Note(kind, code, f"{odd[code]:,} {text}.", odd[code])
 
 
 def _content_notes(
-    tables: KinetoTables, metadata: Metadata, devices: Sequence[int]
+    tables: Mapping[str, pa.Table], metadata: Metadata, devices: Sequence[int]
 ) -> Iterator[Note]:
-    if not tables.activities.rows:
-        yield _no_activities(tables)
-    elif not tables.calls.rows:
+    if not tables["activities"].num_rows:
+        yield _no_activities(tables["calls"].num_rows)
+    elif not tables["calls"].num_rows:
         yield Note(
             "missing",
             "no-calls",
             "The file has no runtime calls, so device work cannot be linked to what launched it.",
         )
-    if tables.ops.rows and (tables.ops.column("input_dims") < 0).all():
+    ops = tables["ops"]
+    if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield Note(
             "missing",
             "no-shapes",
@@ -139,12 +138,12 @@ def _content_notes(
         )
 
 
-def _no_activities(tables: KinetoTables) -> Note:
-    if tables.calls.rows:
+def _no_activities(calls: int) -> Note:
+    if calls:
         return Note(
             "missing",
             "no-device-work",
-            f"The file has {tables.calls.rows:,} runtime calls and no device work: the profiler "
+            f"The file has {calls:,} runtime calls and no device work: the profiler "
             "lost the device's records or was not allowed to record them.",
         )
     return Note(

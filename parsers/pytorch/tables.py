@@ -1,28 +1,18 @@
-"""Kineto events into the declared tables, one method per kind of event."""
+"""Kineto events into rows of the declared tables, one function per kind of event."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.builder import ABSENT, Array, TableBuilder
 from traceflops.columns import IntArray
-from traceflops.parsers.jsontext import UNDECODABLE, valid_utf8
-from traceflops.parsers.pytorch.events import (
-    CallArgs,
-    CollectiveArgs,
-    DeviceArgs,
-    Event,
-    ExactEvent,
-    MemoryArgs,
-    OpArgs,
-    PythonArgs,
-)
+from traceflops.parsers.pytorch.events import CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
     JsonTexts,
     as_text,
@@ -32,12 +22,10 @@ from traceflops.parsers.pytorch.values import (
     optional_codes,
     trailing_integers,
     triples,
+    typed_integers,
 )
+from traceflops.rows import ABSENT, Array, Names, Rows
 
-A = TypeVar("A", bound=msgspec.Struct)
-Events = Sequence[Event | ExactEvent]
-
-_JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
@@ -50,202 +38,172 @@ _ROCM_DIRECTIONS = {
 }
 
 
-class ArgsReader:
-    """Decodes the arguments of many events in one call; counts those that are no object."""
+@dataclass(slots=True)
+class Group:
+    """Events of one category and phase, and the arguments of each."""
+
+    events: list[Any]
+    args: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def where(self, wanted: Sequence[bool]) -> Group:
+        """Return the events for which `wanted` is true."""
+        return Group(list(compress(self.events, wanted)), list(compress(self.args, wanted)))
+
+
+class KinetoRows:
+    """Rows of all tables, and how many events were odd in which way."""
 
     def __init__(self) -> None:
-        self.unreadable = 0
-        self.mended = 0
-        self._decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {}
-
-    def read(self, events: Events, args_type: type[A]) -> list[A]:
-        """Return the arguments of each event; an event without any has all of them absent."""
-        texts = [bytes(event.args) or b"{}" for event in events]
-        try:
-            decoded: list[A] = self._decoder(args_type).decode(b"[" + b",".join(texts) + b"]")
-            return decoded
-        except UNDECODABLE:
-            return [self._one(text, args_type) for text in texts]
-
-    def _decoder(self, args_type: type[A]) -> msgspec.json.Decoder[list[A]]:
-        if args_type not in self._decoders:
-            list_type: Any = list.__class_getitem__(args_type)
-            self._decoders[args_type] = msgspec.json.Decoder(list_type)
-        return self._decoders[args_type]
-
-    def _one(self, text: bytes, args_type: type[A]) -> A:
-        if text == b"null":
-            return args_type()
-        # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.
-        for candidate in (text, valid_utf8(text)):
-            try:
-                args: A = self._decoder(args_type).decode(b"[" + candidate + b"]")[0]
-            except UNDECODABLE:
-                continue
-            self.mended += candidate != text
-            return args
-        self.unreadable += 1
-        return args_type()
-
-
-class KinetoTables:
-    """Collects the rows of all tables of one file (one process)."""
-
-    def __init__(self) -> None:
-        self.activities = TableBuilder("activities")
-        self.calls = TableBuilder("calls")
-        self.ops = TableBuilder("ops")
-        self.marks = TableBuilder("marks")
-        self.counters = TableBuilder("counters")
-        self.args = ArgsReader()
-        self._json = {name: JsonTexts(self.ops.names[name]) for name in _JSON_COLUMNS}
+        self.activities = Rows()
+        self.calls = Rows()
+        self.ops = Rows()
+        self.marks = Rows()
+        self.counters = Rows()
         self.timeless = 0
         self.unended = 0
         self.negative = 0
         self.pids: dict[int, int] = {}
 
-    def add_activities(self, kind: str, events: Events) -> None:
+    def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
-        events, start, dur = self._timed(events)
-        args = self.args.read(events, DeviceArgs)
+        group, start, dur = self._timed(group)
+        args = group.args
         table = self.activities
-        code = table.names["kind"][kind]
-        names = [as_text(event.name) for event in events]
-        table.add(
-            len(events),
-            process=0,
-            device=_first_known(_pids(events), _ints(args, "device")),
-            stream=_first_known(_ints(args, "stream"), _tids(events), _ints(args, "queue")),
-            kind=np.full(len(events), code, np.int32),
+        names = [as_text(event.name) for event in group.events]
+        _add(
+            table,
+            len(group),
+            device=_first_known(_pids(group), typed_integers([a.device for a in args])),
+            stream=_first_known(
+                typed_integers([a.stream for a in args]),
+                _tids(group),
+                typed_integers([a.queue for a in args]),
+            ),
+            kind=table.names["kind"][kind],
             name=table.names["name"].codes(names),
             start_ns=start,
             dur_ns=dur,
-            correlation=_ints(args, "correlation"),
-            external_id=_first_known(_ints(args, "external_id"), _ints(args, "old_external_id")),
-            graph=_ints(args, "graph"),
-            graph_node=_ints(args, "graph_node"),
-            bytes=_ints(args, "bytes"),
-            direction=optional_codes(
-                table.names["direction"],
-                [_direction(kind, n, a.kind) for n, a in zip(names, args, strict=True)],
-            ),
+            correlation=typed_integers([a.correlation for a in args]),
+            external_id=_external_ids(args),
+            graph=typed_integers([a.graph for a in args]),
+            graph_node=typed_integers([a.graph_node for a in args]),
+            bytes=typed_integers([a.bytes for a in args]),
+            direction=_directions(table.names["direction"], kind, names, args),
             grid=triples([a.grid for a in args]),
             block=triples([a.block for a in args]),
-            registers_per_thread=_ints(args, "registers"),
-            shared_memory_bytes=_ints(args, "shared_memory"),
-            occupancy_percent=_ints(args, "occupancy"),
+            registers_per_thread=typed_integers([a.registers for a in args]),
+            shared_memory_bytes=typed_integers([a.shared_memory for a in args]),
+            occupancy_percent=typed_integers([a.occupancy for a in args]),
             **_collective(table, args),
         )
 
-    def add_calls(self, api: str, events: Events) -> None:
+    def add_calls(self, group: Group, api: str) -> None:
         """Add runtime or driver calls."""
-        events, start, dur = self._timed(events)
-        args = self.args.read(events, CallArgs)
+        group, start, dur = self._timed(group)
         table = self.calls
-        self._count_pids(events)
-        table.add(
-            len(events),
-            process=0,
-            thread=_tids(events),
-            name=name_codes(table.names["name"], [e.name for e in events]),
+        self._count_pids(group)
+        _add(
+            table,
+            len(group),
+            thread=_tids(group),
+            name=_names(table, group),
             start_ns=start,
             dur_ns=dur,
-            correlation=_ints(args, "correlation"),
-            external_id=_first_known(_ints(args, "external_id"), _ints(args, "old_external_id")),
-            api=np.full(len(events), table.names["api"][api], np.int32),
+            correlation=typed_integers([a.correlation for a in group.args]),
+            external_id=_external_ids(group.args),
+            api=table.names["api"][api],
         )
 
-    def add_ops(self, events: Events) -> None:
+    def add_ops(self, group: Group) -> None:
         """Add framework operators with their shapes as recorded."""
-        events, start, dur = self._timed(events)
-        args = self.args.read(events, OpArgs)
-        table, json = self.ops, self._json
-        self._count_pids(events)
-        table.add(
-            len(events),
-            process=0,
-            thread=_tids(events),
-            name=name_codes(table.names["name"], [e.name for e in events]),
+        group, start, dur = self._timed(group)
+        table, args = self.ops, group.args
+        self._count_pids(group)
+        _add(
+            table,
+            len(group),
+            thread=_tids(group),
+            name=_names(table, group),
             start_ns=start,
             dur_ns=dur,
-            external_id=_ints(args, "external_id"),
-            sequence=_ints(args, "sequence"),
-            forward_thread=_ints(args, "forward_thread"),
-            input_dims=json["input_dims"].codes([a.input_dims for a in args]),
-            input_types=json["input_types"].codes([a.input_types for a in args]),
-            input_strides=json["input_strides"].codes([a.input_strides for a in args]),
-            concrete_inputs=json["concrete_inputs"].codes([a.concrete_inputs for a in args]),
+            external_id=typed_integers([a.external_id for a in args]),
+            sequence=typed_integers([a.sequence for a in args]),
+            forward_thread=typed_integers([a.forward_thread for a in args]),
+            input_dims=_json(table, "input_dims", [a.input_dims for a in args]),
+            input_types=_json(table, "input_types", [a.input_types for a in args]),
+            input_strides=_json(table, "input_strides", [a.input_strides for a in args]),
+            concrete_inputs=_json(table, "concrete_inputs", [a.concrete_inputs for a in args]),
             finished=_flags([a.finished for a in args]),
-            generated_kernel=optional_codes(
-                table.names["generated_kernel"], [_generated(a) for a in args]
-            ),
+            **_generated_kernels(table.names["generated_kernel"], args),
             **_collective(table, args),
         )
 
-    def add_host_marks(self, kind: str, events: Events) -> None:
+    def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
-        events, start, dur = self._timed(events)
-        self._add_marks(kind, events, start, dur)
+        group, start, dur = self._timed(group)
+        self._add_marks(group, start, dur, kind=kind, thread=_tids(group))
 
-    def add_instants(self, events: Events) -> None:
+    def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
-        events, start, _ = self._timed(events, instant=True)
-        self._add_marks("instant", events, start, np.zeros(len(events), np.int64))
+        group, start, _ = self._timed(group, instant=True)
+        self._add_marks(group, start, 0, kind="instant", thread=_tids(group))
 
-    def add_device_marks(self, kind: str, events: Events) -> None:
+    def add_device_marks(self, group: Group, kind: str) -> None:
         """Add annotations and waits on the device timeline; they are never work."""
-        events, start, dur = self._timed(events)
-        args = self.args.read(events, DeviceArgs)
+        group, start, dur = self._timed(group)
+        args = group.args
         self._add_marks(
-            kind,
-            events,
+            group,
             start,
             dur,
-            device=_first_known(_pids(events), _ints(args, "device")),
-            stream=_first_known(_ints(args, "stream"), _tids(events)),
-            correlation=_ints(args, "correlation"),
+            kind=kind,
+            device=_first_known(_pids(group), typed_integers([a.device for a in args])),
+            stream=_first_known(typed_integers([a.stream for a in args]), _tids(group)),
+            correlation=typed_integers([a.correlation for a in args]),
             sync_kind=optional_codes(self.marks.names["sync_kind"], [a.sync_kind for a in args]),
-            wait_stream=_ints(args, "wait_stream"),
-            wait_correlation=_ints(args, "wait_correlation"),
+            wait_stream=typed_integers([a.wait_stream for a in args]),
+            wait_correlation=typed_integers([a.wait_correlation for a in args]),
         )
 
-    def add_python(self, events: Events) -> None:
+    def add_python(self, group: Group) -> None:
         """Add python frames; those of an nn.Module are marks of kind module."""
-        events, start, dur = self._timed(events)
-        args = self.args.read(events, PythonArgs)
-        modules = _ints(args, "module")
+        group, start, dur = self._timed(group)
+        args = group.args
+        modules = typed_integers([a.module for a in args])
         kinds = self.marks.names["kind"]
-        python, module = kinds["python"], kinds["module"]
+        python, module = np.int32(kinds["python"]), np.int32(kinds["module"])
         self._add_marks(
-            "python",
-            events,
+            group,
             start,
             dur,
-            kind_codes=np.where(modules == ABSENT, python, module).astype(np.int32),
-            python_id=_ints(args, "python_id"),
-            python_parent=_ints(args, "parent"),
+            kind=np.where(modules == ABSENT, python, module),
+            thread=_tids(group),
+            python_id=typed_integers([a.python_id for a in args]),
+            python_parent=integers([a.parent for a in args]),
             python_module=modules,
         )
 
-    def add_memory(self, events: Events) -> None:
+    def add_memory(self, group: Group) -> None:
         """Add allocations and releases: the change and, where recorded, the running totals."""
-        events, start, _ = self._timed(events, instant=True)
-        args = self.args.read(events, MemoryArgs)
-        on_device = _ints(args, "device_type") > 0
-        device = np.where(on_device, _ints(args, "device"), ABSENT)
-        address = _ints(args, "address")
+        group, start, _ = self._timed(group, instant=True)
+        args = group.args
+        on_device = typed_integers([a.device_type for a in args]) > 0
+        device = np.where(on_device, typed_integers([a.device for a in args]), ABSENT)
+        address = typed_integers([a.address for a in args])
         names = self.counters.names["name"]
-        for field, what in (
-            ("bytes", "change_bytes"),
-            ("allocated", "allocated_bytes"),
-            ("reserved", "reserved_bytes"),
+        for values, what in (
+            (typed_integers([a.bytes for a in args]), "change_bytes"),
+            (typed_integers([a.allocated for a in args]), "allocated_bytes"),
+            (typed_integers([a.reserved for a in args]), "reserved_bytes"),
         ):
-            values = _ints(args, field)
             known = values != ABSENT
             of_device = [f"{'device' if on else 'host'}_memory.{what}" for on in on_device[known]]
-            self.counters.add(
+            _add(
+                self.counters,
                 int(known.sum()),
-                process=0,
                 device=device[known],
                 name=names.codes(of_device),
                 time_ns=start[known],
@@ -254,53 +212,74 @@ class KinetoTables:
             )
 
     def _add_marks(
-        self, kind: str, events: Events, start: IntArray, dur: IntArray, **columns: Array
+        self, group: Group, start: IntArray, dur: IntArray | int, kind: str | Array, **more: Array
     ) -> None:
         table = self.marks
-        rows: dict[str, Array] = {
-            "kind": np.full(len(events), table.names["kind"][kind], np.int32),
-            "thread": _tids(events),
-            "name": name_codes(table.names["name"], [e.name for e in events]),
-            "start_ns": start,
-            "dur_ns": dur,
-        }
-        if "kind_codes" in columns:
-            rows["kind"] = columns.pop("kind_codes")
-        if "device" in columns:
-            rows["thread"] = np.full(len(events), ABSENT, np.int64)
-        table.add(len(events), process=0, **(rows | columns))
+        _add(
+            table,
+            len(group),
+            kind=table.names["kind"][kind] if isinstance(kind, str) else kind,
+            name=_names(table, group),
+            start_ns=start,
+            dur_ns=dur,
+            **more,
+        )
 
-    def _timed(self, events: Events, instant: bool = False) -> tuple[Events, IntArray, IntArray]:
+    def _timed(self, group: Group, instant: bool = False) -> tuple[Group, IntArray, IntArray]:
         """Return the events that have a time, their starts and durations."""
-        start, known = nanoseconds([event.ts for event in events])
+        start, known = nanoseconds([event.ts for event in group.events])
         if not known.all():
             self.timeless += int(len(known) - known.sum())
-            events = [event for event, ok in zip(events, known, strict=True) if ok]
-            start = start[known]
-        dur, has_dur = nanoseconds([event.dur for event in events])
+            group, start = group.where(known.tolist()), start[known]
+        dur, has_dur = nanoseconds([event.dur for event in group.events])
         if not has_dur.all():
             self.unended += 0 if instant else int(len(has_dur) - has_dur.sum())
             dur = np.where(has_dur, dur, 0)
         if len(dur) and int(dur.min()) < 0:
             self.negative += int((dur < 0).sum())
             dur = np.maximum(dur, 0)
-        return events, start, dur
+        return group, start, dur
 
-    def _count_pids(self, events: Events) -> None:
-        for pid, count in zip(*np.unique(_pids(events), return_counts=True), strict=True):
+    def _count_pids(self, group: Group) -> None:
+        for pid, count in zip(*np.unique(_pids(group), return_counts=True), strict=True):
             self.pids[int(pid)] = self.pids.get(int(pid), 0) + int(count)
 
 
-def _pids(events: Events) -> IntArray:
-    return trailing_integers([event.pid for event in events])
+def _add(table: Rows, count: int, **columns: Array | int) -> None:
+    """Add rows without the columns that are null in all of them."""
+    table.add(
+        count,
+        process=0,
+        **{
+            name: values
+            for name, values in columns.items()
+            if isinstance(values, int) or not _all_absent(values)
+        },
+    )
 
 
-def _tids(events: Events) -> IntArray:
-    return trailing_integers([event.tid for event in events])
+def _all_absent(values: Array) -> bool:
+    absent = -1 if values.dtype == np.int32 else ABSENT
+    return bool(len(values)) and bool((values == absent).all())
 
 
-def _ints(args: Sequence[msgspec.Struct], field: str) -> IntArray:
-    return integers(list(map(attrgetter(field), args)))
+def _names(table: Rows, group: Group) -> Array:
+    return name_codes(table.names["name"], [event.name for event in group.events])
+
+
+def _pids(group: Group) -> IntArray:
+    return trailing_integers([event.pid for event in group.events])
+
+
+def _tids(group: Group) -> IntArray:
+    return trailing_integers([event.tid for event in group.events])
+
+
+def _external_ids(args: Sequence[Any]) -> IntArray:
+    return _first_known(
+        typed_integers([a.external_id for a in args]),
+        typed_integers([a.old_external_id for a in args]),
+    )
 
 
 def _first_known(first: IntArray, *others: IntArray) -> IntArray:
@@ -310,16 +289,24 @@ def _first_known(first: IntArray, *others: IntArray) -> IntArray:
     return first
 
 
+def _json(table: Rows, column: str, texts: Iterable[msgspec.Raw]) -> Array:
+    return JsonTexts(table.names[column]).codes(texts)
+
+
+def _none_of(values: Sequence[object]) -> bool:
+    return values.count(None) == len(values)
+
+
 def _flags(values: Sequence[object]) -> IntArray:
-    if not any(value is not None for value in values):
+    if _none_of(values):
         return np.full(len(values), ABSENT, np.int64)
     flags = [ABSENT if v is None else int(v not in (False, "false", "False", 0)) for v in values]
     return np.array(flags, dtype=np.int64)
 
 
-def _collective(table: TableBuilder, args: Sequence[CollectiveArgs]) -> dict[str, npt.NDArray[Any]]:
+def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]:
     """Return the columns of collective metadata; {} where no event of the block has any."""
-    if not any(a.collective is not None for a in args):
+    if _none_of([a.collective for a in args]):
         return {}
     real = [a if a.collective is not None else _NO_COLLECTIVE for a in args]
 
@@ -329,15 +316,22 @@ def _collective(table: TableBuilder, args: Sequence[CollectiveArgs]) -> dict[str
     return {
         "collective": texts("collective", "collective"),
         "collective_dtype": texts("dtype", "collective_dtype"),
-        "collective_in_elements": _ints(real, "in_elements"),
-        "collective_out_elements": _ints(real, "out_elements"),
+        "collective_in_elements": typed_integers([a.in_elements for a in real]),
+        "collective_out_elements": typed_integers([a.out_elements for a in real]),
         "collective_group": texts("group", "collective_group"),
-        "collective_group_size": _ints(real, "group_size"),
+        "collective_group_size": typed_integers([a.group_size for a in real]),
         "collective_group_ranks": texts("group_ranks", "collective_group_ranks"),
     }
 
 
 _NO_COLLECTIVE = CollectiveArgs()
+
+
+def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:
+    """Return the column of facts about compiled kernels; {} where no event has any."""
+    if _none_of([a.kernel_backend for a in args]):
+        return {}
+    return {"generated_kernel": optional_codes(names, [_generated(a) for a in args])}
 
 
 def _generated(args: OpArgs) -> str | None:
@@ -347,10 +341,15 @@ def _generated(args: OpArgs) -> str | None:
     return msgspec.json.encode({k: v for k, v in facts.items() if v is not None}).decode()
 
 
-def _direction(kind: str, name: str, rocm_kind: object) -> str | None:
-    """Return the direction of a copy from its name or from what ROCm says."""
+def _directions(names: Names, kind: str, texts: Sequence[str], args: Sequence[Any]) -> Array:
     if kind != "memcpy":
-        return None
+        return np.full(len(texts), -1, np.int32)
+    found = [_direction(name, a.kind) for name, a in zip(texts, args, strict=True)]
+    return optional_codes(names, found)
+
+
+def _direction(name: str, rocm_kind: object) -> str | None:
+    """Return the direction of a copy from its name or from what ROCm says."""
     for word in _DIRECTIONS:
         if word in name:
             return word

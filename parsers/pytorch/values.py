@@ -6,23 +6,31 @@ unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.builder import ABSENT, Names
 from traceflops.columns import BoolArray, IntArray
 from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.rows import ABSENT, Names
 
 _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1
+_NONE = type(None)
+_THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
 LIMIT_NS = 2**62
 """Times and durations beyond this (146 years) are no times; below it their sums fit an int64."""
+
+
+class DigitsLost(Exception):
+    """A time has decimals beyond 2^43 microseconds, which a double does not hold."""
 
 
 def as_text(value: object) -> str:
@@ -45,10 +53,7 @@ def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]
 
 
 class JsonTexts(dict[bytes, int]):
-    """Codes of JSON texts in a column's names: written compactly there, -1 for none.
-
-    The same text as a writer prints it is made compact once only, however often it occurs.
-    """
+    """Codes of JSON texts in a column's names: written compactly there, -1 for none."""
 
     def __init__(self, names: Names) -> None:
         super().__init__({b"": -1, b"null": -1})
@@ -64,6 +69,7 @@ class JsonTexts(dict[bytes, int]):
         return np.fromiter(map(self.__getitem__, map(bytes, texts)), dtype=np.int32)
 
 
+@lru_cache(1 << 14)
 def _compact(text: bytes) -> str:
     with suppress(*UNDECODABLE):
         text = msgspec.json.format(text, indent=-1)
@@ -72,14 +78,20 @@ def _compact(text: bytes) -> str:
 
 def integers(values: Sequence[Any]) -> IntArray:
     """Return integers as int64, ABSENT where there is none."""
+    kinds = set(map(type, values))
+    if kinds == {int, _NONE}:
+        values = [ABSENT if value is None else value for value in values]
+    elif not kinds <= {int}:
+        return _narrowed(values)
+    return typed_integers(values)
+
+
+def typed_integers(values: Sequence[int]) -> IntArray:
+    """Return what is known to be integers as int64; 2^63 and above wraps."""
     try:
-        return np.array(values, dtype=np.int64) if _all_int(values) else _narrowed(values)
+        return np.fromiter(values, np.int64, len(values))
     except OverflowError:
         return _narrowed(values)
-
-
-def _all_int(values: Sequence[Any]) -> bool:
-    return set(map(type, values)) <= {int}
 
 
 def _narrowed(values: Sequence[Any]) -> IntArray:
@@ -112,53 +124,63 @@ def trailing_integer(value: object) -> int:
 
 def trailing_integers(values: Sequence[Any]) -> IntArray:
     """Return thread, process and stream ids as int64, ABSENT where there is no number."""
-    if _all_int(values):
-        return integers(values)
+    if set(map(type, values)) <= {int}:
+        return typed_integers(values)
     return np.fromiter(map(trailing_integer, values), dtype=np.int64, count=len(values))
-
-
-def needs_digits(values: Sequence[Any]) -> bool:
-    """Return whether a double lost digits of a time: decimals beyond 2^43 microseconds."""
-    kinds = set(map(type, values))
-    if float not in kinds:
-        return False
-    if kinds <= {int, float} and max(max(values), -min(values)) < _EXACT_BELOW_US:
-        return False
-    return any(isinstance(v, float) and abs(v) >= _EXACT_BELOW_US for v in values)
 
 
 def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
     """Return microsecond times as integer nanoseconds, and which of them are times at all.
 
-    A decimal of at most three places below 2^43 is at most 2^-11 away from its double, and its
-    fraction times 1000 at most 0.49: rounding gives back the exact thousandths.
+    Raises DigitsLost where a double cannot say which nanosecond the text meant.
     """
     kinds = set(map(type, values))
-    if kinds <= {int, float}:
-        try:
-            return _numeric_nanoseconds(values, kinds)
-        except (OverflowError, ValueError):
-            pass
-    if kinds == {type(None)}:
+    if kinds == {_NONE}:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
+    if kinds <= {int}:
+        with suppress(OverflowError):
+            return _whole_nanoseconds(values)
+    elif kinds <= {int, float}:
+        micros = np.array(values, dtype=np.float64)
+        if np.abs(micros).max() < _EXACT_BELOW_US:
+            return _rounded_nanoseconds(micros), np.ones(len(values), dtype=np.bool_)
+    elif kinds == {msgspec.Raw}:
+        with suppress(ValueError, OverflowError):
+            return _printed_nanoseconds(values), np.ones(len(values), dtype=np.bool_)
+    if any(value.__class__ is float and abs(value) >= _EXACT_BELOW_US for value in values):
+        raise DigitsLost
     times = [exact_nanoseconds(value) for value in values]
     known = np.fromiter((t is not None for t in times), dtype=np.bool_, count=len(times))
     return np.fromiter((t or 0 for t in times), dtype=np.int64, count=len(times)), known
 
 
-def _numeric_nanoseconds(values: Sequence[Any], kinds: set[type]) -> tuple[IntArray, BoolArray]:
-    known = np.ones(len(values), dtype=np.bool_)
-    if float not in kinds:
-        whole = np.array(values, dtype=np.int64)
-        if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
-            raise OverflowError
-        return whole * 1000, known
-    micros = np.array(values, dtype=np.float64)
-    if not np.abs(micros).max() < _EXACT_BELOW_US:
+def _whole_nanoseconds(values: Sequence[int]) -> tuple[IntArray, BoolArray]:
+    whole = np.fromiter(values, np.int64, len(values))
+    if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
+        raise OverflowError
+    return whole * 1000, np.ones(len(values), dtype=np.bool_)
+
+
+def _printed_nanoseconds(values: Sequence[msgspec.Raw]) -> IntArray:
+    """Return times that are all printed with three decimals, as the profiler does."""
+    text = b",".join(map(bytes, values))
+    if not _THOUSANDTHS.fullmatch(text):
         raise ValueError
+    digits = text.replace(b".", b"").split(b",")
+    found = np.fromiter(map(int, digits), np.int64, len(digits))
+    if max(int(found.max()), -int(found.min())) > LIMIT_NS:
+        raise OverflowError
+    return found
+
+
+def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:
+    """Return times below 2^43 microseconds in nanoseconds.
+
+    A decimal of at most three places is at most 2^-11 away from its double there, and its
+    fraction times 1000 at most 0.49: rounding gives back the exact thousandths.
+    """
     floor = np.floor(micros)
-    fraction = np.rint((micros - floor) * 1000).astype(np.int64)
-    return floor.astype(np.int64) * 1000 + fraction, known
+    return floor.astype(np.int64) * 1000 + np.rint((micros - floor) * 1000).astype(np.int64)
 
 
 def exact_nanoseconds(value: object) -> int | None:
@@ -176,7 +198,7 @@ def exact_nanoseconds(value: object) -> int | None:
     whole = scaled.to_integral_value()
     if scaled != whole and micros.copy_abs() < _EXACT_BELOW_US:
         # Parts of a nanosecond are rounded as the fast way does, whichever way a block takes.
-        return int(_numeric_nanoseconds([float(micros)], {float})[0][0])
+        return int(_rounded_nanoseconds(np.array([float(micros)]))[0])
     return int(whole)
 
 

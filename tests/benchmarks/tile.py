@@ -22,12 +22,16 @@ def tiled(megabytes: float, layout: str = "pretty", sample: Path = SAMPLE) -> It
     separator = {"pretty": ",\n", "compact": ","}[layout]
     options: dict[str, Any] = {"indent": 2} if layout == "pretty" else {"separators": (",", ":")}
     yield json.dumps(document)[:-1] + ', "traceEvents": ['
-    written, copy, first = 0, 0, True
+    named = [event for event in events if "cat" in event]
+    written, copy = 0, 0
     while written < megabytes * 1e6:
-        text = separator.join(json.dumps(e, **options) for e in _copies(events, copy))
-        yield text if first else separator + text
-        written, copy, first = written + len(text), copy + 1, False
-    yield "]}\n"
+        text = separator.join(json.dumps(e, **options) for e in _copies(named, copy))
+        yield text + separator
+        written, copy = written + len(text), copy + 1
+    # What has no category (names of processes and threads) stands once, at the end, as in a file
+    # that the profiler wrote.
+    last = [event for event in events if "cat" not in event]
+    yield separator.join(json.dumps(event, **options) for event in last) + "]}\n"
 
 
 def write(path: Path, megabytes: float, layout: str = "pretty") -> Path:

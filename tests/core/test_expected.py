@@ -15,11 +15,11 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.builder import ABSENT
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.intervals import Intervals
 from traceflops.links import link
 from traceflops.results import DeviceReport
+from traceflops.rows import ABSENT
 
 TRACES = (
     "h100_qwen15_infer",

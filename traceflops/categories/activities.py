@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import Names
 from traceflops.categories.classify import Classifier
 from traceflops.categories.model import Category
 from traceflops.columns import BoolArray, IntArray, codes, names
 from traceflops.links import Links
+from traceflops.rows import Names
 from traceflops.trace import Trace
 
 COLLECTIVE_OP = "record_param_comms"

@@ -1,0 +1,214 @@
+"""The text of many events into rows: the part of reading that is done block by block.
+
+A block needs nothing but its own text, so blocks can be read in any order and by any process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from traceflops.columns import IntArray
+from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.pytorch.arguments import ArgsReader, decoder
+from traceflops.parsers.pytorch.events import (
+    ACTIVITY_KINDS,
+    ARGS,
+    CALL_APIS,
+    DEVICE_MARKS,
+    FLOW_CATEGORIES,
+    HOST_MARKS,
+    IGNORED,
+    KNOWN_CATEGORIES,
+    OP_CATEGORIES,
+    PYTHON_CATEGORIES,
+    Args,
+    ExactEvent,
+    LooseEvent,
+    MemoryArgs,
+    tagged_events,
+    union,
+)
+from traceflops.parsers.pytorch.tables import Group, KinetoRows
+from traceflops.parsers.pytorch.values import DigitsLost, integers, nanoseconds
+
+_STEP_NAME = "ProfilerStep#"
+_MEMORY_NAME = "[memory]"
+_PATIENCE = 4
+_NO_ARGS: Final = Args()
+
+
+class KinetoBlock:
+    """What a block of events, or several of them, gives."""
+
+    def __init__(self) -> None:
+        self.rows = KinetoRows()
+        self.counts: Counter[str] = Counter()
+        self.args = ArgsReader()
+        self.flows: list[IntArray] = []
+        """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
+
+    @property
+    def odd(self) -> dict[str, int]:
+        """How many events were odd, by the code of the note that says so."""
+        return {
+            "no-time": self.rows.timeless,
+            "no-duration": self.rows.unended,
+            "negative-duration": self.rows.negative,
+            "bad-arguments": self.args.unreadable,
+            "arguments-repaired": self.args.mended,
+        }
+
+    def add(self, events: list[Any]) -> None:
+        """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
+        for category, phase, group in self._groups(events):
+            self.counts[category or f"phase {phase}"] += len(group)
+            if category in IGNORED:
+                continue
+            if phase == "X":
+                adder = _ADDERS.get(category)
+                if adder is not None:
+                    adder(self.rows, group)
+            elif phase == "i":
+                self._add_instants(group)
+            elif phase in ("s", "f") and category in FLOW_CATEGORIES:
+                self._add_flows(group)
+
+    def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        by_type: defaultdict[type, list[Any]] = defaultdict(list)
+        for event in events:
+            by_type[event.__class__].append(event)
+        for kind, group in by_type.items():
+            if kind in (LooseEvent, ExactEvent):
+                yield from self._loose_groups(group)
+                continue
+            category = tagged_events()[kind]
+            has_args = category in ARGS
+            for phase, same in _by_phase(group):
+                args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
+                yield category, phase, Group(same, args)
+
+    def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        by_category: defaultdict[str, list[Any]] = defaultdict(list)
+        for event in events:
+            category = event.cat
+            by_category[category if category.__class__ is str else ""].append(event)
+        for category, group in by_category.items():
+            for phase, same in _by_phase(group):
+                texts = [event.args for event in same]
+                yield category, phase, Group(same, self.args.read(texts, _args(category, phase)))
+
+    def _add_instants(self, group: Group) -> None:
+        can_be = isinstance(group.args[0], MemoryArgs)
+        is_memory = [can_be and event.name == _MEMORY_NAME for event in group.events]
+        if any(is_memory):
+            self.rows.add_memory(group.where(is_memory))
+        if not all(is_memory):
+            self.rows.add_instants(group.where([not memory for memory in is_memory]))
+
+    def _add_flows(self, group: Group) -> None:
+        time, known = nanoseconds([event.ts for event in group.events])
+        rows = np.stack([integers([event.id for event in group.events]), time])
+        self.flows.append(rows[:, known])
+
+
+class KinetoReader:
+    """Reads blocks of text; this is what a process that helps with reading is given."""
+
+    def __init__(self) -> None:
+        self._exact = False
+        self._odd_blocks = 0
+
+    def check(self, text: bytes) -> int | None:
+        """Return how many events a JSON list holds, None where it cannot be decoded."""
+        try:
+            return len(decoder(LooseEvent).decode(text))
+        except UNDECODABLE:
+            return None
+
+    def read(self, text: bytes | memoryview) -> KinetoBlock | None:
+        """Return the rows of a JSON list of events, None where it cannot be decoded."""
+        if not self._exact and self._odd_blocks < _PATIENCE:
+            try:
+                events = _usual_decoder().decode(text)
+                block = _block_of(events)
+                self._odd_blocks = 0
+                return block
+            except UNDECODABLE:
+                self._odd_blocks += 1
+            except DigitsLost:
+                self._exact = True
+        return self._read_loosely(text)
+
+    def _read_loosely(self, text: bytes | memoryview) -> KinetoBlock | None:
+        try:
+            if not self._exact:
+                try:
+                    return _block_of(decoder(LooseEvent).decode(text))
+                except DigitsLost:
+                    self._exact = True
+            return _block_of(decoder(ExactEvent).decode(text))
+        except UNDECODABLE:
+            return None
+
+
+def _block_of(events: list[Any]) -> KinetoBlock:
+    block = KinetoBlock()
+    block.add(events)
+    return block
+
+
+def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the events of each phase; one without a phase but with a duration is complete."""
+    phases = [event.ph for event in events]
+    first = phases[0]
+    if first.__class__ is str and phases.count(first) == len(phases):
+        yield first, events
+        return
+    by_phase: defaultdict[str, list[Any]] = defaultdict(list)
+    for event, phase in zip(events, phases, strict=True):
+        if phase.__class__ is not str:
+            phase = "X" if phase is None and _has_duration(event) else str(phase)[:20]
+        by_phase[phase].append(event)
+    yield from by_phase.items()
+
+
+def _args(category: str, phase: str) -> type[Args]:
+    """Return what is read of the arguments; old files write memory events without a category."""
+    if phase == "i" and category not in KNOWN_CATEGORIES:
+        return MemoryArgs
+    return ARGS.get(category, Args)
+
+
+@cache
+def _usual_decoder() -> msgspec.json.Decoder[list[Any]]:
+    return decoder(union(tagged_events()))
+
+
+def _has_duration(event: Any) -> bool:
+    return getattr(event, "dur", None) is not None
+
+
+def _add_ops(rows: KinetoRows, group: Group) -> None:
+    """Add ops; old files write step markers as ops."""
+    is_step = [e.name.__class__ is str and e.name.startswith(_STEP_NAME) for e in group.events]
+    if True in is_step:
+        rows.add_host_marks(group.where(is_step), "annotation")
+        group = group.where([not step for step in is_step])
+    rows.add_ops(group)
+
+
+_ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
+    **{c: partial(KinetoRows.add_activities, kind=k) for c, k in ACTIVITY_KINDS.items()},
+    **{c: partial(KinetoRows.add_calls, api=api) for c, api in CALL_APIS.items()},
+    **{c: partial(KinetoRows.add_host_marks, kind=k) for c, k in HOST_MARKS.items()},
+    **{c: partial(KinetoRows.add_device_marks, kind=k) for c, k in DEVICE_MARKS.items()},
+    **dict.fromkeys(PYTHON_CATEGORIES, KinetoRows.add_python),
+    **dict.fromkeys(OP_CATEGORIES, _add_ops),
+}
+"""What is done with complete events (phase X) of a category."""

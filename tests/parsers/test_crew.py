@@ -1,0 +1,139 @@
+"""Reading with several processes gives what reading alone gives, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import SAMPLES
+from tests.parsers.documents import LAYOUTS, printed, source_of
+from traceflops.parsers.crew import Crew
+from traceflops.parsers.inputs import find_inputs
+from traceflops.parsers.pytorch import read_pytorch
+from traceflops.trace import Trace
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems read alone")
+SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+HITS = (b"", b'"', b"\\", b"{", b"},{", b"]", b"\0")
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with Crew(2, worth_bytes=0) as together:
+        together.expect(1)
+        yield together
+
+
+def same(one: Trace, other: Trace) -> bool:
+    return (one.source, one.notes) == (other.source, other.notes) and all(
+        table.equals(other.table(name)) for name, table in one.tables.items()
+    )
+
+
+def event(number: int, name: str) -> dict[str, object]:
+    args = {"External id": number, "Input Dims": [[number, 2]], "stream": number % 3}
+    category = ("kernel", "cpu_op", "cuda_runtime")[number % 3]
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 2} | {
+        "ts": number * 10,
+        "dur": 5,
+        "args": args,
+    }
+
+
+def test_a_sample_is_read_the_same(crew: Crew) -> None:
+    source = find_inputs(str(SAMPLE))[0][0]
+    alone = read_pytorch(source)
+    for size in (1 << 22, 1 << 18, 10_000):
+        assert same(read_pytorch(source, crew, size), alone)
+    assert len(crew.processes) == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damage_is_read_the_same(crew: Crew, data: st.DataObject) -> None:
+    """Blocks that were sent ahead of a damaged one may have been cut in a wrong place."""
+    names = data.draw(st.lists(st.sampled_from(("mm", "a}, {b", 'x"}], [{"')), min_size=1))
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    document = printed([event(n, name) for n, name in enumerate(names)] * 3, layout, {"a": 1})
+    text = bytearray(document.data)
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(len(text) // 4, len(text) - 1))
+        text[at : at + 1] = data.draw(
+            st.sampled_from((b"", b'"', b"\\", b"{", b"},{", b"]", b"\0"))
+        )
+    size = data.draw(st.sampled_from((40, 150, 700)))
+    source = source_of(bytes(text), size)
+    try:
+        alone: Trace | str = read_pytorch(source, block_bytes=size)
+    except Exception as error:
+        alone = str(error)
+    try:
+        together: Trace | str = read_pytorch(source, crew, size)
+    except Exception as error:
+        together = str(error)
+    if isinstance(alone, str) or isinstance(together, str):
+        assert alone == together
+    else:
+        assert same(together, alone)
+
+
+def test_a_killed_process_costs_nothing(crew: Crew) -> None:
+    source = find_inputs(str(SAMPLE))[0][0]
+    alone = read_pytorch(source)
+    with Crew(2, worth_bytes=0) as together:
+        together.expect(1)
+        os.kill(together.processes[0], signal.SIGKILL)
+        assert same(read_pytorch(source, together, 1 << 18), alone)
+        os.kill(together.processes[1], signal.SIGKILL)
+        assert same(read_pytorch(source, together, 1 << 18), alone)
+
+
+def test_processes_end_with_the_crew() -> None:
+    with Crew(2, worth_bytes=0) as together:
+        together.expect(1)
+        processes = together.processes
+        assert all(is_alive(process) for process in processes)
+    assert not any(is_alive(process) for process in processes)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_their_starter(ending: signal.Signals, tmp_path: Path) -> None:
+    """Also where it is killed and can clean nothing up."""
+    text = (
+        "import time; from traceflops.parsers.crew import Crew\n"
+        "with Crew(2) as crew:\n"
+        "    crew.expect(10**9); print(*crew.processes, flush=True); time.sleep(60)\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with starter:
+        assert starter.stdout is not None
+        processes = [int(word) for word in starter.stdout.readline().split()]
+        assert len(processes) == 2
+        starter.send_signal(ending)
+        starter.communicate()
+    patience = time.monotonic() + 20
+    while any(is_alive(process) for process in processes):
+        assert time.monotonic() < patience, "a reading process is still there"
+        time.sleep(0.02)
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process is running; one that only nobody has waited for is not."""
+    if Path("/proc/self/stat").exists():
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    else:
+        words = ["ps", "-o", "stat=", "-p", str(process)]
+        state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return bool(state) and not state.startswith("Z")

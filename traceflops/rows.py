@@ -1,0 +1,63 @@
+"""Rows of one table as numpy columns that arrive in pieces, and the texts behind their codes.
+
+A column is int64 with ABSENT for null, or int32 codes of texts with a negative for null. Nothing
+here knows Arrow, so that a process that only decodes starts quickly.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+ABSENT: Final = -(2**63)
+"""Stands for a missing integer in an int64 column."""
+
+Array = npt.NDArray[Any]
+
+
+class Names(dict[str, int]):
+    """Distinct texts in the order in which they were first seen; `names[text]` is its code."""
+
+    def __missing__(self, text: str) -> int:
+        """Give a text that was not seen before the next code."""
+        code = len(self)
+        self[text] = code
+        return code
+
+    def codes(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
+        """Return the code of each text."""
+        return np.fromiter(map(self.__getitem__, texts), dtype=np.int32)
+
+
+class Rows:
+    """Collects rows; a column that a piece does not have is null in its rows.
+
+    A text column holds codes of `names[column]`; a plain number stands in all rows of its piece.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.names: defaultdict[str, Names] = defaultdict(Names)
+        self.pieces: list[tuple[int, dict[str, Array | int]]] = []
+
+    def add(self, count: int, **columns: Array | int) -> None:
+        """Append `count` rows."""
+        if count:
+            self.pieces.append((count, columns))
+            self.count += count
+
+    def absorb(self, other: Rows) -> None:
+        """Append the rows of another collector, its texts under the codes they have here."""
+        recoded = {
+            column: np.append(self.names[column].codes(names), np.int32(-1))  # -1 stays -1
+            for column, names in other.names.items()
+        }
+        for count, columns in other.pieces:
+            for column, table in recoded.items():
+                if column in columns:
+                    columns[column] = table[columns[column]]
+            self.add(count, **columns)
