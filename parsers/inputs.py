@@ -15,7 +15,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +29,9 @@ _ZIP_OF_NOTHING = b"PK\x05\x06"
 _ZSTD_READ = 1 << 16  # a cut loses what the failing read had already decompressed
 _PACKED = (".gz", ".zst")
 _USUAL_EXPANSION = 10
+_BOMB_BYTES = 1 << 30
+_MOST_EXPANSION = 300
+"""A trace shrinks to a tenth, in the extreme to a fiftieth; more is only ever a trap."""
 _UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 Progress = Callable[[int], None]
@@ -39,22 +42,31 @@ def _no_progress(_: int) -> None:
     return None
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class ByteSource:
     """One input as decompressed blocks.
 
-    `name` is the base name, `stored_bytes` its size on disk where known. After the blocks are
-    consumed, `text_bytes` is the decompressed size and `cut` says how the stream ended too early
-    (None: it ended well).
+    `name` is the base name, `stored_bytes` its size on disk where known (of a member of an
+    archive: unpacked), `packed_bytes` what an archive holds of it. After the blocks are consumed,
+    `text_bytes` is the decompressed size and `cut` says how the stream ended too early (None: it
+    ended well). With `limits` an input that expands like no trace does is refused.
     """
 
     name: str
     opener: Callable[[], IO[bytes] | io.RawIOBase]
     stored_bytes: int | None = None
     path: Path | None = None
+    packed_bytes: int | None = None
+    release: Callable[[], None] = _nothing
     progress: Progress = _no_progress
+    limits: bool = True
     text_bytes: int = 0
     cut: str | None = None
+    _raw_bytes: int = 0
     _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
 
     @property
@@ -65,16 +77,33 @@ class ByteSource:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks."""
-        self.close()
+        self._close_stream()
         self.text_bytes, self.cut = 0, None
         self._stream = self.opener()
         for block in self._plain(self._stream):
             self.text_bytes += len(block)
+            self._refuse_bomb()
             yield block
-        self.close()
+        self._close_stream()
+
+    def _refuse_bomb(self) -> None:
+        """Raise InputError where the input has unpacked to far more than a trace does."""
+        if not self.limits or self.text_bytes < _BOMB_BYTES:
+            return
+        packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
+        if self.text_bytes > _MOST_EXPANSION * max(packed, 1):
+            raise InputError(
+                f"unpacks to more than {_MOST_EXPANSION} times its size: {self.name} "
+                f"(stopped at {self.text_bytes / 1e9:.1f} GB)",
+                "if it can be trusted, read it with --no-limits",
+            )
 
     def close(self) -> None:
-        """Close what is open, also where the blocks were not read to their end."""
+        """Close what is open for good, also where the blocks were not read to their end."""
+        self._close_stream()
+        self.release()
+
+    def _close_stream(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -88,7 +117,7 @@ class ByteSource:
             length += len(block)
             if length >= size:
                 break
-        self.close()
+        self._close_stream()
         return b"".join(parts)[:size]
 
     def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
@@ -108,11 +137,11 @@ class ByteSource:
             return b""
 
     def _counted(self, first: bytes, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        done = 0
+        self._raw_bytes = 0
         block = first
         while block:
-            done += len(block)
-            self.progress(done)
+            self._raw_bytes += len(block)
+            self.progress(self._raw_bytes)
             yield block
             block = self._read(stream)
 
@@ -258,7 +287,8 @@ def _file(path: Path) -> ByteSource:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
-        return _once(path.name, _open(path))
+        stream = _open(path)
+        return replace(_once(path.name, stream), release=stream.close)
     _open(path).close()
     return ByteSource(path.name, lambda: _open(path), status.st_size, path)
 
@@ -346,7 +376,7 @@ def _member(data: Path | io.BytesIO, info: zipfile.ZipInfo) -> ByteSource:
                 "unpack the archive by hand and give the trace itself",
             ) from None
 
-    return ByteSource(name, open_member, info.file_size)
+    return ByteSource(name, open_member, info.file_size, packed_bytes=info.compress_size)
 
 
 class _Member(io.RawIOBase):

@@ -33,6 +33,7 @@ from traceflops.parsers.jsontext import (
     Split,
     as_object,
     last_boundary,
+    nested_too_deep,
     split,
     violation,
 )
@@ -46,6 +47,10 @@ _STRIDE = 1 << 12
 _LONGEST_STRIDE = 1 << 16
 _HEADER_LIMIT = 1 << 28
 _KEYS_TRIED = 100
+_LONGEST_EVENT = 1 << 25
+"""No event is longer. Its beginning would otherwise wait, ever growing, for an end."""
+_LONGEST_MENDED = 1 << 20
+_LOOK_BACK = 1 << 10
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
 _AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
@@ -135,6 +140,8 @@ class EventStream(Generic[B]):
         self._salvaged = 0  # how often an event boundary had to be guessed behind damage
         self._tail: bytes | None = None
         self._some = False  # whether any event was read
+        self._skipped = 0  # bytes of an endless event behind which none was found yet
+        self._barren: tuple[bytes | None, int] = (None, 0)  # a text, and where no event follows
         self._accepted: list[bytes] = []
 
     def __iter__(self) -> Iterator[B]:
@@ -146,7 +153,9 @@ class EventStream(Generic[B]):
         if self._tail is None:
             self._end_without_bracket(text)
         else:
-            self._read_tail(self._tail + b"".join(self._blocks))
+            read, ended = _gather(self._blocks, _HEADER_LIMIT)
+            self._read_tail(b"".join((self._tail, *read)))
+            self.damage.tail_bytes += 0 if ended else sum(map(len, self._blocks))
         yield from self._flush()
 
     # The beginning
@@ -187,10 +196,10 @@ class EventStream(Generic[B]):
     def _read_header(self, text: bytes) -> dict[str, msgspec.Raw] | None:
         """Return the keys before the events, {} where they are damaged, None if inside another."""
         header = as_object(text)
-        if header is not None or violation(text) is None:
+        if header is not None or (violation(text) is None and not nested_too_deep(text)):
             return header
         mended = text
-        for words, repair in REPAIRS:
+        for words, repair in REPAIRS if len(text) <= _LONGEST_MENDED else ():
             before, mended = mended, repair(mended)
             self.damage.repaired[words] += mended != before
         header = as_object(mended)
@@ -232,9 +241,24 @@ class EventStream(Generic[B]):
             left = self._walk_block(block, later)
             yield from self._flush()
             if left is not None:
-                text = left
+                text = self._skip(left) if len(left) > _LONGEST_EVENT else left
                 waiting.clear()
         return b""
+
+    def _skip(self, text: bytes) -> bytes:
+        """Leave out a value that is longer than any event, up to what looks like the next one."""
+        self._salvaged += 1
+        while (boundary := _EVENT_BOUNDARY.search(text)) is None and not self._ended:
+            self._skipped += len(text) - _LOOK_BACK
+            read, self._ended = _gather(self._blocks, self._block_bytes)
+            text = b"".join((text[-_LOOK_BACK:], *read))
+        if boundary is None:
+            self._skipped += len(text)
+            return b""
+        self.damage.dropped_events += 1
+        self.damage.dropped_bytes += self._skipped + boundary.start() + 1
+        self._skipped = 0
+        return text[boundary.end() :]
 
     def _wants_more(self, waiting: deque[tuple[_Block, Callable[[], B | None]]]) -> bool:
         """Return whether to read on; behind a block without a boundary nothing can be cut yet."""
@@ -297,7 +321,7 @@ class EventStream(Generic[B]):
             return resume
         rest = parts.commas[-1] + 1 if parts.commas else start
         end = stop if parts.close is None else parts.close
-        broken = violation(text[rest:end])
+        broken = violation(text[rest:end]) if parts.too_deep is None else parts.too_deep - rest
         if parts.close is not None:
             closes = self._closes(text, end, broken)
             if closes:
@@ -324,7 +348,7 @@ class EventStream(Generic[B]):
                 return True
             if self._ended:
                 proven = self._salvaged == 0 and broken is None
-                return proven and _EVENT_BOUNDARY.search(text, at) is None
+                return proven and self._boundary_of_event(text, at) is None
         return None
 
     def _close(self, text: bytes, rest: int, close: int) -> None:
@@ -382,8 +406,17 @@ class EventStream(Generic[B]):
 
     def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
         """Return the boundary before what looks like an event; at the end any object will do."""
-        found = _EVENT_BOUNDARY.search(text, at)
+        found = self._boundary_of_event(text, at)
         return BOUNDARY.search(text, at) if found is None and self._ended else found
+
+    def _boundary_of_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
+        barren, start = self._barren
+        if barren is text and at >= start:  # nothing is searched for a second time
+            return None
+        found = _EVENT_BOUNDARY.search(text, at)
+        if found is None:
+            self._barren = (text, at)
+        return found
 
     def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> None:
         """Accept the damaged event before a guessed boundary, mended, or count it as lost."""
@@ -404,7 +437,7 @@ class EventStream(Generic[B]):
     def _mend(self, text: bytes) -> bool:
         """Take the one event of a damaged text if it can be mended, and count how."""
         done: list[str] = []
-        for words, repair in REPAIRS:
+        for words, repair in REPAIRS if len(text) <= _LONGEST_MENDED else ():
             mended = repair(text)
             if mended == text:
                 continue
@@ -427,7 +460,7 @@ class EventStream(Generic[B]):
         whole = self._accept(last) or (
             bool(split(last + b",", 0, len(last) + 1).commas) and self._mend(last)
         )
-        self.damage.cut_bytes = 0 if whole else len(last)
+        self.damage.cut_bytes = self._skipped + (0 if whole else len(last))
 
     def _read_tail(self, tail: bytes) -> None:
         """Read the keys that stand after the events, up to where they are cut off."""
@@ -435,7 +468,7 @@ class EventStream(Generic[B]):
         if self._in_object:
             rest = rest.removeprefix(b",")
             parts = split(rest, 0, len(rest))
-            self.damage.tail_cut = parts.close is None
+            self.damage.tail_cut = parts.close is None and parts.too_deep is None
             end = len(rest) if parts.close is None else parts.close
             if self.damage.tail_cut and not rest.endswith((b'"', b"]", b"}")):
                 end = parts.commas[-1] if parts.commas else 0  # half a number looks like a number

@@ -35,10 +35,14 @@ _OBJECT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The commas between the values of a list, and the bracket that closes the list, if any."""
+    """The commas between the values of a list, and the bracket that closes the list, if any.
+
+    `too_deep` is where nesting went deeper than anything decodes, and looking on was given up.
+    """
 
     commas: list[int]
     close: int | None
+    too_deep: int | None = None
 
 
 def split(text: bytes, start: int, stop: int) -> Split:
@@ -55,7 +59,7 @@ def split(text: bytes, start: int, stop: int) -> Split:
         if sign == b",":
             commas.append(at)
         elif len(closers) > _DEEPEST:  # no decoder takes it, and each level costs a look
-            return Split(commas, None)
+            return Split(commas, None, at)
         elif sign in _CLOSER:
             closers += _CLOSER[sign]
         elif not closers:
@@ -88,6 +92,17 @@ def violation(text: bytes) -> int | None:
     except UNDECODABLE:
         return None
     return None
+
+
+def nested_too_deep(text: bytes) -> bool:
+    """Return whether text is nested deeper than can be decoded."""
+    try:
+        _GRAMMAR.decode(text)
+    except RecursionError:
+        return True
+    except UNDECODABLE:
+        return False
+    return False
 
 
 def as_object(text: bytes) -> dict[str, msgspec.Raw] | None:

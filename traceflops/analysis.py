@@ -25,6 +25,7 @@ from traceflops.kernels import (
     kernel_table,
 )
 from traceflops.links import link
+from traceflops.phases import phase
 from traceflops.privacy import redacted
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
 from traceflops.selection import Selection
@@ -48,16 +49,21 @@ def analyze(
     """
     selection = selection or Selection()
     shown = trace if include_environment else redacted(trace)
-    linked = _linked(with_host_activities(shown), rules)
-    accounts = _accounts(linked, selection)
-    plan = plan_steps(linked, accounts, selection)
+    with phase("link and categorise"):
+        linked = _linked(with_host_activities(shown), rules)
+    with phase("components of devices"):
+        accounts = _accounts(linked, selection)
+    with phase("steps"):
+        plan = plan_steps(linked, accounts, selection)
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
-    devices = _told_apart(
-        [_device_report(linked, d, account, windows[d]) for d, account in accounts.items()]
-    )
+    with phase("accounts"):
+        devices = _told_apart(
+            [_device_report(linked, d, account, windows[d]) for d, account in accounts.items()]
+        )
     total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
     total = total or EMPTY_ACCOUNT
-    kernels = _kernels(linked, accounts, windows, total.components.window_ns)
+    with phase("kernel tables"):
+        kernels = _kernels(linked, accounts, windows, total.components.window_ns)
     return Analysis(
         source=shown.source,
         selection=selection,
@@ -67,7 +73,7 @@ def analyze(
         total=total,
         kernels=kernels,
         categories=category_table(kernels, total.components.window_ns),
-        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices)),
+        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices), *_clock_notes(linked)),
     )
 
 
@@ -206,5 +212,26 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
             "capture began, or the record was lost). They count in every time; which step and "
             "op they belong to is unknown.",
             unlinked,
+        ),
+    )
+
+
+def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
+    """Say how many activities begin before the call that launched them."""
+    call = linked.links.call_of_activity
+    launched = np.flatnonzero(call >= 0)
+    begun = numbers(linked.trace.activities["start_ns"])[launched]
+    early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
+    count = int(np.count_nonzero(early > 0))
+    if not count:
+        return ()
+    return (
+        Note(
+            "assumed",
+            "device-before-launch",
+            f"{count:,} of {len(launched):,} launched activities begin before the call that "
+            f"launched them, by up to {int(early.max()) / 1e3:,.3f} µs: the clocks of host and "
+            "device disagree, so causes of idle time near them are not certain.",
+            count,
         ),
     )

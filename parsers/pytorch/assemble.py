@@ -28,7 +28,8 @@ _EPOCH_NS = 10**17
 class Collected:
     """What all blocks of one file give together."""
 
-    def __init__(self) -> None:
+    def __init__(self, python_stacks: bool) -> None:
+        self.python_stacks = python_stacks
         self.activities = TableBuilder("activities")
         self.calls = TableBuilder("calls")
         self.ops = TableBuilder("ops")
@@ -85,6 +86,7 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
             metadata,
             tables,
             devices.tolist(),
+            python_stacks=collected.python_stacks,
         ),
     )
 

@@ -44,9 +44,10 @@ _NO_ARGS: Final = Args()
 
 
 class KinetoBlock:
-    """What a block of events, or several of them, gives."""
+    """What a block of events gives; Python frames are only counted where they are not wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, python_stacks: bool = True) -> None:
+        self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
         self.args = ArgsReader()
@@ -68,7 +69,7 @@ class KinetoBlock:
         """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
         for category, phase, group in self._groups(events):
             self.counts[category or f"phase {phase}"] += len(group)
-            if category in IGNORED:
+            if category in self._unwanted:
                 continue
             if phase == "X":
                 adder = _ADDERS.get(category)
@@ -80,15 +81,15 @@ class KinetoBlock:
                 self._add_flows(group)
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
-        by_type: defaultdict[type, list[Any]] = defaultdict(list)
+        by_type: defaultdict[Any, list[Any]] = defaultdict(list)
         for event in events:
             by_type[event.__class__].append(event)
         for kind, group in by_type.items():
             if kind in (LooseEvent, ExactEvent):
                 yield from self._loose_groups(group)
                 continue
-            category = tagged_events()[kind]
-            has_args = category in ARGS
+            category = kind.__struct_config__.tag
+            has_args = "args" in kind.__struct_fields__
             for phase, same in _by_phase(group):
                 args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
                 yield category, phase, Group(same, args)
@@ -120,7 +121,8 @@ class KinetoBlock:
 class KinetoReader:
     """Reads blocks of text; this is what a process that helps with reading is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, python_stacks: bool = True) -> None:
+        self._python_stacks = python_stacks
         self._exact = False
         self._odd_blocks = 0
 
@@ -135,8 +137,7 @@ class KinetoReader:
         """Return the rows of a JSON list of events, None where it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
-                events = _usual_decoder().decode(text)
-                block = _block_of(events)
+                block = self._block_of(_usual_decoder(self._python_stacks).decode(text))
                 self._odd_blocks = 0
                 return block
             except UNDECODABLE:
@@ -149,18 +150,17 @@ class KinetoReader:
         try:
             if not self._exact:
                 try:
-                    return _block_of(decoder(LooseEvent).decode(text))
+                    return self._block_of(decoder(LooseEvent).decode(text))
                 except DigitsLost:
                     self._exact = True
-            return _block_of(decoder(ExactEvent).decode(text))
+            return self._block_of(decoder(ExactEvent).decode(text))
         except UNDECODABLE:
             return None
 
-
-def _block_of(events: list[Any]) -> KinetoBlock:
-    block = KinetoBlock()
-    block.add(events)
-    return block
+    def _block_of(self, events: list[Any]) -> KinetoBlock:
+        block = KinetoBlock(self._python_stacks)
+        block.add(events)
+        return block
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -186,8 +186,8 @@ def _args(category: str, phase: str) -> type[Args]:
 
 
 @cache
-def _usual_decoder() -> msgspec.json.Decoder[list[Any]]:
-    return decoder(union(tagged_events()))
+def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
+    return decoder(union(tagged_events(python_stacks)))
 
 
 def _has_duration(event: Any) -> bool:

@@ -9,7 +9,6 @@ arguments stay text until a second pass. Fields hold whatever JSON has; `values`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, Final, Union
 
 import msgspec
@@ -226,21 +225,21 @@ class _IgnoredEvent(msgspec.Struct, gc=False, tag_field="cat"):
     ph: Any = None
 
 
-def _tagged(category: str) -> type[msgspec.Struct]:
+def _tagged(category: str, used: bool) -> type[msgspec.Struct]:
     """Return the event of a category, with its arguments where some are read."""
+    if not used:
+        return msgspec.defstruct(category, [], bases=(_IgnoredEvent,), tag=category, gc=False)
     args = ARGS.get(category)
     fields: list[Any] = []
     if args is not None:
         fields = [("args", args, msgspec.field(default_factory=args))]
-    base = _IgnoredEvent if category in IGNORED else TaggedEvent
-    made = msgspec.defstruct(category, fields, bases=(base,), tag=category, gc=False)
-    return made
+    return msgspec.defstruct(category, fields, bases=(TaggedEvent,), tag=category, gc=False)
 
 
-@cache
-def tagged_events() -> dict[type[msgspec.Struct], str]:
-    """Return the type of event of each known category, and the category."""
-    return {_tagged(category): category for category in sorted(KNOWN_CATEGORIES)}
+def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
+    """Return the type of event of each known category; the tag of the type is the category."""
+    unused = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
+    return [_tagged(category, category not in unused) for category in sorted(KNOWN_CATEGORIES)]
 
 
 def union(types: Iterable[type]) -> Any:

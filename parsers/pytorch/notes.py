@@ -10,7 +10,7 @@ import pyarrow as pa
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.jsontext import INVALID_UTF8
-from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
+from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
 from traceflops.trace import Note, NoteKind
 
@@ -32,11 +32,13 @@ def reading_notes(
     metadata: Metadata,
     tables: Mapping[str, pa.Table],
     devices: Sequence[int],
+    *,
+    python_stacks: bool,
 ) -> tuple[Note, ...]:
     """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
     notes = [
         *_text_notes(source, stream),
-        *_event_notes(counts, odd),
+        *_event_notes(counts, odd, python_stacks),
         *_content_notes(tables, metadata, devices),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
@@ -56,8 +58,8 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
             "dropped",
             "text-cut",
             "The file ends before its list of events does: every complete event is used, "
-            f"{damage.cut_bytes:,} bytes after the last one are not, later times are missing and "
-            "so is what the writer puts at the end (rank, world size).",
+            f"{damage.cut_bytes:,} bytes of one that was not finished are not; later times are "
+            "missing, and what the writer puts at the end (rank, world size).",
             damage.cut_bytes,
         )
     for what, count in sorted(damage.repaired.items()):
@@ -67,8 +69,8 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
         yield Note(
             "dropped",
             "json-dropped",
-            f"Damaged JSON: {damage.dropped_events:,} pieces that could not be read as an event "
-            f"were left out ({damage.dropped_bytes:,} bytes).",
+            "Damaged JSON: what could not be read as an event was left out "
+            f"(in {damage.dropped_events:,} places, {damage.dropped_bytes:,} bytes).",
             damage.dropped_events,
         )
 
@@ -88,7 +90,9 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name[:40])
 
 
-def _event_notes(counts: Mapping[str, int], odd: Mapping[str, int]) -> Iterator[Note]:
+def _event_notes(
+    counts: Mapping[str, int], odd: Mapping[str, int], python_stacks: bool
+) -> Iterator[Note]:
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -101,6 +105,14 @@ def _event_notes(counts: Mapping[str, int], odd: Mapping[str, int]) -> Iterator[
             "unknown-category",
             f"Events of categories that are not known were left out: {listed}.",
             sum(unknown.values()),
+        )
+    frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
+    if frames and not python_stacks:
+        yield Note(
+            "dropped",
+            "python-stacks-left-out",
+            f"{frames:,} Python frames were left out to save memory; --python-stacks keeps them.",
+            frames,
         )
     for code, (kind, text) in _ODD_EVENTS.items():
         if odd[code]:

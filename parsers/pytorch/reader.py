@@ -23,11 +23,16 @@ from traceflops.trace import Trace
 
 
 def read_pytorch(
-    source: ByteSource, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES
+    source: ByteSource,
+    crew: Crew | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    *,
+    python_stacks: bool = True,
 ) -> Trace:
     """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
-    stream = EventStream[KinetoBlock](source, KinetoReader(), crew or Crew(), block_bytes)
-    collected = Collected()
+    reader = KinetoReader(python_stacks)
+    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), block_bytes)
+    collected = Collected(python_stacks)
     for block in stream:
         collected.absorb(block)
     _refuse_foreign(source, stream, collected)

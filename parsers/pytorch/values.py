@@ -25,8 +25,8 @@ _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1
 _NONE = type(None)
 _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
-LIMIT_NS = 2**62
-"""Times and durations beyond this (146 years) are no times; below it their sums fit an int64."""
+LIMIT_NS = 2**61
+"""Times and durations beyond this (73 years) are no times; below it they add up in an int64."""
 
 
 class DigitsLost(Exception):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.core.build import trace_of
-from traceflops import Trace
+from traceflops import Trace, analyze
 from traceflops.categories import load
 from traceflops.categories.activities import categorise
 from traceflops.links import link
@@ -111,3 +111,13 @@ def test_a_kernels_own_collective_metadata_decides_and_names_the_sub() -> None:
     assert category_of(trace)[:2] == ("communication", "point_to_point")
     trace = trace_of(activities=[kernel("custom", collective="_allgather_base")])
     assert category_of(trace)[:2] == ("communication", "collective")
+
+
+def test_a_device_clock_that_is_behind_is_said() -> None:
+    early = kernel("early", start_ns=90, correlation=1)
+    late = kernel("late", start_ns=400, correlation=2)
+    calls = [{"start_ns": 100, "correlation": 1}, {"start_ns": 200, "correlation": 2}]
+    trace = trace_of(activities=[early, late], calls=calls)
+    notes = [note for note in analyze(trace).notes if note.code == "device-before-launch"]
+    assert [note.count for note in notes] == [1]
+    assert "by up to 0.010 µs" in notes[0].text

@@ -112,12 +112,17 @@ def options_in(span: str) -> list[str]:
 
 def known_options() -> set[str]:
     commands = [GROUP, *COMMANDS.values()]
-    return {"--help", *(o for c in commands for p in c.params for o in p.opts)}
+    return {"--help", *(o for c in commands for p in c.params for o in names_of(p))}
+
+
+def names_of(parameter: Any) -> list[str]:
+    """Return the names of an option, those that switch it off among them."""
+    return [*parameter.opts, *parameter.secondary_opts]
 
 
 def test_the_readme_names_every_option_that_chooses_what_to_analyse() -> None:
     text = text_of("README.md")
-    options = {o for p in COMMANDS["summary"].params for o in p.opts if o.startswith("--")}
+    options = {o for p in COMMANDS["summary"].params for o in names_of(p) if o.startswith("--")}
     assert [option for option in sorted(options) if option not in text] == []
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.parsers.documents import read_bytes
 from traceflops.errors import InputError
 from traceflops.parsers import read
+from traceflops.parsers.plausible import plausible
 from traceflops.trace import Trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pytorch"
@@ -68,7 +69,7 @@ def test_quirk_in_small_blocks(quirk: str, size: int) -> None:
         with pytest.raises(InputError, match=wanted["error"]):
             read_bytes(data, size)
     else:
-        check(read_bytes(data, size), wanted)
+        check(plausible(read_bytes(data, size)), wanted)
 
 
 def test_every_fixture_has_its_expectation() -> None:

@@ -12,10 +12,15 @@ from typing import Annotated
 
 import typer
 
+from traceflops.cli.export import EXAMPLES as EXPORT_EXAMPLES
 from traceflops.cli.export import export
+from traceflops.cli.info import EXAMPLES as INFO_EXAMPLES
 from traceflops.cli.info import info
+from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
 from traceflops.cli.report import report
+from traceflops.cli.summary import EXAMPLES as SUMMARY_EXAMPLES
 from traceflops.cli.summary import summary
+from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
 from traceflops.cli.why import why
 
 EPILOG = (
@@ -31,8 +36,14 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (report, summary, info, export, why):
-    app.command(epilog=command.__globals__["EXAMPLES"])(command)
+for command, examples in (
+    (report, REPORT_EXAMPLES),
+    (summary, SUMMARY_EXAMPLES),
+    (info, INFO_EXAMPLES),
+    (export, EXPORT_EXAMPLES),
+    (why, WHY_EXAMPLES),
+):
+    app.command(epilog=examples)(command)
 
 
 def _versions(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share: options, the selection they make, errors, progress, the console."""
+"""What the commands share: reading, errors, the console."""
 
 from __future__ import annotations
 
@@ -6,117 +6,65 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from traceflops.cli.owntime import own_time
 from traceflops.errors import InputError, TraceflopsError
-from traceflops.selection import Selection, parse_duration, parse_numbers, parse_steps
+from traceflops.phases import phase
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from traceflops.cli.options import Question, Reading
     from traceflops.results import Analysis
     from traceflops.trace import Trace
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 
-Traces = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TRACE...",
-        help="Trace files, a folder of them (the ranks of one job), or - for standard input.",
-        show_default=False,
-    ),
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(metavar="A:B", help="Steps to use, by number, both included (A:, :B, A)."),
-]
-Ranks = Annotated[str | None, typer.Option(metavar="LIST", help="Ranks to use, e.g. 0,2,4-7.")]
-Gpus = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="LIST", help="Device numbers to use, as in the trace."),
-]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="Start, from the first activity, e.g. 1.5s."),
-]
-To = Annotated[
-    str | None,
-    typer.Option("--to", metavar="TIME", help="End, from the first activity, e.g. 200ms."),
-]
-StepMark = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Marks whose whole name matches are the steps."),
-]
-Rules = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Category rules to try before the built-in ones."),
-]
-Environment = Annotated[
-    bool,
-    typer.Option(
-        "--include-environment", help="Keep host and user names and home directories as they are."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Force = Annotated[
-    bool, typer.Option("-f", "--force", help="Overwrite files that are not ours, too.")
-]
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What the options ask for, as given; `selection` parses them."""
-
-    steps: str | None = None
-    ranks: str | None = None
-    gpu: str | None = None
-    start: str | None = None
-    end: str | None = None
-    step_mark: str | None = None
-
-    def selection(self) -> Selection:
-        """Return the selection. Raises UsageError where an option cannot be understood."""
-        return Selection(
-            steps=parse_steps(self.steps) if self.steps is not None else None,
-            ranks=parse_numbers("--ranks", self.ranks) if self.ranks is not None else None,
-            gpus=parse_numbers("--gpu", self.gpu) if self.gpu is not None else None,
-            from_ns=parse_duration("--from", self.start) if self.start is not None else None,
-            to_ns=parse_duration("--to", self.end) if self.end is not None else None,
-            step_mark=self.step_mark,
-        )
-
-
-def read_trace(traces: list[str]) -> Trace:
+def read_trace(traces: list[str], reading: Reading) -> Trace:
     """Return the trace in the given files, with progress on a terminal."""
     from traceflops.cli.progress import watching
     from traceflops.parsers import read
 
     with watching() as watch:
-        return read(traces, watch=watch)
+        return read(
+            traces,
+            watch=watch,
+            jobs=reading.jobs,
+            python_stacks=reading.python_stacks,
+            strict=reading.strict,
+            limits=not reading.no_limits,
+        )
 
 
 def read_and_analyze(
-    traces: list[str], question: Question, rules: Path | None, include_environment: bool
+    traces: list[str],
+    question: Question,
+    reading: Reading,
+    rules: Path | None,
+    include_environment: bool,
 ) -> Analysis:
     """Return the analysis that the options ask for."""
     selection = question.selection()
     from traceflops.analysis import analyze
 
-    return analyze(
-        read_trace(traces), selection, rules=rules, include_environment=include_environment
-    )
+    trace = read_trace(traces, reading)
+    return analyze(trace, selection, rules=rules, include_environment=include_environment)
 
 
 @contextmanager
-def failures() -> Iterator[None]:
-    """Turn exceptions into one error line, one hint line and an exit code."""
+def failures(reading: Reading | None = None) -> Iterator[None]:
+    """Turn exceptions into one error line, one hint line and an exit code.
+
+    Also tells of the tool's own time, where `reading` asks for it.
+    """
     try:
-        yield
+        with own_time(reading):
+            yield
         sys.stdout.flush()
     except TraceflopsError as error:
         _debug()
@@ -174,6 +122,12 @@ def print_lines(lines: list[Text]) -> None:
         for line in lines:
             console.print(line, soft_wrap=True)
     sys.stdout.write(captured.get())
+
+
+def print_summary(analysis: Analysis) -> None:
+    """Print the summary."""
+    with phase("print"):
+        print_lines(terminal_lines(analysis))
 
 
 def terminal_lines(analysis: Analysis) -> list[Text]:

@@ -7,21 +7,18 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import (
+from traceflops.cli.common import failures, read_trace
+from traceflops.cli.options import (
+    AS_USUAL,
+    EVERYTHING,
     Environment,
     Force,
-    From,
-    Gpus,
     Json,
     Question,
-    Ranks,
+    Reading,
     Rules,
-    StepMark,
-    Steps,
-    To,
     Traces,
-    failures,
-    read_trace,
+    grouped,
 )
 
 EXAMPLES = (
@@ -30,6 +27,7 @@ EXAMPLES = (
 )
 
 
+@grouped
 def export(
     traces: Traces,
     output: Annotated[
@@ -49,25 +47,21 @@ def export(
     ] = "parquet",
     force: Force = False,
     json: Json = False,
-    steps: Steps = None,
-    ranks: Ranks = None,
-    gpu: Gpus = None,
-    start: From = None,
-    end: To = None,
-    step_mark: StepMark = None,
+    question: Question = EVERYTHING,
     rules: Rules = None,
     include_environment: Environment = False,
+    reading: Reading = AS_USUAL,
 ) -> None:
     """Write the tables of a trace, activities with their category, call and op."""
-    with failures():
-        selection = Question(steps, ranks, gpu, start, end, step_mark).selection()
+    with failures(reading):
+        selection = question.selection()
         from traceflops.privacy import redacted
         from traceflops.reports.json import encode
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.restrict import restrict
 
         check_request(output, table, format_, force=force)
-        trace = read_trace(traces)
+        trace = read_trace(traces, reading)
         shown = restrict(trace if include_environment else redacted(trace), selection)
         written = []
         for path, rows in export_tables(shown, output, table, format_, rules):

@@ -4,47 +4,41 @@ from __future__ import annotations
 
 import typer
 
-from traceflops.cli.common import (
+from traceflops.cli.common import failures, read_trace
+from traceflops.cli.options import (
+    AS_USUAL,
+    EVERYTHING,
     Environment,
-    From,
-    Gpus,
     Json,
     Question,
-    Ranks,
-    StepMark,
-    Steps,
-    To,
+    Reading,
     Traces,
-    failures,
-    read_trace,
+    grouped,
 )
 
 EXAMPLES = "Examples: traceflops info trace.json.gz | traceflops info ranks/ --json"
 
 
+@grouped
 def info(
     traces: Traces,
     json: Json = False,
-    steps: Steps = None,
-    ranks: Ranks = None,
-    gpu: Gpus = None,
-    start: From = None,
-    end: To = None,
-    step_mark: StepMark = None,
+    question: Question = EVERYTHING,
     include_environment: Environment = False,
+    reading: Reading = AS_USUAL,
 ) -> None:
     """Say what is in a trace, what is missing and what that costs."""
-    with failures():
-        selection = Question(steps, ranks, gpu, start, end, step_mark).selection()
+    with failures(reading):
+        selection = question.selection()
         from traceflops.inventory import take_inventory
         from traceflops.privacy import redacted
         from traceflops.reports.info import info_object, render_info
         from traceflops.reports.json import encode
         from traceflops.restrict import restrict
 
-        trace = read_trace(traces)
+        trace = read_trace(traces, reading)
         shown = restrict(trace if include_environment else redacted(trace), selection)
-        inventory = take_inventory(shown, step_mark)
+        inventory = take_inventory(shown, question.step_mark)
         if json:
             typer.echo(encode(info_object(inventory)))
         else:

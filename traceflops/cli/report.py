@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceflops.cli.common import (
+from traceflops.cli.common import failures, print_summary, read_and_analyze
+from traceflops.cli.options import (
+    AS_USUAL,
+    EVERYTHING,
     Environment,
     Force,
-    From,
-    Gpus,
     Json,
     Question,
-    Ranks,
+    Reading,
     Rules,
-    StepMark,
-    Steps,
-    To,
     Traces,
-    failures,
-    print_lines,
-    read_and_analyze,
-    terminal_lines,
+    grouped,
 )
+from traceflops.phases import phase
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -37,6 +33,7 @@ EXAMPLES = (
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
+@grouped
 def report(
     traces: Traces,
     output: Annotated[
@@ -51,30 +48,26 @@ def report(
     force: Force = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
     json: Json = False,
-    steps: Steps = None,
-    ranks: Ranks = None,
-    gpu: Gpus = None,
-    start: From = None,
-    end: To = None,
-    step_mark: StepMark = None,
+    question: Question = EVERYTHING,
     rules: Rules = None,
     include_environment: Environment = False,
+    reading: Reading = AS_USUAL,
 ) -> None:
     """Write the report as one HTML file and print its summary."""
-    with failures():
+    with failures(reading):
         from traceflops.reports.write import check_target, save
 
         target = output or default_target(traces)
         check_target(target, force=force)
-        question = Question(steps, ranks, gpu, start, end, step_mark)
-        analysis = read_and_analyze(traces, question, rules, include_environment)
+        analysis = read_and_analyze(traces, question, reading, rules, include_environment)
         try:
             if json:
                 typer.echo(analysis.to_json())
             elif not quiet:
-                print_lines(terminal_lines(analysis))
+                print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
-            save(analysis, target, force=force, command=_command(traces, analysis, question))
+            with phase("render and write"):
+                save(analysis, target, force=force, command=_command(traces, analysis, question))
         if quiet:
             typer.echo(str(target))
         elif not json:

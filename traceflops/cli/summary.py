@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from traceflops.cli.common import (
+from traceflops.cli.common import failures, print_summary, read_and_analyze
+from traceflops.cli.options import (
+    AS_USUAL,
+    EVERYTHING,
     Environment,
-    From,
-    Gpus,
     Json,
     Question,
-    Ranks,
+    Reading,
     Rules,
-    StepMark,
-    Steps,
-    To,
     Traces,
-    failures,
-    print_lines,
-    read_and_analyze,
-    terminal_lines,
+    grouped,
 )
 
 EXAMPLES = (
@@ -28,23 +23,19 @@ EXAMPLES = (
 )
 
 
+@grouped
 def summary(
     traces: Traces,
     json: Json = False,
-    steps: Steps = None,
-    ranks: Ranks = None,
-    gpu: Gpus = None,
-    start: From = None,
-    end: To = None,
-    step_mark: StepMark = None,
+    question: Question = EVERYTHING,
     rules: Rules = None,
     include_environment: Environment = False,
+    reading: Reading = AS_USUAL,
 ) -> None:
     """Print where the time went; write nothing."""
-    with failures():
-        question = Question(steps, ranks, gpu, start, end, step_mark)
-        analysis = read_and_analyze(traces, question, rules, include_environment)
+    with failures(reading):
+        analysis = read_and_analyze(traces, question, reading, rules, include_environment)
         if json:
             typer.echo(analysis.to_json())
         else:
-            print_lines(terminal_lines(analysis))
+            print_summary(analysis)

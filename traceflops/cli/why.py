@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import Json, Rules, failures
+from traceflops.cli.common import failures
+from traceflops.cli.options import Json, Rules
 
 EXAMPLES = (
     'Examples: traceflops why "ampere_sgemm_128x64_nt" | '

@@ -1,0 +1,131 @@
+"""What cannot be true is set aside and said; what could be true is left alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.parsers.documents import source_of
+from traceflops.errors import InputError
+from traceflops.parsers import read_one
+from traceflops.trace import Trace
+
+DAY_US = 86_400 * 10**6
+
+
+def kernel(ts: float, dur: float, number: int = 1, **more: Any) -> dict[str, Any]:
+    args = {"device": 0, "stream": 7, "correlation": number}
+    return {"ph": "X", "cat": "kernel", "name": "k", "ts": ts, "dur": dur, "args": args} | more
+
+
+def trace_of(*events: dict[str, Any]) -> Trace:
+    return read_one(source_of(json.dumps({"traceEvents": events}).encode()))
+
+
+def notes_of(trace: Trace) -> dict[str, int | None]:
+    return {n.code: n.count for n in trace.notes if n.code in ("set-aside", "written-twice")}
+
+
+def starts_of(trace: Trace, table: str = "activities") -> list[int]:
+    starts: list[int] = trace.table(table)["start_ns"].to_pylist()
+    return starts
+
+
+TEN_SECONDS = [kernel(n * 10**6, 900_000, n) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (kernel(3 * 10**6, 7 * DAY_US, 99), "604,800.000 s"),
+        (kernel(-17e14, 5, 99), "0.000 s"),
+        (kernel(4 * DAY_US, 2_000_000, 99), "2.000 s"),
+    ],
+    ids=["a week long", "before 1970", "days later"],
+)
+def test_one_impossible_record_does_not_change_the_rest(wrong: dict[str, Any], said: str) -> None:
+    right, found = trace_of(*TEN_SECONDS), trace_of(*TEN_SECONDS[:5], wrong, *TEN_SECONDS[5:])
+    assert found.activities.equals(right.activities)
+    assert notes_of(found) == {"set-aside": 1}
+    assert said in next(n.text for n in found.notes if n.code == "set-aside")
+
+
+def test_a_start_of_zero_is_a_time_only_where_others_are_near() -> None:
+    late = [kernel(36_000_000_000 + n * 100, 50, n) for n in range(3)]
+    found = trace_of(kernel(0, 5, 99), *late)
+    assert starts_of(found) == starts_of(trace_of(*late))
+    assert notes_of(found) == {"set-aside": 1}
+    near = trace_of(kernel(0, 5, 99), kernel(599_000_000, 5, 1), kernel(599_000_010, 5, 2))
+    assert (len(starts_of(near)), notes_of(near)) == (3, {})
+
+
+def test_long_records_of_long_recordings_are_kept() -> None:
+    hours = [kernel(1 + n * DAY_US / 2, 100, n) for n in range(8)]
+    found = trace_of(*hours, kernel(1, 3 * DAY_US, 99))
+    assert (len(starts_of(found)), notes_of(found)) == (9, {})
+
+
+@pytest.mark.parametrize("length", [3_599_000_000, DAY_US])
+def test_a_hang_is_not_taken_for_a_fault(length: float) -> None:
+    """A collective may hang for hours after everything else has ended."""
+    found = trace_of(*TEN_SECONDS, kernel(10**7, length, 99))
+    assert (len(starts_of(found)), notes_of(found)) == (11, {})
+
+
+def test_records_of_the_host_are_set_aside_too() -> None:
+    ops = [kernel(n, 5, cat="cpu_op", tid=1) for n in range(4)]
+    mark = kernel(1, 30 * DAY_US, cat="user_annotation", tid=1)
+    call = kernel(2 * DAY_US, 3, cat="cuda_runtime", tid=1)
+    found = trace_of(*ops, mark, call)
+    assert (len(starts_of(found, "ops")), starts_of(found, "marks")) == (4, [])
+    assert (starts_of(found, "calls"), notes_of(found)) == ([], {"set-aside": 2})
+
+
+@pytest.mark.parametrize("count", [1, 3, 5000])
+def test_times_that_are_no_times_are_refused(count: int) -> None:
+    """Their sums would leave 64 bits, and no recording is that long."""
+    events = [kernel(n * DAY_US * 0.9, 1, n) for n in range(200 if count == 1 else 2)]
+    events += [kernel(n, 0.9 * DAY_US, n) for n in range(count)]
+    if count == 3:
+        assert notes_of(trace_of(*events)) == {}
+    else:
+        with pytest.raises(InputError, match="more than 104 days"):
+            trace_of(*events)
+
+
+def test_records_written_twice_count_once() -> None:
+    calls = [kernel(n * 100 - 50, 10, n, cat="cuda_runtime", tid=1) for n in range(5)]
+    kernels = [kernel(n * 100, 40, n) for n in range(5)] + [kernel(700, 1, 8)]
+    once = trace_of(*calls, *kernels)
+    twice = trace_of(*calls, *kernels, *calls, *kernels)
+    assert twice.activities.equals(once.activities)
+    assert twice.calls.equals(once.calls)
+    assert notes_of(twice) == {"written-twice": 11}
+    text = next(n.text for n in twice.notes if n.code == "written-twice")
+    assert "(6 activities left out, 0.000201 s of device work, and 5 calls)" in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "other"},
+        {"dur": 41},
+        {"args": {"device": 0, "stream": 8, "correlation": 1}},
+        {"args": {"device": 0, "stream": 7, "correlation": 2}},
+        {"args": {"device": 0, "stream": 7, "correlation": 1, "graph node id": 4}},
+    ],
+)
+def test_what_differs_is_not_a_repeat(other: dict[str, Any]) -> None:
+    found = trace_of(kernel(100, 40), kernel(100, 40) | other)
+    assert (len(starts_of(found)), notes_of(found)) == (2, {})
+
+
+def test_short_repeats_alone_may_be_a_coarse_clock() -> None:
+    """Nodes of a graph share their launch, and old files count whole microseconds."""
+    found = trace_of(kernel(100, 1), kernel(100, 1), kernel(101, 2), kernel(101, 2))
+    assert (len(starts_of(found)), notes_of(found)) == (4, {})
+
+
+def test_without_a_launch_nothing_is_a_repeat() -> None:
+    nameless = kernel(100, 40, args={"device": 0, "stream": 7})
+    assert len(starts_of(trace_of(nameless, nameless))) == 2

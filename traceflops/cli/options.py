@@ -1,0 +1,192 @@
+"""The options that several commands have, as groups that a command takes as one parameter.
+
+`grouped` lets a command say `question: Question`; on the command line every field of the group
+is an option of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from traceflops.selection import Selection, parse_duration, parse_numbers, parse_steps
+
+Traces = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRACE...",
+        help="Trace files, a folder of them (the ranks of one job), or - for standard input.",
+        show_default=False,
+    ),
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Category rules to try before the built-in ones."),
+]
+Environment = Annotated[
+    bool,
+    typer.Option(
+        "--include-environment", help="Keep host and user names and home directories as they are."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Force = Annotated[
+    bool, typer.Option("-f", "--force", help="Overwrite files that are not ours, too.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the options ask for, as given; `selection` parses them."""
+
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B",
+            help="Steps to use, by number, both included (A:, :B, A).",
+        ),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Ranks to use, e.g. 0,2,4-7."),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Device numbers to use, as in the trace.",
+        ),
+    ] = None
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Start, from the first activity, e.g. 1.5s.",
+        ),
+    ] = None
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="End, from the first activity, e.g. 200ms.",
+        ),
+    ] = None
+    step_mark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Marks whose whole name matches are the steps.",
+        ),
+    ] = None
+
+    def selection(self) -> Selection:
+        """Return the selection. Raises UsageError where an option cannot be understood."""
+        return Selection(
+            steps=parse_steps(self.steps) if self.steps is not None else None,
+            ranks=parse_numbers("--ranks", self.ranks) if self.ranks is not None else None,
+            gpus=parse_numbers("--gpu", self.gpu) if self.gpu is not None else None,
+            from_ns=parse_duration("--from", self.start) if self.start is not None else None,
+            to_ns=parse_duration("--to", self.end) if self.end is not None else None,
+            step_mark=self.step_mark,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the input is read and what is told about that."""
+
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes that read a large file. Default: one per core, at most 8.",
+            show_default=False,
+        ),
+    ] = None
+    python_stacks: Annotated[
+        bool | None,
+        typer.Option(
+            "--python-stacks/--no-python-stacks",
+            help="Keep or leave out Python frames. Default: kept below 4 GB of text.",
+            show_default=False,
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse a file of which anything was lost (exit code 3).",
+        ),
+    ] = False
+    no_limits: Annotated[
+        bool,
+        typer.Option(
+            "--no-limits",
+            help="Read also what unpacks to more than 300 times its size.",
+        ),
+    ] = False
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "-v",
+            "--verbose",
+            help="Say on stderr how long each phase took.",
+        ),
+    ] = False
+    profile_self: Annotated[
+        bool,
+        typer.Option(
+            "--profile-self",
+            help="Print on stderr where traceflops itself spent its time.",
+        ),
+    ] = False
+
+
+EVERYTHING = Question()
+AS_USUAL = Reading()
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the fields of its option groups as parameters of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters.extend(_parameters(groups[name]))
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
+    parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        for name, group in groups.items():
+            wanted = {field.name: given.pop(field.name) for field in fields(group)}
+            given[name] = group(**wanted)
+        command(**given)
+
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    return flat
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
