@@ -176,6 +176,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(memory,),
+            process_group=0,  # Ctrl-C is for the process that started it
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
         self._free = free

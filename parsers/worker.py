@@ -6,7 +6,6 @@ import gc
 import mmap
 import os
 import pickle
-import signal
 import sys
 from typing import Any
 
@@ -18,7 +17,6 @@ def main() -> None:
     pickled: a block reader, used from then on, or where a text begins and ends in the memory.
     The answer to a text is a tuple of what it gives, or None where reading it failed.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
     handle, size = int(sys.argv[1]), int(sys.argv[2])
     memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
     answers = os.fdopen(os.dup(1), "wb")

@@ -115,7 +115,7 @@ def test_torch_is_needed_only_for_the_extras(built: Built) -> None:
 def test_the_command_is_declared(unpacked: Path) -> None:
     (about,) = unpacked.glob("*.dist-info")
     commands = PathDistribution(about).entry_points.select(group="console_scripts")
-    assert [(c.name, c.value) for c in commands] == [("traceflops", "traceflops.cli:main")]
+    assert [(c.name, c.value) for c in commands] == [("traceflops", "traceflops.__main__:run")]
 
 
 def test_the_unpacked_wheel_works(unpacked: Path, dependencies: Path, tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Ctrl-C and a full disk leave no traceback, no half file and no process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.tile import write
+from tests.cli.test_commands import SAMPLE, shell
+from tests.conftest import ROOT
+from tests.parsers.test_crew import is_alive
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a trace that takes a second or so to read, with other processes."""
+    path = tmp_path_factory.mktemp("large") / "trace.json"
+    write(path, 90)
+    return path
+
+
+def children_of(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.03, 0.15, 0.3, 0.5, 0.8])
+def test_ctrl_c(patience_s: float, large: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "traceflops",
+        "report",
+        str(large),
+        "-o",
+        str(tmp_path / "o.html"),
+    ]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    time.sleep(patience_s)
+    helpers = children_of(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    # Before Python has its own handler the signal ends it.
+    assert process.returncode in (0, 130, -signal.SIGINT)
+    assert b"traceflops" not in errors
+    assert not any(is_alive(helper) for helper in helpers)
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left == (["o.html"] if process.returncode == 0 else [])
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
+    """A limit on the size of files is a disk that fills up while the report is written."""
+    for words in ("report -q -o $OUT/o.html", "export --table activities -o $OUT"):
+        done = shell(f"ulimit -f 16; $TF {words} $SAMPLE", OUT=str(tmp_path))
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+        assert list(tmp_path.iterdir()) == []
+    assert SAMPLE.exists()
