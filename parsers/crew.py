@@ -21,11 +21,13 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Any, Final, Generic, TypeVar
-
-from traceflops.parsers.jsonevents import BLOCK_BYTES, BlockReader
+from typing import IO, Any, Final, Generic, Protocol, TypeVar
 
 B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
+
+BLOCK_BYTES: Final = 1 << 22
+"""About how much text is read at a time."""
 
 WORTH_BYTES: Final = 8 * BLOCK_BYTES
 """Less text than this is read before other processes have started."""
@@ -36,6 +38,16 @@ _START = (
     "import sys; sys.path[:] = sys.argv[3:]; from traceflops.parsers.worker import main; main()"
 )
 _GONE = (EOFError, OSError, ValueError, pickle.UnpicklingError)
+
+
+class BlockReader(Protocol[B_co]):
+    """What is done with the text of events."""
+
+    def check(self, text: bytes) -> int | None:
+        """Return how many events a JSON list holds, None where it cannot be decoded."""
+
+    def read(self, text: bytes | memoryview) -> B_co | None:
+        """Return what a JSON list of events gives, None where it cannot be decoded."""
 
 
 def usable_cores() -> int:

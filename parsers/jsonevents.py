@@ -16,84 +16,38 @@ result is the same however far ahead the crew is.
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from traceflops.errors import InputError
+from traceflops.parsers.crew import BLOCK_BYTES, BlockReader, Crew
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsontext import (
-    BOUNDARY,
     REPAIRS,
     SPACE,
-    Split,
     as_object,
     last_boundary,
     nested_too_deep,
     split,
     violation,
 )
+from traceflops.parsers.jsonwalk import EVENT_BOUNDARY, LONGEST_MENDED, Damage, Walker
 
 B = TypeVar("B")
-B_co = TypeVar("B_co", covariant=True)
 
-BLOCK_BYTES = 1 << 22
 _HEAD_BYTES = 1 << 16
-_STRIDE = 1 << 12
-_LONGEST_STRIDE = 1 << 16
 _HEADER_LIMIT = 1 << 28
 _KEYS_TRIED = 100
 _LONGEST_EVENT = 1 << 25
 """No event is longer. Its beginning would otherwise wait, ever growing, for an end."""
-_LONGEST_MENDED = 1 << 20
 _LOOK_BACK = 1 << 10
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
-_EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
-_AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
-_AFTER_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
-
-
-@dataclass(slots=True)
-class Damage:
-    """What was wrong with the text: repairs by kind, and what had to be dropped.
-
-    `cut_bytes` is what stands after the last complete event where the list does not end,
-    `tail_bytes` what could not be read after a list that does.
-    """
-
-    repaired: Counter[str] = field(default_factory=Counter)
-    dropped_events: int = 0
-    dropped_bytes: int = 0
-    cut_bytes: int | None = None
-    tail_bytes: int = 0
-    tail_cut: bool = False
-    array_closed: bool = False
-
-
-class BlockReader(Protocol[B_co]):
-    """What is done with the text of events."""
-
-    def check(self, text: bytes) -> int | None:
-        """Return how many events a JSON list holds, None where it cannot be decoded."""
-
-    def read(self, text: bytes | memoryview) -> B_co | None:
-        """Return what a JSON list of events gives, None where it cannot be decoded."""
-
-
-class Crew(Protocol):
-    """Who reads blocks: this process, or others that help."""
-
-    @property
-    def ahead(self) -> int:
-        """How many blocks may be waiting besides the one whose result is needed."""
-
-    def submit(self, reader: BlockReader[B], text: bytes) -> Callable[[], B | None]:
-        """Begin to read the text between the brackets of a list; the result waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,30 +85,29 @@ class EventStream(Generic[B]):
     ) -> None:
         self.source = source
         self.header: dict[str, msgspec.Raw] = {}
-        self.damage = Damage()
         self._reader = reader
         self._crew = crew
         self._block_bytes = block_bytes
         self._in_object = True
-        self._ended = False
-        self._salvaged = 0  # how often an event boundary had to be guessed behind damage
-        self._tail: bytes | None = None
-        self._some = False  # whether any event was read
         self._skipped = 0  # bytes of an endless event behind which none was found yet
-        self._barren: tuple[bytes | None, int] = (None, 0)  # a text, and where no event follows
-        self._accepted: list[bytes] = []
+        self._walker = Walker(reader.check)
+
+    @property
+    def damage(self) -> Damage:
+        """Return what was wrong with the text so far."""
+        return self._walker.damage
 
     def __iter__(self) -> Iterator[B]:
         """Yield what the blocks give, in the order of the text."""
         self._blocks: Iterator[bytes] = iter(self.source.blocks())
         text = yield from self._read_ahead(self._open_array())
-        if self._tail is None:
-            text = self._walk(text)
-        if self._tail is None:
+        if self._walker.tail is None:
+            text = self._walker.walk(text)
+        if self._walker.tail is None:
             self._end_without_bracket(text)
         else:
             read, ended = _gather(self._blocks, _HEADER_LIMIT)
-            self._read_tail(b"".join((self._tail, *read)))
+            self._read_tail(b"".join((self._walker.tail, *read)))
             self.damage.tail_bytes += 0 if ended else sum(map(len, self._blocks))
         yield from self._flush()
 
@@ -199,7 +152,7 @@ class EventStream(Generic[B]):
         if header is not None or (violation(text) is None and not nested_too_deep(text)):
             return header
         mended = text
-        for words, repair in REPAIRS if len(text) <= _LONGEST_MENDED else ():
+        for words, repair in REPAIRS if len(text) <= LONGEST_MENDED else ():
             before, mended = mended, repair(mended)
             self.damage.repaired[words] += mended != before
         header = as_object(mended)
@@ -224,7 +177,7 @@ class EventStream(Generic[B]):
     def _read_ahead(self, text: bytes) -> Generator[B, None, bytes]:
         """Yield what whole blocks give; return what is left when the input has ended."""
         waiting: deque[tuple[_Block, Callable[[], B | None]]] = deque()
-        while self._tail is None:
+        while self._walker.tail is None:
             while self._wants_more(waiting):
                 block = self._next_block(text)
                 waiting.append((block, self._submit(block)))
@@ -234,7 +187,7 @@ class EventStream(Generic[B]):
             block, result = waiting.popleft()
             read = result()
             if read is not None:
-                self._some = True
+                self._walker.some = True
                 yield read
                 continue
             later = [one for one, _ in waiting]
@@ -247,10 +200,10 @@ class EventStream(Generic[B]):
 
     def _skip(self, text: bytes) -> bytes:
         """Leave out a value that is longer than any event, up to what looks like the next one."""
-        self._salvaged += 1
-        while (boundary := _EVENT_BOUNDARY.search(text)) is None and not self._ended:
+        self._walker.guess()
+        while (boundary := EVENT_BOUNDARY.search(text)) is None and not self._walker.ended:
             self._skipped += len(text) - _LOOK_BACK
-            read, self._ended = _gather(self._blocks, self._block_bytes)
+            read, self._walker.ended = _gather(self._blocks, self._block_bytes)
             text = b"".join((text[-_LOOK_BACK:], *read))
         if boundary is None:
             self._skipped += len(text)
@@ -262,7 +215,7 @@ class EventStream(Generic[B]):
 
     def _wants_more(self, waiting: deque[tuple[_Block, Callable[[], B | None]]]) -> bool:
         """Return whether to read on; behind a block without a boundary nothing can be cut yet."""
-        if self._ended or len(waiting) > self._crew.ahead:
+        if self._walker.ended or len(waiting) > self._crew.ahead:
             return False
         return not waiting or waiting[-1][0].cut is not None
 
@@ -273,18 +226,18 @@ class EventStream(Generic[B]):
 
     def _next_block(self, text: bytes) -> _Block:
         # Reading as much again as is waiting keeps a giant event from costing its square.
-        read, self._ended = _gather(self._blocks, max(self._block_bytes, len(text)))
+        read, self._walker.ended = _gather(self._blocks, max(self._block_bytes, len(text)))
         text = b"".join((text, *read))
-        return _Block(text, read, self._ended, last_boundary(text))
+        return _Block(text, read, self._walker.ended, last_boundary(text))
 
     def _walk_block(self, block: _Block, later: list[_Block]) -> bytes | None:
         """Read a block that does not decode; return where to go on, None if as was guessed."""
-        ended, self._ended = self._ended, block.ended
-        left = self._walk(block.text)
-        if self._tail is not None:
-            self._tail += b"".join(chain.from_iterable(one.read for one in later))
+        ended, self._walker.ended = self._walker.ended, block.ended
+        left = self._walker.walk(block.text)
+        if self._walker.tail is not None:
+            self._walker.tail += b"".join(chain.from_iterable(one.read for one in later))
         elif block.cut and len(left) == len(block.rest):
-            self._ended = ended
+            self._walker.ended = ended
             return None
         else:
             self._blocks = chain(*(one.read for one in later), self._blocks)
@@ -292,173 +245,19 @@ class EventStream(Generic[B]):
 
     def _flush(self) -> Iterator[B]:
         """Yield what the accepted texts give together."""
-        if not self._accepted:
-            return
-        read = self._reader.read(b"[" + b",".join(self._accepted) + b"]")
-        assert read is not None, "each text was checked"
-        self._accepted.clear()
-        yield read
-
-    def _walk(self, text: bytes) -> bytes:
-        """Accept the complete events of a text in strides, past any damage; return what is left."""
-        start, stride = 0, _STRIDE
-        while self._tail is None:
-            stop = min(start + stride, len(text))
-            salvaged = self._salvaged
-            resume = self._stride(text, start, stop, split(text, start, stop))
-            if (resume is None and stop == len(text)) or resume == start:
-                return text[start:]
-            # Strings may be inside out behind damage: there it does not pay to look far.
-            longest = len(text) if resume is None else _LONGEST_STRIDE
-            stride = min(2 * stride, longest) if salvaged == self._salvaged else _STRIDE
-            start = start if resume is None else resume
-        return b""
-
-    def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
-        """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
-        resume = self._values(text, start, parts.commas)
-        if resume is not None:
-            return resume
-        rest = parts.commas[-1] + 1 if parts.commas else start
-        end = stop if parts.close is None else parts.close
-        broken = violation(text[rest:end]) if parts.too_deep is None else parts.too_deep - rest
-        if parts.close is not None:
-            closes = self._closes(text, end, broken)
-            if closes:
-                self._close(text, rest, end)
-                return stop
-            broken = None if closes is None else broken or end - rest
-        if broken is not None:
-            boundary = self._next_event(text, rest + broken)
-            if boundary is not None:
-                self._salvage(text, rest, boundary)
-                return boundary.end()
-        return rest if rest > start else None
-
-    def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
-        """Return whether a bracket ends the events, None if that is still to be read.
-
-        Quotes in a name that were not escaped make brackets of its text: if what follows is not
-        what follows a list, it is believed only where nothing was damaged and no event follows.
-        """
-        if text[at : at + 1] != b"]":
-            return False
-        if self._ended or len(text) >= at + _AFTER_BYTES:
-            if _AFTER_ARRAY.match(text, at + 1):
-                return True
-            if self._ended:
-                proven = self._salvaged == 0 and broken is None
-                return proven and self._boundary_of_event(text, at) is None
-        return None
-
-    def _close(self, text: bytes, rest: int, close: int) -> None:
-        begin: int | None = rest if text[rest:close].strip(SPACE) else None
-        if begin is None and self._some:
-            self.damage.repaired["a comma before the end of the list left out"] += 1
-        while begin is not None:
-            resume = self._values(text[:close], begin, [close])
-            if resume == begin:
-                self._drop(text[begin:close])
-            begin = None if resume == begin else resume
-        self.damage.array_closed = True
-        self._tail = text[close + 1 :]
-
-    def _values(self, text: bytes, start: int, commas: list[int]) -> int | None:
-        """Accept the values between commas, halving down to those that do not decode.
-
-        Returns where to go on if a damaged one swallowed the beginning of others.
-        """
-        edges = [start, *(comma + 1 for comma in commas)]
-        pending = [(0, len(commas))] if commas else []
-        while pending:
-            first, last = pending.pop()
-            if self._accept(text[edges[first] : edges[last] - 1]):
-                continue
-            if last - first > 1:
-                middle = (first + last) // 2
-                pending += [(middle, last), (first, middle)]
-            else:
-                resume = self._damaged(text, edges[first], edges[last] - 1)
-                if resume is not None:
-                    return resume
-        return None
-
-    def _damaged(self, text: bytes, start: int, stop: int) -> int | None:
-        """Accept one damaged value if it can be mended, else count it as lost.
-
-        A quote too many or too few turns strings inside out, so where the value ends is not
-        known then: returns where the next event begins by the look of it, or where this value
-        begins if that is still to be read.
-        """
-        value = text[start:stop]
-        if self._mend(value):
-            return None
-        broken = violation(value)
-        if broken is not None:
-            boundary = self._next_event(text, start + broken)
-            if boundary is not None:
-                self._salvage(text, start, boundary)
-                return boundary.end()
-            if not self._ended:
-                return start
-        self._drop(value)
-        return None
-
-    def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
-        """Return the boundary before what looks like an event; at the end any object will do."""
-        found = self._boundary_of_event(text, at)
-        return BOUNDARY.search(text, at) if found is None and self._ended else found
-
-    def _boundary_of_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
-        barren, start = self._barren
-        if barren is text and at >= start:  # nothing is searched for a second time
-            return None
-        found = _EVENT_BOUNDARY.search(text, at)
-        if found is None:
-            self._barren = (text, at)
-        return found
-
-    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> None:
-        """Accept the damaged event before a guessed boundary, mended, or count it as lost."""
-        self._salvaged += 1
-        value = text[start : boundary.start() + 1]
-        if not self._mend(value):
-            self._drop(value)
-
-    def _accept(self, piece: bytes) -> bool:
-        """Take the values of a text if they decode."""
-        if piece.strip(SPACE):
-            if self._reader.check(b"[" + piece + b"]") is None:
-                return False
-            self._some = True
-            self._accepted.append(piece)
-        return True
-
-    def _mend(self, text: bytes) -> bool:
-        """Take the one event of a damaged text if it can be mended, and count how."""
-        done: list[str] = []
-        for words, repair in REPAIRS if len(text) <= _LONGEST_MENDED else ():
-            mended = repair(text)
-            if mended == text:
-                continue
-            text = mended
-            done.append(words)
-            if self._reader.check(b"[" + text + b"]") == 1:
-                self.damage.repaired.update(done)
-                return self._accept(text)
-        return False
-
-    def _drop(self, value: bytes) -> None:
-        self.damage.dropped_events += 1
-        self.damage.dropped_bytes += len(value)
+        accepted = self._walker.take_accepted()
+        if accepted:
+            read = self._reader.read(b"[" + b",".join(accepted) + b"]")
+            assert read is not None, "each text was checked"
+            yield read
 
     # The end
 
     def _end_without_bracket(self, rest: bytes) -> None:
         """Take the last event if it is complete, and remember that the list was not."""
         last = rest.strip(SPACE)
-        whole = self._accept(last) or (
-            bool(split(last + b",", 0, len(last) + 1).commas) and self._mend(last)
+        whole = self._walker.accept(last) or (
+            bool(split(last + b",", 0, len(last) + 1).commas) and self._walker.mend(last)
         )
         self.damage.cut_bytes = self._skipped + (0 if whole else len(last))
 
@@ -483,8 +282,8 @@ class EventStream(Generic[B]):
         again = bytes(header.pop("traceEvents", b"")).strip(SPACE)
         if again.startswith(b"["):
             self.damage.repaired["a second list of events read like the first"] += 1
-            self._tail = None
-            self._walk(again[1:])
+            self._walker.tail = None
+            self._walker.walk(again[1:])
 
 
 def _nothing() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
 from traceflops.errors import InputError
-from traceflops.parsers.crew import Crew
+from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonevents import BLOCK_BYTES, EventStream
+from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES

@@ -1,0 +1,225 @@
+"""The walk over text that does not decode as a whole: what is good in it is taken.
+
+Values are told apart where that is possible; a damaged one is mended or dropped by itself and
+counted, and what is not complete yet is left for later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from traceflops.parsers.jsontext import BOUNDARY, REPAIRS, SPACE, Split, split, violation
+
+EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
+"""Where one object ends and one that looks like an event begins."""
+
+LONGEST_MENDED = 1 << 20
+_STRIDE = 1 << 12
+_LONGEST_STRIDE = 1 << 16
+_AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
+_AFTER_BYTES = 256
+
+Check = Callable[[bytes], int | None]
+"""Returns how many events a JSON list holds, None where it cannot be decoded."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with the text: repairs by kind, and what had to be dropped.
+
+    `cut_bytes` is what stands after the last complete event where the list does not end,
+    `tail_bytes` what could not be read after a list that does.
+    """
+
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped_events: int = 0
+    dropped_bytes: int = 0
+    cut_bytes: int | None = None
+    tail_bytes: int = 0
+    tail_cut: bool = False
+    array_closed: bool = False
+
+
+class Walker:
+    """Takes what is good of the text of a list of events.
+
+    `accepted` are the texts of events that decode, until somebody takes them away. `tail` is what
+    stands behind the bracket that ends the list, None until that is found. `ended` says that no
+    text follows the one that is walked, and `some` whether any event was read.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self.damage = Damage()
+        self.accepted: list[bytes] = []
+        self.tail: bytes | None = None
+        self.ended = False
+        self.some = False
+        self._check = check
+        self._salvaged = 0  # how often an event boundary had to be guessed behind damage
+        self._barren: tuple[bytes | None, int] = (None, 0)  # a text, and where no event follows
+
+    def take_accepted(self) -> list[bytes]:
+        """Return the accepted texts and forget them."""
+        taken, self.accepted = self.accepted, []
+        return taken
+
+    def guess(self) -> None:
+        """Remember that a boundary between events was guessed."""
+        self._salvaged += 1
+
+    def walk(self, text: bytes) -> bytes:
+        """Accept the complete events of a text in strides, past any damage; return what is left."""
+        start, stride = 0, _STRIDE
+        while self.tail is None:
+            stop = min(start + stride, len(text))
+            salvaged = self._salvaged
+            resume = self._stride(text, start, stop, split(text, start, stop))
+            if (resume is None and stop == len(text)) or resume == start:
+                return text[start:]
+            # Strings may be inside out behind damage: there it does not pay to look far.
+            longest = len(text) if resume is None else _LONGEST_STRIDE
+            stride = min(2 * stride, longest) if salvaged == self._salvaged else _STRIDE
+            start = start if resume is None else resume
+        return b""
+
+    def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
+        """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
+        resume = self._values(text, start, parts.commas)
+        if resume is not None:
+            return resume
+        rest = parts.commas[-1] + 1 if parts.commas else start
+        end = stop if parts.close is None else parts.close
+        broken = violation(text[rest:end]) if parts.too_deep is None else parts.too_deep - rest
+        if parts.close is not None:
+            closes = self._closes(text, end, broken)
+            if closes:
+                self._close(text, rest, end)
+                return stop
+            broken = None if closes is None else broken or end - rest
+        if broken is not None:
+            boundary = self._next_event(text, rest + broken)
+            if boundary is not None:
+                self._salvage(text, rest, boundary)
+                return boundary.end()
+        return rest if rest > start else None
+
+    def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
+        """Return whether a bracket ends the events, None if that is still to be read.
+
+        Quotes in a name that were not escaped make brackets of its text: if what follows is not
+        what follows a list, it is believed only where nothing was damaged and no event follows.
+        """
+        if text[at : at + 1] != b"]":
+            return False
+        if self.ended or len(text) >= at + _AFTER_BYTES:
+            if _AFTER_ARRAY.match(text, at + 1):
+                return True
+            if self.ended:
+                proven = self._salvaged == 0 and broken is None
+                return proven and self._boundary_of_event(text, at) is None
+        return None
+
+    def _close(self, text: bytes, rest: int, close: int) -> None:
+        begin: int | None = rest if text[rest:close].strip(SPACE) else None
+        if begin is None and self.some:
+            self.damage.repaired["a comma before the end of the list left out"] += 1
+        while begin is not None:
+            resume = self._values(text[:close], begin, [close])
+            if resume == begin:
+                self.drop(text[begin:close])
+            begin = None if resume == begin else resume
+        self.damage.array_closed = True
+        self.tail = text[close + 1 :]
+
+    def _values(self, text: bytes, start: int, commas: list[int]) -> int | None:
+        """Accept the values between commas, halving down to those that do not decode.
+
+        Returns where to go on if a damaged one swallowed the beginning of others.
+        """
+        edges = [start, *(comma + 1 for comma in commas)]
+        pending = [(0, len(commas))] if commas else []
+        while pending:
+            first, last = pending.pop()
+            if self.accept(text[edges[first] : edges[last] - 1]):
+                continue
+            if last - first > 1:
+                middle = (first + last) // 2
+                pending += [(middle, last), (first, middle)]
+            else:
+                resume = self._damaged(text, edges[first], edges[last] - 1)
+                if resume is not None:
+                    return resume
+        return None
+
+    def _damaged(self, text: bytes, start: int, stop: int) -> int | None:
+        """Accept one damaged value if it can be mended, else count it as lost.
+
+        A quote too many or too few turns strings inside out, so where the value ends is not
+        known then: returns where the next event begins by the look of it, or where this value
+        begins if that is still to be read.
+        """
+        value = text[start:stop]
+        if self.mend(value):
+            return None
+        broken = violation(value)
+        if broken is not None:
+            boundary = self._next_event(text, start + broken)
+            if boundary is not None:
+                self._salvage(text, start, boundary)
+                return boundary.end()
+            if not self.ended:
+                return start
+        self.drop(value)
+        return None
+
+    def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
+        """Return the boundary before what looks like an event; at the end any object will do."""
+        found = self._boundary_of_event(text, at)
+        return BOUNDARY.search(text, at) if found is None and self.ended else found
+
+    def _boundary_of_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
+        barren, start = self._barren
+        if barren is text and at >= start:  # nothing is searched for a second time
+            return None
+        found = EVENT_BOUNDARY.search(text, at)
+        if found is None:
+            self._barren = (text, at)
+        return found
+
+    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> None:
+        """Accept the damaged event before a guessed boundary, mended, or count it as lost."""
+        self._salvaged += 1
+        value = text[start : boundary.start() + 1]
+        if not self.mend(value):
+            self.drop(value)
+
+    def accept(self, piece: bytes) -> bool:
+        """Take the values of a text if they decode."""
+        if piece.strip(SPACE):
+            if self._check(b"[" + piece + b"]") is None:
+                return False
+            self.some = True
+            self.accepted.append(piece)
+        return True
+
+    def mend(self, text: bytes) -> bool:
+        """Take the one event of a damaged text if it can be mended, and count how."""
+        done: list[str] = []
+        for words, repair in REPAIRS if len(text) <= LONGEST_MENDED else ():
+            mended = repair(text)
+            if mended == text:
+                continue
+            text = mended
+            done.append(words)
+            if self._check(b"[" + text + b"]") == 1:
+                self.damage.repaired.update(done)
+                return self.accept(text)
+        return False
+
+    def drop(self, value: bytes) -> None:
+        """Count a text as lost."""
+        self.damage.dropped_events += 1
+        self.damage.dropped_bytes += len(value)
