@@ -97,13 +97,13 @@ class Crew:
         if text_bytes >= self._worth_bytes:
             self._start()
 
-    def submit(self, reader: BlockReader[B], text: bytes) -> Callable[[], B | None]:
+    def submit(self, reader: BlockReader[B], text: memoryview) -> Callable[[], B | None]:
         """Begin to read the text between the brackets of a list; the result waits for it."""
         self._seen_bytes += len(text)
         if self._team is None and self._seen_bytes > self._worth_bytes:
             self._start()
         if self._team is None or len(text) > _SLOT_BYTES - 2:
-            return partial(reader.read, b"[" + text + b"]")
+            return partial(_read_list, reader, text)
         return self._team.submit(reader, text).result
 
     def _start(self) -> None:
@@ -134,7 +134,7 @@ class _Team:
         finally:
             os.close(handle)
 
-    def submit(self, reader: BlockReader[B], text: bytes) -> _Job[B]:
+    def submit(self, reader: BlockReader[B], text: memoryview) -> _Job[B]:
         """Give a block to the worker that has least to do."""
         at = self._free.get()
         stop = at + len(text) + 2
@@ -158,7 +158,7 @@ class _Team:
 class _Job(Generic[B]):
     """A block that is being read by a worker."""
 
-    def __init__(self, reader: BlockReader[B], text: bytes, slot: int) -> None:
+    def __init__(self, reader: BlockReader[B], text: memoryview, slot: int) -> None:
         self.reader = reader
         self.slot = slot
         self._text = text
@@ -174,7 +174,7 @@ class _Job(Generic[B]):
         """Return what the block gives; wait for it."""
         self._done.wait()
         if self._reply is None:
-            return self.reader.read(b"[" + self._text + b"]")
+            return _read_list(self.reader, self._text)
         return self._reply[0]
 
 
@@ -253,6 +253,10 @@ class _Worker:
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
+
+
+def _read_list(reader: BlockReader[B], text: memoryview) -> B | None:
+    return reader.read(b"".join((b"[", text, b"]")))
 
 
 def _unnamed_file(size: int) -> int:

@@ -370,7 +370,7 @@ def _member(data: Path | io.BytesIO, info: zipfile.ZipInfo) -> ByteSource:
     def open_member() -> io.RawIOBase:
         try:
             return _Member(data, info)
-        except (*_UNREADABLE, RuntimeError) as error:
+        except (*_UNREADABLE, RuntimeError, ValueError, struct.error) as error:
             raise InputError(
                 f"cannot unpack: {name} ({error})",
                 "unpack the archive by hand and give the trace itself",

@@ -222,7 +222,7 @@ class EventStream(Generic[B]):
     def _submit(self, block: _Block) -> Callable[[], B | None]:
         if block.cut is None:
             return _nothing
-        return self._crew.submit(self._reader, block.text[: block.cut[0]])
+        return self._crew.submit(self._reader, memoryview(block.text)[: block.cut[0]])
 
     def _next_block(self, text: bytes) -> _Block:
         # Reading as much again as is waiting keeps a giant event from costing its square.

@@ -61,11 +61,11 @@ def decoder(element: Any) -> msgspec.json.Decoder[Any]:
 
 @cache
 def _loose(args_type: type[Args]) -> Any:
-    """Return the same arguments with anything in the place of integers."""
+    """Return the same arguments with anything in the place of integers and triples of them."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(args_type)
-        if field.name in _integers(args_type)
+        if field.type is not msgspec.Raw
     ]
     return msgspec.defstruct(args_type.__name__, fields, bases=(args_type,), gc=False)
 

@@ -35,7 +35,7 @@ from traceflops.parsers.pytorch.events import (
     union,
 )
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
-from traceflops.parsers.pytorch.values import DigitsLost, integers, nanoseconds
+from traceflops.parsers.pytorch.values import DigitsLost, as_text, integers, nanoseconds
 
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"
@@ -63,6 +63,7 @@ class KinetoBlock:
             "negative-duration": self.rows.negative,
             "bad-arguments": self.args.unreadable,
             "arguments-repaired": self.args.mended,
+            "negative-size": self.rows.negative_sizes,
         }
 
     def add(self, events: list[Any]) -> None:
@@ -196,8 +197,9 @@ def _has_duration(event: Any) -> bool:
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
     """Add ops; old files write step markers as ops."""
-    is_step = [e.name.__class__ is str and e.name.startswith(_STEP_NAME) for e in group.events]
-    if True in is_step:
+    texts = {name for name in [event.name for event in group.events] if name.__class__ is str}
+    if any(text.startswith(_STEP_NAME) for text in texts):
+        is_step = [as_text(event.name).startswith(_STEP_NAME) for event in group.events]
         rows.add_host_marks(group.where(is_step), "annotation")
         group = group.where([not step for step in is_step])
     rows.add_ops(group)

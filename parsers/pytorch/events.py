@@ -73,8 +73,8 @@ class DeviceArgs(CollectiveArgs, gc=False):
     queue: int = msgspec.field(name="sycl queue", default=ABSENT)
     bytes: int = ABSENT
     kind: Any = None
-    grid: Any = None
-    block: Any = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
     registers: int = msgspec.field(name="registers per thread", default=ABSENT)
     shared_memory: int = msgspec.field(name="shared memory", default=ABSENT)
     occupancy: int = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
@@ -218,6 +218,14 @@ class TaggedEvent(msgspec.Struct, gc=False, tag_field="cat"):
     tid: Any = None
     ts: Any = None
     dur: Any = None
+
+
+class _FlowEvent(msgspec.Struct, gc=False, tag_field="cat"):
+    ph: Any = None
+    name: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
     id: Any = None
 
 
@@ -233,7 +241,8 @@ def _tagged(category: str, used: bool) -> type[msgspec.Struct]:
     fields: list[Any] = []
     if args is not None:
         fields = [("args", args, msgspec.field(default_factory=args))]
-    return msgspec.defstruct(category, fields, bases=(TaggedEvent,), tag=category, gc=False)
+    base = _FlowEvent if category in FLOW_CATEGORIES else TaggedEvent
+    return msgspec.defstruct(category, fields, bases=(base,), tag=category, gc=False)
 
 
 def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:

@@ -20,6 +20,7 @@ _ODD_EVENTS: Final[dict[str, tuple[NoteKind, str]]] = {
     "bad-arguments": ("dropped", "events had arguments that are no object"),
     "no-duration": ("repaired", "events without a duration count as 0 ns long"),
     "negative-duration": ("repaired", "events of negative duration count as 0 ns long"),
+    "negative-size": ("dropped", "negative numbers of bytes were left out"),
     "arguments-repaired": ("repaired", f"arguments: {INVALID_UTF8}"),
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.columns import IntArray
-from traceflops.parsers.pytorch.events import CollectiveArgs, OpArgs
+from traceflops.parsers.pytorch.events import NOTHING, CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
     JsonTexts,
     as_text,
@@ -65,14 +66,14 @@ class KinetoRows:
         self.timeless = 0
         self.unended = 0
         self.negative = 0
-        self.pids: dict[int, int] = {}
+        self.negative_sizes = 0
+        self.pids: Counter[int] = Counter()
 
     def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
         group, start, dur = self._timed(group)
         args = group.args
         table = self.activities
-        names = [as_text(event.name) for event in group.events]
         _add(
             table,
             len(group),
@@ -83,15 +84,15 @@ class KinetoRows:
                 typed_integers([a.queue for a in args]),
             ),
             kind=table.names["kind"][kind],
-            name=table.names["name"].codes(names),
+            name=_names(table, group),
             start_ns=start,
             dur_ns=dur,
             correlation=typed_integers([a.correlation for a in args]),
             external_id=_external_ids(args),
             graph=typed_integers([a.graph for a in args]),
             graph_node=typed_integers([a.graph_node for a in args]),
-            bytes=typed_integers([a.bytes for a in args]),
-            direction=_directions(table.names["direction"], kind, names, args),
+            bytes=self._sizes([a.bytes for a in args]),
+            direction=_directions(table.names["direction"], kind, group),
             grid=triples([a.grid for a in args]),
             block=triples([a.block for a in args]),
             registers_per_thread=typed_integers([a.registers for a in args]),
@@ -240,9 +241,15 @@ class KinetoRows:
             dur = np.maximum(dur, 0)
         return group, start, dur
 
+    def _sizes(self, values: Sequence[int]) -> IntArray:
+        """Return numbers of bytes; a negative one is none."""
+        sizes = typed_integers(values)
+        wrong = (sizes < 0) & (sizes != ABSENT)
+        self.negative_sizes += int(wrong.sum())
+        return np.where(wrong, ABSENT, sizes)
+
     def _count_pids(self, group: Group) -> None:
-        for pid, count in zip(*np.unique(_pids(group), return_counts=True), strict=True):
-            self.pids[int(pid)] = self.pids.get(int(pid), 0) + int(count)
+        self.pids.update(_pids(group).tolist())
 
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
@@ -289,8 +296,8 @@ def _first_known(first: IntArray, *others: IntArray) -> IntArray:
     return first
 
 
-def _json(table: Rows, column: str, texts: Iterable[msgspec.Raw]) -> Array:
-    return JsonTexts(table.names[column]).codes(texts)
+def _json(table: Rows, column: str, texts: Sequence[msgspec.Raw]) -> Array:
+    return JsonTexts(table.names[column]).codes(texts, NOTHING)
 
 
 def _none_of(values: Sequence[object]) -> bool:
@@ -341,11 +348,11 @@ def _generated(args: OpArgs) -> str | None:
     return msgspec.json.encode({k: v for k, v in facts.items() if v is not None}).decode()
 
 
-def _directions(names: Names, kind: str, texts: Sequence[str], args: Sequence[Any]) -> Array:
+def _directions(names: Names, kind: str, group: Group) -> Array:
     if kind != "memcpy":
-        return np.full(len(texts), -1, np.int32)
-    found = [_direction(name, a.kind) for name, a in zip(texts, args, strict=True)]
-    return optional_codes(names, found)
+        return np.full(len(group), -1, np.int32)
+    pairs = zip(group.events, group.args, strict=True)
+    return optional_codes(names, [_direction(as_text(e.name), a.kind) for e, a in pairs])
 
 
 def _direction(name: str, rocm_kind: object) -> str | None:

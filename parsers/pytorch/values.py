@@ -7,10 +7,11 @@ unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
+from itertools import chain, compress
 from typing import Any
 
 import msgspec
@@ -64,9 +65,14 @@ class JsonTexts(dict[bytes, int]):
         code = self[text] = self._names[_compact(text)]
         return code
 
-    def codes(self, texts: Iterable[msgspec.Raw]) -> npt.NDArray[np.int32]:
-        """Return the code of each text."""
-        return np.fromiter(map(self.__getitem__, map(bytes, texts)), dtype=np.int32)
+    def codes(self, texts: Sequence[msgspec.Raw], nothing: msgspec.Raw) -> npt.NDArray[np.int32]:
+        """Return the code of each text; `nothing` is the object that stands for none."""
+        there = [text is not nothing for text in texts]
+        out = np.full(len(texts), -1, dtype=np.int32)
+        if True in there:
+            given = map(bytes, compress(texts, there))
+            out[np.array(there)] = np.fromiter(map(self.__getitem__, given), dtype=np.int32)
+        return out
 
 
 @lru_cache(1 << 14)
@@ -141,9 +147,10 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
         with suppress(OverflowError):
             return _whole_nanoseconds(values)
     elif kinds <= {int, float}:
-        micros = np.array(values, dtype=np.float64)
-        if np.abs(micros).max() < _EXACT_BELOW_US:
-            return _rounded_nanoseconds(micros), np.ones(len(values), dtype=np.bool_)
+        with suppress(OverflowError):
+            micros = np.array(values, dtype=np.float64)
+            if np.abs(micros).max() < _EXACT_BELOW_US:
+                return _rounded_nanoseconds(micros), np.ones(len(values), dtype=np.bool_)
     elif kinds == {msgspec.Raw}:
         with suppress(ValueError, OverflowError):
             return _printed_nanoseconds(values), np.ones(len(values), dtype=np.bool_)
@@ -204,8 +211,10 @@ def exact_nanoseconds(value: object) -> int | None:
 
 def triples(values: Sequence[Any]) -> IntArray:
     """Return [x, y, z] lists as an (n, 3) array; rows without one are ABSENT."""
+    if set(map(type, values)) == {tuple}:  # decoded as three integers
+        return typed_integers([*chain.from_iterable(values)]).reshape(-1, 3)
     out = np.full((len(values), 3), ABSENT, dtype=np.int64)
-    rows = [n for n, value in enumerate(values) if value.__class__ is list and len(value) == 3]
+    rows = [n for n, v in enumerate(values) if isinstance(v, list | tuple) and len(v) == 3]
     flat = [item for row in rows for item in values[row]]
     out[rows] = integers(flat).reshape(-1, 3)
     return out

@@ -162,8 +162,9 @@ def _read_event(event: Row, rows: Rows, arrows: list[tuple[int, int | None]]) ->
         return
     if phase in ("s", "f") and category in FLOWS:
         arrows.append((start, integer(event.get("id"))))
-    elif phase == "i":
-        _read_instant(event, start, rows)
+    elif phase == "i" and (category not in OTHER_KNOWN or category == "cpu_instant_event"):
+        can_be_memory = category not in KNOWN or category == "cpu_instant_event"
+        _read_instant(event, start, rows, can_be_memory)
     elif phase == "X":
         _read_range(event, category, start, rows)
 
@@ -307,9 +308,9 @@ def _python(args: Row) -> Row:
     }
 
 
-def _read_instant(event: Row, start: int, rows: Rows) -> None:
+def _read_instant(event: Row, start: int, rows: Rows, can_be_memory: bool) -> None:
     args = event["args"] if isinstance(event.get("args"), dict) else {}
-    if event.get("name") != "[memory]":
+    if not can_be_memory or event.get("name") != "[memory]":
         named = {"name": text(event.get("name")) or "", "start_ns": start, "dur_ns": 0}
         thread = {"thread": number_at_end(event.get("tid"))}
         rows["marks"].append(_mark("instant") | named | thread)
