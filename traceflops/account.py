@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, numbers
 from traceflops.components import WORK, Timeline, timeline
+from traceflops.groups import runs
 from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
 from traceflops.links import Links
-from traceflops.results import Account, Gap, Window
+from traceflops.results import Account, Gap, IdleCauses, Window
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
-from traceflops.whole import DeviceRows
+from traceflops.whole import ActivityColumns, DeviceRows
 
 _GAPS_KEPT = 100
 
@@ -29,6 +30,34 @@ class LinkedTrace:
     links: Links
     categorised: Categorised
     whole: Whole
+    columns: ActivityColumns = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the columns that every device needs."""
+        object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+
+
+class Launches:
+    """Counts the distinct calls that launched runs of one device's activities."""
+
+    def __init__(self, call: IntArray) -> None:
+        linked = np.flatnonzero(call >= 0)
+        order = linked[np.argsort(call[linked], kind="stable")]
+        again = np.flatnonzero(call[order[1:]] == call[order[:-1]])
+        place = order[1:][again]
+        by_place = np.argsort(place, kind="stable")
+        self._linked = np.append(0, np.cumsum(call >= 0))
+        # Activities whose call launched an earlier one too, and the last of those.
+        self._place = place[by_place]
+        self._before = order[:-1][again][by_place]
+
+    def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+        """Return, per run [first, stop), the launched activities and their distinct calls."""
+        linked = self._linked[stop] - self._linked[first]
+        low, high = np.searchsorted(self._place, first), np.searchsorted(self._place, stop)
+        places, which = runs(low, high)
+        repeats = which[self._before[places] >= first[which]]
+        return linked, linked - np.bincount(repeats, minlength=len(first))
 
 
 class DeviceAccount:
@@ -41,9 +70,10 @@ class DeviceAccount:
         row, start = rows[order], start[order]
         end = start + numbers(trace.activities["dur_ns"])[row]
         self._linked = linked
-        self.rows = DeviceRows(row, start, end, linked.whole.first[row])
+        self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
         self.timeline: Timeline = timeline(start, end, self._parts())
         self._call = linked.links.call_of_activity[row]
+        self._launches = Launches(self._call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
         self.has_calls = bool(trace.calls.num_rows) and not self._is_cpu(row)
         self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
@@ -60,7 +90,7 @@ class DeviceAccount:
         known = self._call >= 0
         launched = np.full(len(self._call), ABSENT, dtype=np.int64)
         launched[known] = call_start[self._call[known]]
-        stream = numbers(trace.activities["stream"], ABSENT)[self.rows.row]
+        stream = self._linked.columns.stream[self.rows.row]
         return DeviceWork(self.rows.start_ns, self.rows.end_ns, stream, launched)
 
     def account(self, start_ns: int, end_ns: int) -> Account:
@@ -77,22 +107,14 @@ class DeviceAccount:
         last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
         # What begins and ends with the span is in the window that ends there.
         last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
-        counts = [self._counts(a, b) for a, b in zip(first, last, strict=True)]
-        return [
-            Account(parts, why, hidden_ns, *count)
-            for parts, why, hidden_ns, count in zip(components, causes, hidden, counts, strict=True)
-        ]
-
-    def _counts(self, first: int, last: int) -> tuple[int, int, int | None]:
-        """Return activities, activities with a launch, and launches of a run of activities."""
-        calls = self._call[first:last]
-        linked = calls[calls >= 0]
-        begun = int(self._begun[last] - self._begun[first])
-        return begun, len(linked), len(np.unique(linked)) if self.has_calls else None
+        begun = (self._begun[last] - self._begun[first]).tolist()
+        linked, calls = (counts.tolist() for counts in self._launches.count(first, last))
+        launches = calls if self.has_calls else [None] * len(calls)
+        return list(map(Account, components, causes, hidden, begun, linked, launches))
 
     def _is_cpu(self, row: IntArray) -> bool:
         trace = self._linked.trace
-        device = int(numbers(trace.activities["device"])[row[0]])
+        device = trace.activities["device"][int(row[0])].as_py()
         return str(trace.devices["type"][device].as_py()) == "cpu"
 
     def gaps(self, device: int, chosen: Intervals, windows: tuple[Window, ...]) -> tuple[Gap, ...]:
@@ -101,24 +123,36 @@ class DeviceAccount:
         touched = chosen.length_within(start, end) > 0
         length = np.where(touched, end - start, -1)
         order = np.argsort(-length, kind="stable")[: min(_GAPS_KEPT, int(touched.sum()))]
-        return tuple(self._gap(device, place, windows) for place in order.tolist())
+        begun, over = start[order], end[order]
+        steps = _steps_at(windows, begun)
+        ended = self._first_ending(begun).tolist()
+        causes = self.idle.causes(begun, over, over - begun)
+        return tuple(
+            self._gap(device, *one)
+            for one in zip(order.tolist(), steps, ended, causes, strict=True)
+        )
 
-    def _gap(self, device: int, place: int, windows: tuple[Window, ...]) -> Gap:
+    def _gap(
+        self, device: int, place: int, step: int | None, ended: int, causes: IdleCauses
+    ) -> Gap:
         start = int(self.idle.gap_start_ns[place])
-        end = int(self.idle.gap_end_ns[place])
-        ended = int(np.argmax(self.rows.end_ns == start))
         started = int(self.idle.next_row[place])
         return Gap(
             device=device,
             start_ns=start,
-            dur_ns=end - start,
-            step=next((w.step for w in windows if w.start_ns <= start < w.end_ns), None),
+            dur_ns=int(self.idle.gap_end_ns[place]) - start,
+            step=step,
             after=self._name(ended),
             before=self._name(started),
             call=self._cause_name("calls", self._linked.links.call_of_activity, started),
             op=self._cause_name("ops", self._linked.links.op_of_activity, started),
-            causes=self.account(start, end).idle_causes,
+            causes=causes,
         )
+
+    def _first_ending(self, at_ns: IntArray) -> IntArray:
+        """Return, for each time at which an activity ends, the first of those by start."""
+        order = np.argsort(self.rows.end_ns, kind="stable")
+        return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
 
     def _name(self, place: int) -> str:
         return self._text("activities", int(self.rows.row[place]))
@@ -129,3 +163,11 @@ class DeviceAccount:
 
     def _text(self, table: str, row: int) -> str:
         return str(self._linked.trace.table(table)["name"][row].as_py())
+
+
+def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
+    """Return the step of the first window around each time, None outside the steps."""
+    start = np.array([window.start_ns for window in windows], dtype=np.int64)
+    end = np.array([window.end_ns for window in windows], dtype=np.int64)
+    around = [np.flatnonzero((start <= one) & (one < end))[:1].tolist() for one in time_ns.tolist()]
+    return [windows[places[0]].step if places else None for places in around]

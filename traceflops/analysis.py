@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories import load
-from traceflops.categories.activities import categorise
+from traceflops.categories.activities import Categorised, categorise
 from traceflops.choice import plan_steps
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
@@ -73,7 +73,7 @@ def analyze(
         total=total,
         kernels=kernels,
         categories=category_table(kernels, total.components.window_ns),
-        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices), *_clock_notes(linked)),
+        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices), *_linked_notes(linked)),
     )
 
 
@@ -212,6 +212,25 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
             "capture began, or the record was lost). They count in every time; which step and "
             "op they belong to is unknown.",
             unlinked,
+        ),
+    )
+
+
+def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:
+    return (*_name_notes(linked.categorised), *_clock_notes(linked))
+
+
+def _name_notes(categorised: Categorised) -> tuple[Note, ...]:
+    """Say how many names were too many to be looked at."""
+    if not categorised.names_left:
+        return ()
+    return (
+        Note(
+            "assumed",
+            "too-many-names",
+            f"There are so many names that {categorised.names_left:,} with little time each were "
+            f"not looked at; their activities ({categorised.time_left_ns:,} ns) are other.",
+            categorised.names_left,
         ),
     )
 

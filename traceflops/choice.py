@@ -11,6 +11,7 @@ import numpy as np
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.errors import UsageError
+from traceflops.groups import distinct
 from traceflops.periodicity import Periods, find_periods
 from traceflops.results import Account, StepChoice, Window
 from traceflops.selection import Selection
@@ -134,7 +135,7 @@ def plan_steps(
         text=layout.text,
         seen=tuple(durations),
         used=used,
-        typical_ns=int(np.median(times)) if times else None,
+        typical_ns=_median(times) if times else None,
     )
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
@@ -154,6 +155,13 @@ def plan_steps(
         selection.steps is not None,
         tuple(notes),
     )
+
+
+def _median(times: list[int]) -> int:
+    """Return the median in whole ns; of a few values numpy takes longer than this."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
 def _collapsed_note(count: int) -> Note:
@@ -196,7 +204,7 @@ def _marked_layout(
 ) -> Layout:
     place = step_of_activity(linked.trace, linked.links, found)
     process = numbers(linked.trace.devices["process"])
-    repeated = any(len(np.unique(s.number)) < len(s) for s in found.by_process.values())
+    repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
@@ -232,14 +240,15 @@ def _periodic_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount])
 
 
 def _periods(linked: LinkedTrace, account: DeviceAccount) -> Periods | None:
-    activities, rows = linked.trace.activities, account.rows.row
+    columns, rows = linked.columns, account.rows.row
     subs = [category.sub for category in linked.categorised.categories]
     optimizer = [place for place, sub in enumerate(subs) if sub == "optimizer"]
-    host = [d for d, name in enumerate(names(activities["direction"])) if name in ("HtoD", "DtoH")]
+    directions = names(linked.trace.activities["direction"])
+    host = [d for d, name in enumerate(directions) if name in ("HtoD", "DtoH")]
     return find_periods(
-        codes(activities["name"])[rows],
+        columns.name[rows],
         np.isin(linked.categorised.category[rows], optimizer),
-        np.isin(codes(activities["direction"])[rows], host),
+        np.isin(columns.direction[rows], host),
     )
 
 
@@ -280,7 +289,7 @@ def _used(
             listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
         return used, {number: "not chosen" for number in seen if not selection.wants_step(number)}
-    usual = [int(np.median(times)) for times in durations.values()]
+    usual = [_median(times) for times in durations.values()]
     keeps, reasons = steady(np.array(usual, dtype=np.int64))
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}

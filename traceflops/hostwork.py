@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.groups import joint_codes
 from traceflops.nesting import innermost
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
@@ -78,26 +79,31 @@ def with_host_activities(trace: Trace) -> Trace:
 
 
 def _pieces(trace: Trace, process: IntArray) -> Pieces:
-    thread = numbers(trace.ops["thread"], ABSENT)
-    _, group = np.unique(np.stack([process, thread]), axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    group = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
     start = numbers(trace.ops["start_ns"])
     end = start + numbers(trace.ops["dur_ns"])
-    # Between two neighbouring edges of a thread nothing begins or ends.
-    edges = np.unique(
-        np.stack([np.concatenate([group, group]), np.concatenate([start, end])]), axis=1
-    )
-    inner = innermost(group, start, end, edges[0], edges[1])
-    follows = np.flatnonzero((inner[:-1] >= 0) & (edges[0, :-1] == edges[0, 1:]))
+    edge_group, edge = _edges(group, start, end)
+    inner = innermost(group, start, end, edge_group, edge)
+    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
     begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
     first = follows[begins[: len(follows)]]
     last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
     instants = np.flatnonzero(start == end)
     return Pieces(
         np.concatenate([inner[first], instants]),
-        np.concatenate([edges[1, first], start[instants]]),
-        np.concatenate([edges[1, last + 1], end[instants]]),
+        np.concatenate([edge[first], start[instants]]),
+        np.concatenate([edge[last + 1], end[instants]]),
     )
+
+
+def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the times at which something begins or ends, by group: between two nothing does."""
+    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
+    order = np.lexsort((times, groups))
+    groups, times = groups[order], times[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
+    return groups[new], times[new]
 
 
 def _cpu_devices(processes: IntArray) -> pa.Table:

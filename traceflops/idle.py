@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.groups import distinct
 from traceflops.intervals import Intervals, latest_end_before
 from traceflops.results import IdleCauses
 from traceflops.rows import ABSENT
@@ -84,12 +85,13 @@ def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:
 
 def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:
     """Return the stretches between two activities in which none ran."""
-    instants = np.unique(work.start_ns[work.start_ns == work.end_ns])
+    instants = distinct(work.start_ns[work.start_ns == work.end_ns])
     if len(busy) == 0:
         return instants[:-1], instants[1:]
     low, high = int(work.start_ns.min()), int(work.end_ns.max())
     free = busy.complement(low, high)
-    inside = instants[free.contains(instants) & ~np.isin(instants, free.start_ns)]
+    # Those that begin a free stretch part nothing: what is free touches no other stretch.
+    inside = instants[free.contains(instants) & free.contains(instants - 1)]
     return (
         np.sort(np.concatenate([free.start_ns, inside])),
         np.sort(np.concatenate([inside, free.end_ns])),

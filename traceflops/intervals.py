@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.groups import runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,10 +93,7 @@ class Intervals:
         # Both are disjoint and sorted, so range i of self meets a run of ranges of other.
         first = np.searchsorted(other.end_ns, self.start_ns, side="right")
         stop = np.searchsorted(other.start_ns, self.end_ns, side="left")
-        counts = np.maximum(stop - first, 0)
-        mine = np.repeat(np.arange(len(self)), counts)
-        offsets = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts)
-        theirs = first[mine] + offsets
+        theirs, mine = runs(first, stop)
         return Intervals(
             np.maximum(self.start_ns[mine], other.start_ns[theirs]),
             np.minimum(self.end_ns[mine], other.end_ns[theirs]),
@@ -129,7 +127,8 @@ class Intervals:
 
     def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
         """Return, for each window [start, end), how many nanoseconds of the set lie in it."""
-        return self.covered_before(end_ns) - self.covered_before(start_ns)
+        before = self.covered_before(np.concatenate([start_ns, end_ns]))
+        return before[len(start_ns) :] - before[: len(start_ns)]
 
 
 NEVER = int(np.iinfo(np.int64).min)

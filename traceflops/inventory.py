@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from traceflops.columns import codes, names, numbers
 from traceflops.errors import UsageError
 from traceflops.schema import TABLES
@@ -75,7 +77,7 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
 
 def _devices(trace: Trace) -> list[DeviceEntry]:
     processes = trace.processes.to_pylist()
-    counts = numbers(trace.activities["device"])
+    counts = np.bincount(numbers(trace.activities["device"]), minlength=trace.devices.num_rows)
     return [
         DeviceEntry(
             rank=processes[row["process"]]["rank"],
@@ -85,7 +87,7 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
             product=row["product"],
             memory_bytes=row["memory_bytes"],
             sm_count=row["sm_count"],
-            activities=int((counts == row["device"]).sum()),
+            activities=int(counts[row["device"]]),
         )
         for row in trace.devices.to_pylist()
     ]

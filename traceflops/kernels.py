@@ -32,6 +32,8 @@ def clip_to_windows(
     """Return the activities of one device that touch its chosen windows."""
     inside = windows.length_within(start_ns, end_ns)
     starts = windows.contains(start_ns)
+    if len(rows) and len(windows.end_ns) and windows.end_ns[-1] == end_ns.max():
+        starts |= start_ns == windows.end_ns[-1]  # 0 ns long, at the very end: in that window
     keep = starts | (inside > 0)
     return InWindows(rows[keep], inside[keep], starts[keep].astype(np.int64))
 
@@ -87,7 +89,7 @@ def kernel_table(
     figures = {
         "count": _sums(group, chosen.starts_inside * begins, len(first))[order],
         "sum_ns": sums[order],
-        "mean_ns": _means(group, duration * begins, begins, len(first))[order],
+        "mean_ns": _means(group, duration, begins, len(first))[order],
         "min_ns": _extreme(np.minimum, group, duration, len(first))[order],
         "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
     }
@@ -146,8 +148,11 @@ def _sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
     return out
 
 
-def _means(group: IntArray, values: IntArray, weights: IntArray, groups: int) -> IntArray:
-    total, count = _sums(group, values, groups), np.maximum(_sums(group, weights, groups), 1)
+def _means(group: IntArray, values: IntArray, counted: IntArray, groups: int) -> IntArray:
+    """Return the mean of the counted values of each group; of all where none is counted."""
+    count = _sums(group, counted, groups)
+    weight = np.where(count[group] > 0, counted, 1)
+    total, count = _sums(group, values * weight, groups), _sums(group, weight, groups)
     means: IntArray = (total + count // 2) // count
     return means
 

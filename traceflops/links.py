@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import IntArray, numbers
+from traceflops.groups import joint_codes
 from traceflops.nesting import innermost
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
@@ -56,7 +57,7 @@ def _ops_around(trace: Trace) -> IntArray:
     if not calls.num_rows or not ops.num_rows:
         return np.full(calls.num_rows, -1, dtype=np.int64)
     start = numbers(ops["start_ns"])
-    threads = _joint_codes(
+    threads = joint_codes(
         np.concatenate([numbers(ops["process"]), numbers(calls["process"])]),
         np.concatenate([numbers(ops["thread"], ABSENT), numbers(calls["thread"], ABSENT)]),
     )
@@ -91,16 +92,10 @@ def _first_match(
     count = len(ids)
     if count == 0 or len(at_ids) == 0:
         return np.full(len(at_ids), -1, dtype=np.int64)
-    keys = _joint_codes(np.concatenate([process, at_process]), np.concatenate([ids, at_ids]))
+    keys = joint_codes(np.concatenate([process, at_process]), np.concatenate([ids, at_ids]))
     order = np.lexsort((start, keys[:count]))
     known = keys[:count][order]
     at = np.searchsorted(known, keys[count:], side="left")
     at_safe = np.minimum(at, count - 1)
     hit = (at_ids != ABSENT) & (known[at_safe] == keys[count:])
     return np.where(hit, order[at_safe], -1)
-
-
-def _joint_codes(first: IntArray, second: IntArray) -> IntArray:
-    """Return one number per distinct pair."""
-    _, codes = np.unique(second, return_inverse=True)
-    return first * (int(codes.max()) + 1 if len(codes) else 1) + codes

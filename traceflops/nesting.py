@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from traceflops.columns import IntArray
@@ -61,13 +59,9 @@ def innermost(
     Intervals are [start, end) and count only for instants of their own group (a thread). Of
     intervals that start together the shorter one is the inner one.
     """
-    found = np.full(len(at_ns), -1, dtype=np.int64)
-    for rows, asks in _by_group(group, at_group):
-        order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
-        upto = np.searchsorted(start_ns[order], at_ns[asks], side="right") - 1
-        place = LastAbove(end_ns[order]).find(upto, at_ns[asks])
-        found[asks] = np.where(place >= 0, order[np.maximum(place, 0)], -1)
-    return found
+    order = np.lexsort((-end_ns, start_ns, group))
+    upto = _last_started(group, start_ns, order, at_group, at_ns)
+    return _last_around(order, group, end_ns, upto, at_group, at_ns)
 
 
 def parents(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
@@ -75,23 +69,43 @@ def parents(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
 
     A child may end a little after its parent, as profilers write it.
     """
-    found = np.full(len(start_ns), -1, dtype=np.int64)
-    for rows, _ in _by_group(group, group):
-        order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
-        before = np.arange(len(order), dtype=np.int64) - 1
-        place = LastAbove(end_ns[order]).find(before, start_ns[order])
-        found[order] = np.where(place >= 0, order[np.maximum(place, 0)], -1)
+    order = np.lexsort((-end_ns, start_ns, group))
+    before = np.arange(len(order), dtype=np.int64) - 1
+    found = np.full(len(order), -1, dtype=np.int64)
+    found[order] = _last_around(order, group, end_ns, before, group[order], start_ns[order])
     return found
 
 
-def _by_group(group: IntArray, at_group: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield, for each group that has both, the rows of its intervals and of its questions."""
-    order = np.argsort(group, kind="stable")
-    asks = np.argsort(at_group, kind="stable")
-    keys, starts = np.unique(group[order], return_index=True)
-    ends = np.append(starts, len(order))[1:]
-    first = np.searchsorted(at_group[asks], keys, side="left")
-    last = np.searchsorted(at_group[asks], keys, side="right")
-    for low, high, ask_low, ask_high in zip(starts, ends, first, last, strict=True):
-        if ask_high > ask_low:
-            yield order[low:high], asks[ask_low:ask_high]
+def _last_started(
+    group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return, for each instant, the last place in `order` of those begun in its group, or earlier.
+
+    Times are replaced by their ranks, so that one number holds a group and a time.
+    """
+    known, starts = np.unique(group), np.sort(start_ns)
+    apart = len(starts) + 1
+    key = np.searchsorted(known, group) * apart + np.searchsorted(starts, start_ns, side="left")
+    begun = np.searchsorted(starts, at_ns, side="right") - 1
+    asked = np.searchsorted(known, at_group) * apart + begun
+    return np.searchsorted(key[order], asked, side="right") - 1
+
+
+def _last_around(
+    order: IntArray,
+    group: IntArray,
+    end_ns: IntArray,
+    upto: IntArray,
+    at_group: IntArray,
+    at_ns: IntArray,
+) -> IntArray:
+    """Return the row of the last place up to `upto` whose interval ends after the instant, or -1.
+
+    The places of a group are together and the last ones up to `upto`, so if one of another group
+    is found there is none in the own one.
+    """
+    if len(order) == 0:
+        return np.full(len(upto), -1, dtype=np.int64)
+    place = LastAbove(end_ns[order]).find(upto, at_ns)
+    row = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (group[row] == at_group), row, -1)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from traceflops.columns import BoolArray, number_column, numbers
 from traceflops.errors import UsageError
+from traceflops.groups import groups
 from traceflops.links import link
 from traceflops.selection import Selection
 from traceflops.steps import find_marked_steps, step_of_activity
@@ -104,8 +105,10 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
         table = trace.table(name)
         process = numbers(table["process"])
         time = numbers(table["time_ns" if name == "counters" else "start_ns"])
-        for one, steps in found.by_process.items():
-            mine = np.flatnonzero(process == one)
+        for one, mine in groups(process):
+            if one not in found.by_process:
+                continue
+            steps = found.by_process[one]
             at = place[mine] if name == "activities" else steps.at(time[mine])
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
             keep[name][mine] &= np.array(wanted)[at]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
 """Where a nanosecond of a window goes, first match first; communication here is exposed."""
 
 IDLE_CAUSES = ("host_late", "queued", "launch_latency", "unknown")
+_COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
+_CAUSES_NS = attrgetter(*(f"{name}_ns" for name in IDLE_CAUSES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Components:
 
     def __add__(self, other: Components) -> Components:
         """Return the sum, part by part."""
-        return Components(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+        return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,7 @@ class IdleCauses:
 
     def __add__(self, other: IdleCauses) -> IdleCauses:
         """Return the sum, cause by cause."""
-        return IdleCauses(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
-
-
-def _values(record: Components | IdleCauses) -> tuple[int, ...]:
-    return tuple(getattr(record, f.name) for f in fields(record))
+        return IdleCauses(*map(add, _CAUSES_NS(self), _CAUSES_NS(other)))
 
 
 @dataclass(frozen=True, slots=True)

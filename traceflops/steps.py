@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.groups import groups
 from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.selection import step_pattern
@@ -23,7 +24,7 @@ _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _ANNOTATED_STEP = re.compile(
     r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
 )
-_LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,8 @@ def _number(pattern: re.Pattern[str], label: str) -> int:
         return _NO_MATCH
     digits = match.group(1) if pattern.groups else None
     if digits is None or not digits.isdecimal():
-        found = _LAST_NUMBER.search(label[:1000])
-        digits = found.group(1) if found else None
+        found = _DIGITS.findall(label[:1000])
+        digits = found[-1] if found else None
     return int(digits) if digits is not None and len(digits) < 19 else _NO_NUMBER
 
 
@@ -123,8 +124,7 @@ def _by_process(
     end = start + numbers(marks["dur_ns"])[rows]
     found: dict[int, Steps] = {}
     passed_over = 0
-    for one in np.unique(process).tolist():
-        mine = np.flatnonzero(process == one)
+    for one, mine in groups(process):
         threads, counts = np.unique(thread[mine], return_counts=True)
         chosen = mine[thread[mine] == threads[np.argmax(counts)]]
         passed_over += len(mine) - len(chosen)
@@ -163,8 +163,8 @@ def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
         launched = np.where(is_op, numbers(activities["start_ns"]), launched)
         known = known | is_op
     place = np.full(activities.num_rows, -1, dtype=np.int64)
-    process = numbers(activities["process"])
-    for one, steps in found.by_process.items():
-        mine = np.flatnonzero(known & (process == one))
-        place[mine] = steps.at(launched[mine])
+    rows = np.flatnonzero(known)
+    for one, places in groups(numbers(activities["process"])[rows]):
+        mine = rows[places]
+        place[mine] = found.by_process.get(one, Steps.none()).at(launched[mine])
     return place

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.components import Timeline
+from traceflops.groups import distinct
 from traceflops.intervals import Intervals, latest_end_before
 from traceflops.links import Links
 from traceflops.results import Account, Copies, Sums, WholeSpan
@@ -17,16 +19,40 @@ from traceflops.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
+class ActivityColumns:
+    """Columns of all activities, taken from the table once and not for each device anew."""
+
+    name: IntArray
+    stream: IntArray
+    kind: IntArray
+    direction: IntArray
+    bytes: IntArray
+
+    @classmethod
+    def of(cls, activities: pa.Table) -> ActivityColumns:
+        """Return the columns of a table of activities."""
+        return cls(
+            name=codes(activities["name"]),
+            stream=numbers(activities["stream"], ABSENT),
+            kind=codes(activities["kind"]),
+            direction=codes(activities["direction"]),
+            bytes=numbers(activities["bytes"], ABSENT),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRows:
     """The activities of one device, sorted by start: their rows and times.
 
-    `begins` is 0 for the later parts of an operator and 1 for everything else.
+    `begins` is 0 for the later parts of an operator and 1 for everything else; `columns` are of
+    the activities of all devices.
     """
 
     row: IntArray
     start_ns: IntArray
     end_ns: IntArray
     begins: IntArray
+    columns: ActivityColumns
 
     @property
     def span(self) -> tuple[int, int]:
@@ -50,17 +76,17 @@ def whole_span(
     has_calls: bool,
 ) -> WholeSpan:
     """Return the whole-span figures of the device whose activities are `mine`."""
-    activities = trace.activities
-    kind = codes(activities["kind"])[mine.row]
-    kinds = names(activities["kind"])
+    kind = mine.columns.kind[mine.row]
+    kinds = names(trace.activities["kind"])
+    stream = mine.columns.stream[mine.row]
     communication = _is_top(categorised, mine, "communication")
-    overlaps = _same_stream_overlaps(mine, numbers(activities["stream"], ABSENT)[mine.row])
+    overlaps = _same_stream_overlaps(mine, stream)
     return WholeSpan(
         start_ns=mine.span[0],
         end_ns=mine.span[1],
         busy_ns=parts.busy.length_ns,
         sum_ns=int((mine.end_ns - mine.start_ns).sum()),
-        streams=len(np.unique(numbers(activities["stream"], ABSENT)[mine.row])),
+        streams=len(distinct(stream)),
         zero_length=int((mine.end_ns == mine.start_ns).sum()),
         same_stream_overlaps=len(overlaps),
         same_stream_overlap_max_ns=int(overlaps.max()) if len(overlaps) else 0,
@@ -96,12 +122,11 @@ def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
 
 
 def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
-    activities = trace.activities
-    direction = codes(activities["direction"])[mine.row]
-    size = numbers(activities["bytes"], ABSENT)[mine.row]
+    direction = mine.columns.direction[mine.row]
+    size = mine.columns.bytes[mine.row]
     duration = mine.end_ns - mine.start_ns
     found: dict[str, Copies] = {}
-    for code, label in enumerate(names(activities["direction"])):
+    for code, label in enumerate(names(trace.activities["direction"])):
         rows = direction == code
         if rows.any():
             sizes = size[rows]

@@ -7,7 +7,7 @@ the trace, never gets past this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,7 +70,8 @@ class Metadata:
     identities: tuple[str, ...]
     base_ns: int | None
     facts: Mapping[str, str]
-    devices: tuple[DeviceProperties, ...]
+    by_id: Mapping[int | None, DeviceProperties]
+    common: DeviceProperties | None
     is_rocm: bool
 
     def properties_of(self, local_id: int) -> DeviceProperties | None:
@@ -79,13 +80,16 @@ class Metadata:
         On ROCm the number counts CPU sockets first and is no index into the list; there, and
         where no entry has that number, the properties are known only if all entries agree.
         """
-        named = [d for d in self.devices if d.local_id == local_id]
-        if named and not self.is_rocm:
-            return named[0]
-        if not self.devices:
-            return None
-        first = self.devices[0]
-        return first if all(first.describes_same_as(d) for d in self.devices) else None
+        named = None if self.is_rocm else self.by_id.get(local_id)
+        return named or self.common
+
+
+def _common(devices: Sequence[DeviceProperties]) -> DeviceProperties | None:
+    """Return what holds for every device of a list, None where they differ."""
+    if not devices:
+        return None
+    alike = all(devices[0].describes_same_as(device) for device in devices)
+    return devices[0] if alike else None
 
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
@@ -93,6 +97,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     distributed = _value(header, "distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _small(distributed.get("rank"))
+    devices = _devices(_value(header, "deviceProperties"))
     from_name = _RANK_IN_NAME.search(file_name) if rank is None else None
     return Metadata(
         rank=int(from_name.group(1)) if from_name else rank,
@@ -102,7 +107,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         identities=_identities(header, file_name),
         base_ns=_base(_value(header, "baseTimeNanoseconds")),
         facts=_facts(header, distributed),
-        devices=_devices(_value(header, "deviceProperties")),
+        by_id={device.local_id: device for device in reversed(devices)},
+        common=_common(devices),
         is_rocm=any(key in header for key in _ROCM_KEYS),
     )
 

@@ -141,13 +141,14 @@ def _content_notes(
         )
     if metadata.rank_from_name:
         yield Note("assumed", "rank-from-name", f"Rank {metadata.rank} is from the file's name.")
-    open_devices = [d for d in devices if metadata.devices and metadata.properties_of(d) is None]
+    open_devices = [d for d in devices if metadata.by_id and metadata.properties_of(d) is None]
     if open_devices:
+        listed = ", ".join(map(str, open_devices[:8])) + (", …" if len(open_devices) > 8 else "")
         yield Note(
             "missing",
             "device-ambiguous",
-            f"Which of the listed devices is number {', '.join(map(str, open_devices))} cannot "
-            "be told: their properties differ.",
+            f"Which of the listed devices is number {listed} cannot be told: their properties "
+            "differ.",
         )
 
 

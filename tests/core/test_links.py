@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from tests.core.build import trace_of
 from traceflops import Trace, analyze
-from traceflops.categories import load
+from traceflops.categories import activities, load
 from traceflops.categories.activities import categorise
 from traceflops.links import link
 
@@ -121,3 +123,26 @@ def test_a_device_clock_that_is_behind_is_said() -> None:
     notes = [note for note in analyze(trace).notes if note.code == "device-before-launch"]
     assert [note.count for note in notes] == [1]
     assert "by up to 0.010 µs" in notes[0].text
+
+
+def test_of_too_many_names_those_with_most_time_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(activities, "_MOST_NAMES", 2)
+    work = [
+        kernel("ampere_sgemm_1", start_ns=0, dur_ns=50),
+        kernel("ampere_sgemm_2", start_ns=100, dur_ns=10),
+        kernel("ampere_sgemm_3", start_ns=200, dur_ns=40),
+        kernel("Memcpy", start_ns=300, dur_ns=5, kind="memcpy"),
+    ]
+    found = analyze(trace_of(activities=work))
+    tops = {row["name"]: row["top"] for row in found.kernels.to_pylist()}
+    assert tops == {
+        "ampere_sgemm_1": "compute",
+        "ampere_sgemm_2": "other",
+        "ampere_sgemm_3": "compute",
+        "Memcpy": "memory",
+    }
+    note = next(note for note in found.notes if note.code == "too-many-names")
+    assert note.count == 2
+    assert "(10 ns)" in note.text

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.model import Category
-from traceflops.columns import BoolArray, IntArray, codes, names
+from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.links import Links
 from traceflops.rows import Names
 from traceflops.trace import Trace
@@ -20,7 +20,11 @@ _KIND_CATEGORIES = {
     "memset": Category("memory", "memset"),
     "graph": Category("graph", "graph"),
 }
+_OTHER = Category("other", "other")
 _PEER_COPY = Category("communication", "point_to_point")
+_MOST_NAMES = 100_000
+"""Distinct names that are looked at: some seconds. Those with most time come first."""
+_LEFT = "too-many-names"
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
 
@@ -35,6 +39,9 @@ class Categorised:
     categories: tuple[Category, ...]
     rule: IntArray
     rules: tuple[str, ...]
+    names_left: int = 0
+    """Names that were too many to be looked at; their activities are `other`."""
+    time_left_ns: int = 0
 
     def top(self) -> list[str]:
         """Return the top category of each place in `categories`."""
@@ -63,15 +70,34 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     register = _Register()
     name, kind = codes(activities["name"]), codes(activities["kind"])
     kinds = names(activities["kind"])
-    by_name = _by_name(activities, register, classifier, name, kind, kinds)
-    category, rule = by_name
+    left = _names_left(activities, name)
+    category, rule = _by_name(activities, register, classifier, name, kind, kinds, left)
     for code, label in enumerate(kinds):
         if label in _KIND_CATEGORIES:
             rows = kind == code
             category[rows], rule[rows] = register.code(_KIND_CATEGORIES[label], f"kind-{label}")
     _mark_peer_copies(activities, register, category, rule)
     _mark_collectives(trace, links, register, category, rule, _rows_of(kind, kinds, "kernel"))
-    return Categorised(category, tuple(register.categories), rule, tuple(register.rules))
+    rules = tuple(register.rules)
+    left_rows = rule == (rules.index(_LEFT) if _LEFT in rules else -1)
+    return Categorised(
+        category,
+        tuple(register.categories),
+        rule,
+        rules,
+        int(left.sum()),
+        int(numbers(activities["dur_ns"])[left_rows].sum()),
+    )
+
+
+def _names_left(activities: pa.Table, name: IntArray) -> BoolArray:
+    """Return which names are not looked at, as others have more time and there are too many."""
+    count = len(names(activities["name"]))
+    left = np.zeros(count, dtype=np.bool_)
+    if count > _MOST_NAMES:
+        time = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=count)
+        left[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
+    return left
 
 
 def _rows_of(kind: IntArray, kinds: list[str], label: str) -> IntArray:
@@ -86,13 +112,18 @@ def _by_name(
     name: IntArray,
     kind: IntArray,
     kinds: list[str],
+    left: BoolArray,
 ) -> tuple[IntArray, IntArray]:
     labels = names(activities["name"])
     op_kind = kinds.index("op") if "op" in kinds else -2
     table = np.zeros((2, 2, len(labels)), dtype=np.int64)
     for is_op in (0, 1):
         decide = classifier.op if is_op else classifier.kernel
-        for code in np.unique(name[(kind == op_kind) == bool(is_op)]).tolist():
+        used = np.zeros(len(labels), dtype=np.bool_)
+        used[name[(kind == op_kind) == bool(is_op)]] = True
+        if (used & left).any():
+            table[is_op, :, left] = register.code(_OTHER, _LEFT)
+        for code in np.flatnonzero(used & ~left).tolist():
             decision = decide(labels[code])
             table[is_op, :, code] = register.code(decision.category, decision.rule)
     chosen = (kind == op_kind).astype(np.int64)
@@ -117,22 +148,29 @@ def _mark_collectives(
     kernels: IntArray,
 ) -> None:
     """Make communication of kernels that the framework launched as a collective."""
-    collective = _collective_names(trace, links, kernels)
+    named, labels = _collective_names(trace, links, kernels)
+    subs = [_collective_sub(label) for label in labels]
     tops = [c.top for c in register.categories]
-    for label, rows in collective.items():
-        open_rows = rows[~np.isin(category[rows], _places(tops, "communication"))]
-        sub = "point_to_point" if label.lower() in _POINT_TO_POINT else "collective"
-        category[open_rows], rule[open_rows] = register.code(
+    done = np.isin(category[kernels], _places(tops, "communication"))
+    is_open = (named >= 0) & ~done
+    for sub in dict.fromkeys(subs):
+        of_sub = np.array([one == sub for one in subs], dtype=np.bool_)
+        rows = kernels[is_open & of_sub[named]]
+        category[rows], rule[rows] = register.code(
             Category("communication", sub), "collective-metadata"
         )
+
+
+def _collective_sub(label: str) -> str:
+    return "point_to_point" if label.lower() in _POINT_TO_POINT else "collective"
 
 
 def _places(tops: list[str], top: str) -> list[int]:
     return [place for place, one in enumerate(tops) if one == top]
 
 
-def _collective_names(trace: Trace, links: Links, kernels: IntArray) -> dict[str, IntArray]:
-    """Return the kernels that are collectives, by the collective's name ("" if unnamed)."""
+def _collective_names(trace: Trace, links: Links, kernels: IntArray) -> tuple[IntArray, list[str]]:
+    """Return which collective each kernel is, -1 for none, and their names ("" if unnamed)."""
     activities, ops = trace.activities, trace.ops
     labels = Names()
     found = np.full(len(kernels), -1, dtype=np.int64)
@@ -143,7 +181,7 @@ def _collective_names(trace: Trace, links: Links, kernels: IntArray) -> dict[str
         _take_names(ops, op[launched], launched, found, labels)
     own = np.ones(len(kernels), dtype=np.bool_)
     _take_names(activities, kernels, own, found, labels)
-    return {label: kernels[found == code] for label, code in labels.items()}
+    return found, list(labels)
 
 
 def _take_names(

@@ -100,7 +100,7 @@ class _Block:
             return
         for rule in self.rules:
             text = head if rule.case else lower
-            if rule in self.headless or rule.search("head", text):
+            if not rule.patterns("head") or rule.search("head", text):
                 yield rule
 
 
@@ -123,7 +123,7 @@ def _open_rules(blocks: tuple[_Block, ...], head: str) -> tuple[Rule, ...]:
     for block in blocks:
         for rule in block.open_to(head, lower):
             found.append(rule)
-            if len(rule.conditions) == 1 and rule.patterns("head"):
+            if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
                 return tuple(found)
     return tuple(found)
 
@@ -131,11 +131,11 @@ def _open_rules(blocks: tuple[_Block, ...], head: str) -> tuple[Rule, ...]:
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
     """The text that decided ("" for the head, tested before), None where a condition fails."""
     shown = ""
-    for place, _ in rule.conditions:
+    for place, patterns in rule.conditions:
         if place == "head":
             continue
         text = _text(parts, place)
-        found = rule.search(place, text)
+        found = search(patterns, text, rule.case)
         if found is None:
             return None
         if place != "namespace":
