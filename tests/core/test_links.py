@@ -1,5 +1,6 @@
 """From device work back to its cause, and what the cause says of the category."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,3 +147,9 @@ def test_of_too_many_names_those_with_most_time_are_looked_at(
     note = next(note for note in found.notes if note.code == "too-many-names")
     assert note.count == 2
     assert "(10 ns)" in note.text
+
+
+def test_a_name_of_ops_that_were_all_set_aside_means_nothing() -> None:
+    trace = trace_of(activities=[kernel()], ops=[{"name": "record_param_comms", "start_ns": 0}])
+    without = replace(trace, tables={**trace.tables, "ops": trace.ops.slice(0, 0)})
+    assert category_of(without) == category_of(trace_of(activities=[kernel()]))

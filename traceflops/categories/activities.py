@@ -175,7 +175,7 @@ def _collective_names(trace: Trace, links: Links, kernels: IntArray) -> tuple[In
     labels = Names()
     found = np.full(len(kernels), -1, dtype=np.int64)
     op = links.op_of_activity[kernels]
-    if COLLECTIVE_OP in names(ops["name"]):
+    if ops.num_rows and COLLECTIVE_OP in names(ops["name"]):
         launched = (op >= 0) & (codes(ops["name"])[op] == names(ops["name"]).index(COLLECTIVE_OP))
         found[launched] = labels[""]
         _take_names(ops, op[launched], launched, found, labels)
