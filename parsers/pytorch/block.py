@@ -171,12 +171,16 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     if first.__class__ is str and phases.count(first) == len(phases):
         yield first, events
         return
-    by_phase: defaultdict[str, list[Any]] = defaultdict(list)
-    for event, phase in zip(events, phases, strict=True):
-        if phase.__class__ is not str:
-            phase = "X" if phase is None and _has_duration(event) else str(phase)[:20]
-        by_phase[phase].append(event)
-    yield from by_phase.items()
+    if any(phase.__class__ is not str for phase in phases):
+        phases = list(map(_phase, events))
+    for phase in dict.fromkeys(phases):
+        yield phase, [event for event, one in zip(events, phases, strict=True) if one == phase]
+
+
+def _phase(event: Any) -> str:
+    if event.ph is None and _has_duration(event):
+        return "X"
+    return event.ph if event.ph.__class__ is str else str(event.ph)[:20]
 
 
 def _args(category: str, phase: str) -> type[Args]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.columns import IntArray
-from traceflops.parsers.pytorch.events import NOTHING, CollectiveArgs, OpArgs
+from traceflops.parsers.pytorch.events import CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
-    JsonTexts,
     as_text,
     integers,
+    json_codes,
     name_codes,
     nanoseconds,
     optional_codes,
@@ -27,6 +27,7 @@ from traceflops.parsers.pytorch.values import (
 )
 from traceflops.rows import ABSENT, Array, Names, Rows
 
+_JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
@@ -133,10 +134,7 @@ class KinetoRows:
             external_id=typed_integers([a.external_id for a in args]),
             sequence=typed_integers([a.sequence for a in args]),
             forward_thread=typed_integers([a.forward_thread for a in args]),
-            input_dims=_json(table, "input_dims", [a.input_dims for a in args]),
-            input_types=_json(table, "input_types", [a.input_types for a in args]),
-            input_strides=_json(table, "input_strides", [a.input_strides for a in args]),
-            concrete_inputs=_json(table, "concrete_inputs", [a.concrete_inputs for a in args]),
+            **_inputs(table, args),
             finished=_flags([a.finished for a in args]),
             **_generated_kernels(table.names["generated_kernel"], args),
             **_collective(table, args),
@@ -201,12 +199,13 @@ class KinetoRows:
             (typed_integers([a.reserved for a in args]), "reserved_bytes"),
         ):
             known = values != ABSENT
-            of_device = [f"{'device' if on else 'host'}_memory.{what}" for on in on_device[known]]
+            where = on_device[known]
+            labels = {on: f"{'device' if on else 'host'}_memory.{what}" for on in (True, False)}
             _add(
                 self.counters,
                 int(known.sum()),
                 device=device[known],
-                name=names.codes(of_device),
+                name=names.codes(map(labels.__getitem__, where.tolist())),
                 time_ns=start[known],
                 value=values[known].astype(np.float64),
                 address=address[known],
@@ -249,7 +248,11 @@ class KinetoRows:
         return np.where(wrong, ABSENT, sizes)
 
     def _count_pids(self, group: Group) -> None:
-        self.pids.update(_pids(group).tolist())
+        pids = _pids(group)
+        if len(pids) and (pids == pids[0]).all():
+            self.pids[int(pids[0])] += len(pids)
+        else:
+            self.pids.update(pids.tolist())
 
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
@@ -296,8 +299,20 @@ def _first_known(first: IntArray, *others: IntArray) -> IntArray:
     return first
 
 
-def _json(table: Rows, column: str, texts: Sequence[msgspec.Raw]) -> Array:
-    return JsonTexts(table.names[column]).codes(texts, NOTHING)
+def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
+    """Return the codes of the JSON columns; texts that occur together are looked at once."""
+    seen: defaultdict[bytes, int] = defaultdict()
+    seen.default_factory = seen.__len__  # a text that was not seen gets the next number
+    texts = [
+        b"\0".join((a.input_dims, a.input_types, a.input_strides, a.concrete_inputs)) for a in args
+    ]
+    codes = np.fromiter(map(seen.__getitem__, texts), np.int32, len(args))
+    _, first = np.unique(codes, return_index=True)
+    examples = [args[row] for row in first.tolist()]
+    return {
+        name: json_codes(table.names[name], [getattr(a, name) for a in examples])[codes]
+        for name in _JSON_COLUMNS
+    }
 
 
 def _none_of(values: Sequence[object]) -> bool:

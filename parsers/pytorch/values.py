@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from traceflops.rows import ABSENT, Names
 _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1
 _NONE = type(None)
+_NO_JSON = (b"", b"null")
 _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
 LIMIT_NS = 2**61
 """Times and durations beyond this (73 years) are no times; below it they add up in an int64."""
@@ -53,26 +54,10 @@ def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]
     return out
 
 
-class JsonTexts(dict[bytes, int]):
-    """Codes of JSON texts in a column's names: written compactly there, -1 for none."""
-
-    def __init__(self, names: Names) -> None:
-        super().__init__({b"": -1, b"null": -1})
-        self._names = names
-
-    def __missing__(self, text: bytes) -> int:
-        """Give a text that was not seen before its code."""
-        code = self[text] = self._names[_compact(text)]
-        return code
-
-    def codes(self, texts: Sequence[msgspec.Raw], nothing: msgspec.Raw) -> npt.NDArray[np.int32]:
-        """Return the code of each text; `nothing` is the object that stands for none."""
-        there = [text is not nothing for text in texts]
-        out = np.full(len(texts), -1, dtype=np.int32)
-        if True in there:
-            given = map(bytes, compress(texts, there))
-            out[np.array(there)] = np.fromiter(map(self.__getitem__, given), dtype=np.int32)
-        return out
+def json_codes(names: Names, texts: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
+    """Return the codes of JSON texts, which are written compactly; -1 where there is none."""
+    given = [bytes(text) for text in texts]
+    return np.array([-1 if t in _NO_JSON else names[_compact(t)] for t in given], dtype=np.int32)
 
 
 @lru_cache(1 << 14)
