@@ -95,6 +95,7 @@ def _kernels(
             account.rows.start_ns,
             account.rows.end_ns,
             _chosen_time(windows[device]),
+            _closed_at(windows[device], account.rows.span[1]),
         )
         for device, account in accounts.items()
     ]
@@ -191,6 +192,12 @@ def _chosen_time(windows: tuple[Window, ...]) -> Intervals:
         np.array([window.start_ns for window in used], dtype=np.int64),
         np.array([window.end_ns for window in used], dtype=np.int64),
     )
+
+
+def _closed_at(windows: tuple[Window, ...], span_end_ns: int) -> int | None:
+    """Return the end of the span where a chosen window reaches it."""
+    reached = any(window.used and window.end_ns >= span_end_ns for window in windows)
+    return span_end_ns if reached else None
 
 
 def _chosen_account(windows: tuple[Window, ...]) -> Account:

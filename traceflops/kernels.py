@@ -27,13 +27,21 @@ class InWindows:
 
 
 def clip_to_windows(
-    rows: IntArray, start_ns: IntArray, end_ns: IntArray, windows: Intervals
+    rows: IntArray,
+    start_ns: IntArray,
+    end_ns: IntArray,
+    windows: Intervals,
+    closed_at_ns: int | None = None,
 ) -> InWindows:
-    """Return the activities of one device that touch its chosen windows."""
+    """Return the activities of one device that touch its chosen windows.
+
+    Windows do not hold the instant at which they end, but one that ends with the device's span
+    does: `closed_at_ns`.
+    """
     inside = windows.length_within(start_ns, end_ns)
     starts = windows.contains(start_ns)
-    if len(rows) and len(windows.end_ns) and windows.end_ns[-1] == end_ns.max():
-        starts |= start_ns == windows.end_ns[-1]  # 0 ns long, at the very end: in that window
+    if closed_at_ns is not None:
+        starts |= start_ns == closed_at_ns
     keep = starts | (inside > 0)
     return InWindows(rows[keep], inside[keep], starts[keep].astype(np.int64))
 

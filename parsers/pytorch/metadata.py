@@ -151,7 +151,7 @@ def _device(entry: Mapping[str, object]) -> DeviceProperties:
     return DeviceProperties(
         local_id=_known(entry.get("id")),
         product=_optional_text(entry.get("name")),
-        memory_bytes=_known(entry.get("totalGlobalMem")),
+        memory_bytes=_size(entry.get("totalGlobalMem")),
         compute_major=_small(entry.get("computeMajor")),
         compute_minor=_small(entry.get("computeMinor")),
         sm_count=_small(sm_count),
@@ -168,6 +168,11 @@ def _known(value: object) -> int | None:
 def _base(value: object) -> int | None:
     number = _known(value)
     return number if number is not None and abs(number) <= LIMIT_NS else None
+
+
+def _size(value: object) -> int | None:
+    number = _known(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _small(value: object) -> int | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.build import launched, step_marks, trace_of
-from traceflops import Selection, UsageError
+from traceflops import Selection, UsageError, analyze
 from traceflops.restrict import restrict
 from traceflops.selection import parse_duration, parse_numbers, parse_steps
 
@@ -101,3 +101,10 @@ def test_restricting_to_ranks_and_devices() -> None:
     assert rows(Selection(ranks=frozenset({3}), gpus=frozenset({0})))["activities"] == 2
     with pytest.raises(UsageError, match="nothing"):
         rows(Selection(ranks=frozenset({4})))
+
+
+def test_what_is_chosen_but_lasts_no_time_is_in_the_tables() -> None:
+    at_once = [{"name": name, "start_ns": 5, "dur_ns": 0} for name in ("a", "b", "a")]
+    found = analyze(trace_of(activities=at_once))
+    assert found.total.activities == 3
+    assert {row["name"]: row["count"] for row in found.kernels.to_pylist()} == {"a": 2, "b": 1}

@@ -1,0 +1,235 @@
+"""What must hold however damaged the input was; each check yields what is wrong, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonschema
+
+from tests.conftest import ROOT
+from tests.fuzz.command import Outcome
+
+_OF_ACTIVITIES = ("count", "activities", "launched_activities", "launches", "launched")
+_OF_OTHERS = ("streams", "zero_length", "same_stream_overlaps", "bytes", "text_bytes")
+COUNTS = frozenset((*_OF_ACTIVITIES, *_OF_OTHERS))
+SIGNED = frozenset(("start_ns", "end_ns", "origin_unix_ns"))
+_COUNTS_BELOW = frozenset(("unlinked", "event_counts"))
+
+
+def problems(words: Sequence[str], outcome: Outcome, output: Path, thorough: bool) -> list[str]:
+    """Return what is wrong with how a command ended; `thorough` also looks at the schema."""
+    found = list(_ending(outcome))
+    if outcome.code != 0 or found:
+        return found
+    if "--json" in words:
+        found += _printed(words[0], outcome.stdout, thorough)
+    if "-o" in words:
+        found += _file(output, thorough)
+    return found
+
+
+def _ending(outcome: Outcome) -> Iterator[str]:
+    if "Traceback (most recent call last)" in outcome.stderr:
+        yield f"a traceback: {last_line(outcome.stderr)}"
+    elif outcome.code not in (0, 3):
+        at = f" [{outcome.where}]" if outcome.where else ""
+        yield f"exit code {outcome.code!r}: {last_line(outcome.stderr, 'error:')}{at}"
+    elif outcome.code == 0 and outcome.stderr:
+        yield f"exit code 0 with words on stderr: {outcome.stderr.splitlines()[0][:200]}"
+    elif outcome.code == 3 and _labels(outcome.stderr) != ["error", "hint"]:
+        yield f"not one error and one hint: {outcome.stderr[:300]!r}"
+    elif outcome.code == 3 and outcome.stdout:
+        yield f"exit code 3 with words on stdout: {outcome.stdout[:100]!r}"
+
+
+def _labels(stderr: str) -> list[str]:
+    return [line.split(":")[0] for line in stderr.splitlines()]
+
+
+def last_line(text: str, begins: str = "") -> str:
+    """Return the last line that begins so, without its numbers."""
+    lines = [line for line in text.splitlines() if line.strip() and line.startswith(begins)]
+    return lines[-1][:300] if lines else "(nothing said)"
+
+
+def _printed(command: str, text: str, thorough: bool) -> Iterator[str]:
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except ValueError as error:
+        yield f"stdout is not JSON: {error}"
+        return
+    if command == "info":
+        yield from _numbers(value)
+    elif command != "export":
+        yield from report_problems(value, thorough)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} in JSON")
+
+
+def _file(path: Path, thorough: bool) -> Iterator[str]:
+    if not path.exists():
+        yield f"nothing was written: {path.suffix or 'folder'}"
+    elif path.suffix == ".json":
+        yield from _printed("report", path.read_text(encoding="utf-8"), thorough)
+    elif path.suffix == ".html" and "</html>" not in path.read_text(encoding="utf-8")[-200:]:
+        yield "the page does not end"
+
+
+# The report
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def report_problems(report: Any, thorough: bool) -> list[str]:
+    """Return what is wrong with a report; without `thorough` the schema is left out."""
+    found = list(_numbers(report))
+    if thorough:
+        first = next(iter(_validator().iter_errors(report)), None)
+        found += [f"schema: {first.json_path}: {first.message[:200]}"] if first else []
+    if not found:  # of what does not have its shape nothing else can be said
+        found += [f"sum: {one}" for check in CHECKS for one in check(report)]
+    return found
+
+
+def _numbers(node: Any, key: str = "", parent: str = "") -> Iterator[str]:
+    """Yield integers that are not, and amounts below zero."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from _numbers(value, name, key)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _numbers(value, key, parent)
+    elif node is not None and _is_integer(key, parent):
+        if type(node) is not int:
+            yield f"no integer: {key} of {parent} is {node!r}"
+        elif node < 0 and key not in SIGNED:
+            yield f"negative: {key} of {parent} is {node}"
+
+
+def _is_integer(key: str, parent: str) -> bool:
+    return key.endswith("_ns") or parent.endswith("_ns") or key in COUNTS or parent in _COUNTS_BELOW
+
+
+def _accounts_add_up(report: Any) -> Iterator[str]:
+    for name, account in _accounts(report, ""):
+        components = account["components_ns"]
+        if sum(components.values()) != account["window_ns"]:
+            yield f"the components of {name} are not its window"
+        if sum(account["idle_causes_ns"].values()) != components["idle"]:
+            yield f"the causes of {name} are not its idle time"
+        if account["launched_activities"] > account["activities"]:
+            yield f"{name} has more launched activities than activities"
+
+
+def _accounts(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        if "components_ns" in node:
+            yield name, node
+        for key, value in node.items():
+            yield from _accounts(value, f"{name}.{key}")
+    elif isinstance(node, list):
+        for value in node:
+            yield from _accounts(value, f"{name}[]")
+
+
+def _windows_tile_the_span(report: Any) -> Iterator[str]:
+    for device in report["devices"]:
+        whole, windows = device["whole"], device["windows"]
+        at = whole["start_ns"]
+        for window in windows:
+            if window["start_ns"] != at or window["end_ns"] - at != window["window_ns"]:
+                yield f"a window ({window['role']}) does not begin where the last ended"
+                break
+            at = window["end_ns"]
+        else:
+            if at != whole["end_ns"]:
+                yield "the windows do not reach the end of the span"
+
+
+def _spans_add_up(report: Any) -> Iterator[str]:
+    for device in report["devices"]:
+        whole = device["whole"]
+        span, account = whole["span_ns"], whole["account"]
+        if whole["end_ns"] - whole["start_ns"] != span:
+            yield "the span is not from its start to its end"
+        if whole["busy_ns"] + whole["idle_ns"] != span or account["window_ns"] != span:
+            yield "busy and idle time are not the span"
+        if account["components_ns"]["idle"] != whole["idle_ns"]:
+            yield "the account of the span is idle for another time"
+        if whole["sum_ns"] < whole["busy_ns"]:
+            yield "the sum of the durations is less than the busy time"
+
+
+def _kinds_add_up(report: Any) -> Iterator[str]:
+    for device in report["devices"]:
+        whole = device["whole"]
+        tops = {name: one for name, one in whole["categories"].items() if "/" not in name}
+        for name, sums in (("kinds", whole["kinds"]), ("categories", tops)):
+            if sum(one["sum_ns"] for one in sums.values()) != whole["sum_ns"]:
+                yield f"the sums of the {name} are not the sum of all"
+            if sum(one["count"] for one in sums.values()) != whole["account"]["activities"]:
+                yield f"the counts of the {name} are not the count of all"
+            if any(one["union_ns"] > one["sum_ns"] for one in sums.values()):
+                yield f"a union of the {name} is longer than its sum"
+        communication = whole["communication"]
+        parts = communication["exposed_ns"] + communication["hidden_ns"]
+        if parts != communication["union_ns"]:
+            yield "exposed and hidden communication are not all of it"
+
+
+def _chosen_windows_add_up(report: Any) -> Iterator[str]:
+    for device in report["devices"]:
+        used = [window for window in device["windows"] if window["used"]]
+        yield from _is_sum_of("the chosen account", device["chosen"], used)
+    chosen = [device["chosen"] for device in report["devices"]]
+    yield from _is_sum_of("the total", report["total"], chosen)
+
+
+def _is_sum_of(name: str, whole: Any, parts: list[Any]) -> Iterator[str]:
+    for key in ("window_ns", "hidden_communication_ns", "activities", "launched_activities"):
+        if whole[key] != sum(part[key] for part in parts):
+            yield f"{key} of {name} is not the sum of its parts"
+    for key in ("components_ns", "idle_causes_ns"):
+        for item, value in whole[key].items():
+            if value != sum(part[key][item] for part in parts):
+                yield f"{key} ({item}) of {name} are not the sum of its parts"
+
+
+def _gaps_add_up(report: Any) -> Iterator[str]:
+    for device in report["devices"]:
+        for gap in device["gaps"]:
+            if sum(gap["causes_ns"].values()) != gap["dur_ns"]:
+                yield "the causes of a gap are not its length"
+
+
+def _tables_add_up(report: Any) -> Iterator[str]:
+    for name in ("kernels", "categories"):
+        if sum(row["count"] for row in report[name]) != report["total"]["activities"]:
+            yield f"the counts of the {name} are not the activities of the total"
+    kernels, categories = (sum(r["sum_ns"] for r in report[n]) for n in ("kernels", "categories"))
+    if kernels != categories:
+        yield "kernels and categories do not have the same time"
+    for row in report["kernels"]:
+        if not row["min_ns"] <= row["mean_ns"] <= row["max_ns"]:
+            yield "the mean of a kernel is not between its least and its most"
+
+
+CHECKS: tuple[Callable[[Any], Iterator[str]], ...] = (
+    _accounts_add_up,
+    _windows_tile_the_span,
+    _spans_add_up,
+    _kinds_add_up,
+    _chosen_windows_add_up,
+    _gaps_add_up,
+    _tables_add_up,
+)

@@ -1,0 +1,55 @@
+"""The ways a trace is packed: plain, gzip, zstd, zip, in one piece or several."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from random import Random
+
+import pyarrow as pa
+
+FORMS = ("plain", "gzip", "gzip members", "zstd", "zip", "zip of two")
+SUFFIXES = {
+    "plain": ".json",
+    "gzip": ".json.gz",
+    "gzip members": ".json.gz",
+    "zstd": ".json.zst",
+    "zip": ".zip",
+    "zip of two": ".zip",
+}
+_WEIGHTS = (60, 12, 4, 12, 8, 4)
+_OLDEST = (1980, 1, 1, 0, 0, 0)
+
+
+def drawn_form(draw: Random) -> str:
+    """Return one of the forms, most often the plain one."""
+    return draw.choices(FORMS, _WEIGHTS)[0]
+
+
+def packed(text: bytes, form: str) -> bytes:
+    """Return a text in one of the forms, always the same bytes for the same text."""
+    half = len(text) // 2
+    match form:
+        case "gzip":
+            return gzip.compress(text, 6, mtime=0)
+        case "gzip members":
+            return gzip.compress(text[:half], 1, mtime=0) + gzip.compress(text[half:], 9, mtime=0)
+        case "zstd":
+            compressed: bytes = pa.compress(text, codec="zstd", asbytes=True)
+            return compressed
+        case "zip":
+            return _zip({"trace.json": text})
+        case "zip of two":
+            return _zip({"rank0.json": text, "rank1.json": text[: half * 2]})
+    return text
+
+
+def _zip(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            info = zipfile.ZipInfo(name, _OLDEST)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, text)
+    return buffer.getvalue()

@@ -1,0 +1,145 @@
+"""The traces that are damaged: fixtures, bundled samples, and small real traces where given."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT, SAMPLES
+
+FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
+SIZES = (12_000, 100_000)
+"""A large trace is thinned to about so many bytes: the smaller, the more a mutation hits."""
+
+_SMALL_BYTES = 3_000_000
+_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[\s*|\A\s*\[\s*')
+_SPACE_AND_COMMA = re.compile(r"\s*,\s*")
+_STEP = "ProfilerStep#"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A trace as text, before anything is done to it."""
+
+    name: str
+    text: bytes
+
+
+def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
+    """Return all seeds in a fixed order; `shared` is a folder with real traces."""
+    found = [
+        Seed(path.stem, path.read_bytes())
+        for path in sorted(FIXTURES.glob("*.json"))
+        if not path.name.endswith(".expected.json")
+    ]
+    for path in _large(shared):
+        texts = thinned(gzip.decompress(path.read_bytes()), SIZES)
+        name = path.name.split(".")[0]
+        found += [Seed(f"{name}~{size}", text) for size, text in zip(SIZES, texts, strict=True)]
+    return tuple(found)
+
+
+def _large(shared: Path | None) -> Iterator[Path]:
+    yield from sorted(SAMPLES.glob("*.json.gz"))
+    yield from sorted(SAMPLES.glob("*/rank[02].json.gz"))
+    if shared is not None:
+        for path in sorted((shared / "traces" / "pytorch").glob("*.json.gz")):
+            if _unpacked_bytes(path) < _SMALL_BYTES:
+                yield path
+
+
+def _unpacked_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        file.seek(-4, 2)
+        size: int = struct.unpack("<I", file.read())[0]
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One event: where its text stands, what it is, and what ties it to others."""
+
+    start: int
+    stop: int
+    on_device: bool
+    always: bool
+    correlation: str | None
+    external: str | None
+
+
+def thinned(text: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Return a trace of at most about so many bytes, for each size, printed as it was.
+
+    Activities are kept with their launches, flows and operators, and all steps are.
+    """
+    whole = text.decode(errors="surrogateescape")
+    try:
+        events = _events(whole)
+    except (json.JSONDecodeError, IndexError, AttributeError):
+        return [text[:size] for size in sizes]
+    return [_thin(whole, events, size).encode(errors="surrogateescape") for size in sizes]
+
+
+def _events(text: str) -> list[_Event]:
+    """Return the events of a text. Raises JSONDecodeError where it is damaged."""
+    opening = _EVENTS.search(text)
+    assert opening is not None
+    decoder = json.JSONDecoder(strict=False)
+    found: list[_Event] = []
+    at = opening.end()
+    while True:
+        said, stop = decoder.raw_decode(text, at)
+        found.append(_event(at, stop, said))
+        comma = _SPACE_AND_COMMA.match(text, stop)
+        if comma is None:
+            return found
+        at = comma.end()
+
+
+def _event(start: int, stop: int, said: dict[str, Any]) -> _Event:
+    args = said.get("args")
+    args = args if isinstance(args, dict) else {}
+    correlation = args.get("correlation", said.get("id"))
+    external = args.get("External id", args.get("external id"))
+    return _Event(
+        start,
+        stop,
+        str(said.get("cat")).lower() in _ON_DEVICE,
+        str(said.get("name")).startswith(_STEP),
+        None if correlation is None else str(correlation),
+        None if external is None else str(external),
+    )
+
+
+def _thin(text: str, events: list[_Event], size: int) -> str:
+    separator = text[events[0].stop : events[1].start]
+    head, tail = text[: events[0].start], text[events[-1].stop :]
+    room = size - len(head) - len(tail)
+    one_of, kept = 1, events
+    while len(kept) > 1 and sum(e.stop - e.start + len(separator) for e in kept) > room:
+        one_of += one_of // 8 + 1
+        kept = list(_chosen(events, one_of))
+    return head + separator.join(text[e.start : e.stop] for e in kept) + tail
+
+
+def _chosen(events: list[_Event], one_of: int) -> Iterator[_Event]:
+    """Yield one activity of so many, what belongs to it, and some of the rest."""
+    some_run = any(event.on_device for event in events)
+    kept = [e for place, e in enumerate(events) if e.on_device and place % one_of == 0]
+    correlations = {e.correlation for e in kept} - {None}
+    externals = {e.external for e in kept} - {None}
+    rest = (4 if some_run else 1) * one_of
+    for place, event in enumerate(events):
+        if event.on_device:
+            wanted = place % one_of == 0
+        else:
+            wanted = event.correlation in correlations or event.external in externals
+        if wanted or event.always or place % rest == 0:
+            yield event
