@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import IntArray, dictionary_column, number_column
+from traceflops.columns import IntArray, dictionary_column, number_column, string_column
 from traceflops.rows import ABSENT, Array, Rows
 from traceflops.schema import TABLES, Column, arrow_schema
 
@@ -64,6 +64,8 @@ class TableBuilder(Rows):
         return np.full(self.count, ABSENT, np.int64)
 
     def _arrow(self, column: Column, order: IntArray | None) -> pa.Array:
+        if column.nullable and not any(column.name in piece for _, piece in self.pieces):
+            return _nulls(column.type, self.count)
         values = self.column(column.name)
         if order is not None:
             values = values[order]
@@ -78,6 +80,22 @@ class TableBuilder(Rows):
         if not column.nullable:
             return number_column(values, column.type)
         return number_column(values, column.type, values != ABSENT)
+
+
+def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
+    """Return a column of nulls whose zeros take memory only where somebody looks at them."""
+    nothing = np.zeros(count, dtype=np.bool_)
+    if pa.types.is_dictionary(arrow_type):
+        indices = number_column(np.zeros(count, np.int32), pa.int32(), nothing)
+        return pa.DictionaryArray.from_arrays(indices, string_column([]))
+    if pa.types.is_fixed_size_list(arrow_type):
+        flat = number_column(np.zeros(count * arrow_type.list_size, np.int64), pa.int64())
+        none = pa.py_buffer(np.packbits(nothing).tobytes())
+        return pa.Array.from_buffers(arrow_type, count, [none], count, children=[flat])
+    if pa.types.is_boolean(arrow_type):
+        return _booleans(np.full(count, ABSENT))
+    dtype = arrow_type.to_pandas_dtype()
+    return number_column(np.zeros(count, dtype), arrow_type, nothing)
 
 
 def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
