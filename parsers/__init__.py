@@ -68,7 +68,7 @@ def read(
                 with phase(f"read {source.name}"):
                     trace = read_one(source, crew, python_stacks=python_stacks)
             except InputError as error:
-                if named:
+                if named or (strict and error.message.startswith("cut off")):
                     raise
                 passed_over.append((source.name, error))
                 continue

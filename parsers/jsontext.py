@@ -126,6 +126,7 @@ _STRING_TOKEN = re.compile(_STRING, re.DOTALL)
 _BARE_TOKEN = re.compile(
     _STRING + rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])", re.DOTALL
 )
+_COMMA_TOKEN = re.compile(rb"(" + _STRING + rb")|,(?=\s*[}\]])", re.DOTALL)
 _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 
 
@@ -159,6 +160,10 @@ def _without_bare_values(text: bytes) -> bytes:
     )
 
 
+def _without_last_commas(text: bytes) -> bytes:
+    return _COMMA_TOKEN.sub(lambda found: found.group(1) or b"", text)
+
+
 def _without_control(text: bytes) -> bytes:
     return _STRING_TOKEN.sub(lambda found: found.group().translate(_CONTROL_TO_SPACE), text)
 
@@ -178,6 +183,7 @@ REPAIRS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     ("quotes that were not escaped kept as text", _with_escaped_quotes),
     ("backslashes that were not escaped kept as text", _with_escaped_backslashes),
     ("values that are not JSON, such as NaN, read as missing", _without_bare_values),
+    ("commas before a closing bracket left out", _without_last_commas),
     ("raw control characters read as spaces", _without_control),
     (INVALID_UTF8, valid_utf8),
     ("half surrogate pairs read as U+FFFD", _without_lone_surrogates),

@@ -21,7 +21,10 @@ DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53
 """104 days: below it no sum of times can leave an int64."""
+_UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 _RANGES: Final = ("activities", "calls", "ops", "marks")
+_A_SLIP: Final = 0.1
+"""What is more than this share of the records is no slip of the recording."""
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 
@@ -60,20 +63,47 @@ def _without_impossible_times(trace: Trace) -> Trace:
     starts = {name: numbers(table["start_ns"]) for name, table in ranges.items()}
     lengths = {name: numbers(table["dur_ns"]) for name, table in ranges.items()}
     low, high = _main_stretch(list(starts.values()))
+    far = {name: (start < low) | (start > high) for name, start in starts.items()}
+    if not _few(far):
+        return replace(trace, notes=(*trace.notes, _apart_note(trace, far)))
+    most_ns = max(DAY_NS, high - low)
+    long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
+    if sum(bool(wrong.any()) for wrong in long.values()) > 1 or not _few(long):
+        # What lasts that long on the host as well as on the device is a hang, not a slip.
+        long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
     kept = _Kept()
-    far = too_long = device_ns = 0
     for name in ranges:
-        is_far = (starts[name] < low) | (starts[name] > high)
-        is_long = ~is_far & (lengths[name] > max(DAY_NS, high - low))
-        kept.without(name, is_far | is_long)
-        far += int(is_far.sum())
-        too_long += int(is_long.sum())
-        if name == "activities":
-            device_ns = sum(lengths[name][is_far | is_long].tolist())
+        kept.without(name, far[name] | long[name])
     times = numbers(trace.counters["time_ns"])
     kept.without("counters", (times < low - DAY_NS) | (times > high + DAY_NS))
-    notes = tuple(_time_notes(trace, far, too_long, device_ns))
+    device_ns = 0
+    if "activities" in ranges:
+        device_ns = sum(lengths["activities"][~kept.rows["activities"]].tolist())
+    notes = tuple(_time_notes(trace, _count(far), _count(long), device_ns))
     return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, *notes))
+
+
+def _count(rows: Mapping[str, BoolArray]) -> int:
+    return sum(int(chosen.sum()) for chosen in rows.values())
+
+
+def _few(rows: Mapping[str, BoolArray]) -> bool:
+    """Return whether rows are so few that they can be a slip, and not all of the device's."""
+    total = sum(map(len, rows.values()))
+    device = rows.get("activities", np.zeros(1, dtype=np.bool_))
+    return _count(rows) <= max(1, total * _A_SLIP) and not bool(device.all())
+
+
+def _apart_note(trace: Trace, far: Mapping[str, BoolArray]) -> Note:
+    return Note(
+        "assumed",
+        "times-apart",
+        f"{_count(far):,} records begin a day or more from the others: the recording paused, or a "
+        "clock was wrong. They are too many to be set aside, so spans and idle time may hold that "
+        "pause; choose a part with --from and --to.",
+        _count(far),
+        _file(trace),
+    )
 
 
 def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
@@ -109,7 +139,7 @@ def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterat
         "dropped",
         "set-aside",
         f"{far + too_long:,} records with impossible times were set aside: {'; '.join(parts)} "
-        f"({device_ns / 1e9:,.3f} s of device work).",
+        f"({_amount(device_ns)} of device work).",
         far + too_long,
         _file(trace),
     )
@@ -148,7 +178,7 @@ def _without_repeats(trace: Trace) -> Trace:
         "repaired",
         "written-twice",
         "Records of the same launch, name and times stand in the file more than once; each counts "
-        f"once ({counts['activities']:,} activities left out, {int(lengths.sum()) / 1e9:,.6f} s of "
+        f"once ({counts['activities']:,} activities left out, {_amount(int(lengths.sum()))} of "
         f"device work, and {counts['calls']:,} calls).",
         sum(counts.values()),
         _file(trace),
@@ -171,6 +201,12 @@ def _repeats(table: pa.Table, ids: tuple[str, ...]) -> BoolArray:
     if not (again & (length >= _SURELY_APART_NS)).any():
         again[:] = False
     return again
+
+
+def _amount(ns: int) -> str:
+    """Return a time in the largest unit of which it holds one."""
+    unit, size = next((u for u in _UNITS if ns >= u[1]), _UNITS[-1])
+    return f"{ns / size:,.3f} {unit}"
 
 
 def _file(trace: Trace) -> str:

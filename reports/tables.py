@@ -116,12 +116,18 @@ def _row_column(rows: IntArray) -> pa.Array:
     return number_column(np.maximum(rows, 0), pa.int64(), rows >= 0)
 
 
+def _inert(text: str) -> str:
+    """Return a text that no spreadsheet calculates and no terminal obeys."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return f"'{shown}" if text.startswith(_FORMULA) else shown
+
+
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
     if pa.types.is_fixed_size_list(column.type):
         triples = column.to_pylist()
         return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
     if pa.types.is_dictionary(column.type):
-        texts = [f"'{text}" if text.startswith(_FORMULA) else text for text in names(column)]
+        texts = [_inert(text) for text in names(column)]
         return dictionary_column(codes(column), texts).dictionary_decode()
     return column

@@ -40,9 +40,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
         .combine_chunks()
         for name in TABLES
     }
-    notes = [*_clock_notes(ordered), *_rank_notes(ordered)]
-    for trace in ordered:
-        notes.extend(trace.notes)
+    notes = [*_clock_notes(ordered), *_rank_notes(ordered), *_file_notes(ordered)]
+    notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     return Trace(_source(ordered, common), tables, tuple(notes))
 
 
@@ -92,6 +91,28 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
 
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
     return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
+
+
+def _file_notes(traces: Sequence[Trace]) -> list[Note]:
+    """Return the notes of the files; what is said of several in the same words is said once."""
+    alike: dict[tuple[str, str, str], list[Note]] = {}
+    for trace in traces:
+        for note in trace.notes:
+            alike.setdefault((note.kind, note.code, note.text), []).append(note)
+    return [_of_files(notes) for notes in alike.values()]
+
+
+def _of_files(notes: list[Note]) -> Note:
+    first = notes[0]
+    if len(notes) == 1:
+        return replace(first, text=f"{first.file}: {first.text}") if first.file else first
+    counts = [note.count for note in notes if note.count is not None]
+    return replace(
+        first,
+        text=f"{first.text} ({len(notes)} files)",
+        count=sum(counts) if counts else None,
+        file=None,
+    )
 
 
 _UNALIGNED = Note(

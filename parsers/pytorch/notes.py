@@ -40,7 +40,7 @@ def reading_notes(
     notes = [
         *_text_notes(source, stream),
         *_event_notes(counts, odd, python_stacks),
-        *_content_notes(tables, metadata, devices),
+        *_content_notes(tables, metadata, devices, _is_lossy(source, stream, odd)),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
 
@@ -121,10 +121,10 @@ def _event_notes(
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], metadata: Metadata, devices: Sequence[int]
+    tables: Mapping[str, pa.Table], metadata: Metadata, devices: Sequence[int], lost: bool
 ) -> Iterator[Note]:
     if not tables["activities"].num_rows:
-        yield _no_activities(tables["calls"].num_rows)
+        yield _LOST if lost else _no_activities(tables["calls"].num_rows)
     elif not tables["calls"].num_rows:
         yield Note(
             "missing",
@@ -150,6 +150,20 @@ def _content_notes(
             f"Which of the listed devices is number {listed} cannot be told: their properties "
             "differ.",
         )
+
+
+_LOST = Note(
+    "missing",
+    "no-device-work",
+    "No device work is in what could be read. Part of the file was lost (see the other notes), and "
+    "it may have been there; where no file has any, the operators of the CPU are shown.",
+)
+
+
+def _is_lossy(source: ByteSource, stream: EventStream[Any], odd: Mapping[str, int]) -> bool:
+    damage = stream.damage
+    cut = source.cut is not None or damage.cut_bytes is not None
+    return cut or damage.dropped_events > 0 or odd["no-time"] > 0
 
 
 def _no_activities(calls: int) -> Note:

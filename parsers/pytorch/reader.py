@@ -36,6 +36,7 @@ def read_pytorch(
     for block in stream:
         collected.absorb(block)
     _refuse_foreign(source, stream, collected)
+    _refuse_timeless(source, collected)
     _lend_correlations(collected.flows, collected.activities, collected.calls)
     return assemble(source, stream, collected)
 
@@ -44,9 +45,15 @@ def _refuse_foreign(
     source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected
 ) -> None:
     counts, damage = collected.counts, stream.damage
-    is_empty_kineto = not counts and "schemaVersion" in stream.header and damage.array_closed
+    whole = damage.array_closed and not damage.dropped_events
+    is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
     if KNOWN_CATEGORIES & counts.keys() or is_empty_kineto:
         return
+    if not counts and damage.dropped_events and "schemaVersion" in stream.header:
+        raise InputError(
+            f"no event in it could be read: {source.name} (all {damage.dropped_events:,} damaged)",
+            "the writer or a later tool broke its JSON; export the trace again",
+        )
     if not counts and (source.cut or damage.cut_bytes is not None):
         raise InputError(
             f"cut off before its first complete event: {source.name}",
@@ -57,6 +64,16 @@ def _refuse_foreign(
         f"not a PyTorch trace: {source.name} (event categories: {seen[:200]})",
         "give a trace written by torch.profiler (prof.export_chrome_trace)",
     )
+
+
+def _refuse_timeless(source: ByteSource, collected: Collected) -> None:
+    """Raise InputError where events have times and none of them can be one."""
+    tables = (collected.activities, collected.calls, collected.ops, collected.marks)
+    if collected.odd["no-time"] and not any(table.count for table in tables):
+        raise InputError(
+            f"no event in it has a time that can be one: {source.name}",
+            "ts and dur must be microseconds; convert them if the writer used another unit",
+        )
 
 
 def _lend_correlations(flows: list[IntArray], *tables: TableBuilder) -> None:

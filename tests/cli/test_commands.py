@@ -137,6 +137,16 @@ def test_export_refuses_what_there_is_not(tmp_path: Path) -> None:
     assert_refused(run("export", SAMPLE, "-o", SAMPLE), 2, "not a folder")
 
 
+def test_escape_sequences_do_not_reach_a_csv(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "a\x1b[31mb\x07", "ts": 1, "dur": 2}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    run("export", path, "-o", tmp_path, "--format", "csv", "--table", "activities")
+    text = (tmp_path / "activities.csv").read_text()
+    assert "a [31mb " in text
+    assert text.replace("\n", "").isprintable()
+
+
 def test_a_spreadsheet_formula_in_a_name_is_text_in_csv(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "=cmd|' /C calc'!A0", "pid": 0, "tid": 1}
     trace = {"schemaVersion": 1, "traceEvents": [event | {"ts": 1, "dur": 1}]}

@@ -100,7 +100,7 @@ def test_phases_are_told_on_standard_error_only(command: str) -> None:
     assert ["read", "gpt_1rank.json.gz"] in [words[:2] for words in lines]
     seconds = [float(words[-2]) for words in lines]
     assert all(words[-1] == "s" for words in lines)
-    assert 0 < sum(seconds[:-1]) <= seconds[-1]
+    assert 0 < sum(seconds[:-1]) <= seconds[-1] + 0.01  # each is rounded
 
 
 def test_the_profile_names_functions() -> None:

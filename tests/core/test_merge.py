@@ -6,6 +6,7 @@ from typing import Any
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Trace, analyze
 from traceflops.merge import merge
+from traceflops.trace import Note
 
 
 def rank(number: int | None, origin: int | None, start: int = 100, **process: Any) -> Trace:
@@ -70,3 +71,16 @@ def test_devices_of_files_that_claim_one_rank_are_told_apart() -> None:
         "rank 0 · gpu 0 · again.json",
     ]
     assert [d.label for d in analyze(rank(0, 0)).devices] == ["rank 0 · gpu 0"]
+
+
+def test_what_is_said_of_several_files_is_said_once_and_losses_come_first() -> None:
+    def one(rank: int, *notes: Note) -> Trace:
+        trace = trace_of(processes=[{"rank": rank, "file": f"r{rank}.json"}])
+        return replace(trace, notes=tuple(replace(n, file=f"r{rank}.json") for n in notes))
+
+    missing = Note("missing", "no-shapes", "No shapes.")
+    cut = Note("dropped", "text-cut", "Cut off.", 7)
+    merged = merge([one(0, missing), one(1, missing, cut), one(2, missing)])
+    said = [(note.code, note.text, note.count) for note in merged.notes]
+    assert said[0] == ("text-cut", "r1.json: Cut off.", 7)
+    assert ("no-shapes", "No shapes. (3 files)", None) in said

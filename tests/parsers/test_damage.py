@@ -17,6 +17,7 @@ from tests.parsers.documents import (
     printed,
     read_bytes,
 )
+from traceflops.errors import InputError
 from traceflops.parsers.jsontext import REPAIRS, split, violation
 from traceflops.trace import Trace
 
@@ -242,3 +243,32 @@ def test_what_stands_behind_a_true_looking_end_is_said_to_be_unread(wrong: bytes
     (note,) = [note for note in trace.notes if note.code in ("tail-unread", "tail-cut")]
     assert note.count is not None
     assert note.count > 100
+
+
+def test_commas_before_closing_brackets_are_left_out() -> None:
+    event = b'{"ph":"X","cat":"kernel","name":"a,]","ts":1,"dur":2,"args":{"grid":[1,2,3,],},}'
+    found = read_bytes(b'{"traceEvents":[' + event + b"," + event + b"]}")
+    assert found.activities["name"].to_pylist() == ["a,]", "a,]"]
+    assert found.activities["grid"].to_pylist() == [[1, 2, 3]] * 2
+    assert [n.count for n in found.notes if n.code == "json-repaired"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"schemaVersion":1,"traceEvents":[{"ph" "X"},{"ph" "X"}]}', "no event in it could be"),
+        (b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":17e17,"dur":5}]}', "has a time that can"),
+    ],
+)
+def test_a_file_of_which_nothing_is_left_is_refused(text: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_bytes(text)
+
+
+def test_what_was_lost_is_not_said_to_be_unrecorded() -> None:
+    op = b'{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":2}'
+    whole = read_bytes(b'{"traceEvents":[' + op + b"]}")
+    cut = read_bytes(b'{"traceEvents":[' + op + b',{"ph":"X","cat":"ker')
+    texts = [n.text for trace in (whole, cut) for n in trace.notes if n.code == "no-device-work"]
+    assert ["recorded without" in text for text in texts] == [True, False]
+    assert "Part of the file was lost" in texts[1]

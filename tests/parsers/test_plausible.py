@@ -38,7 +38,7 @@ TEN_SECONDS = [kernel(n * 10**6, 900_000, n) for n in range(10)]
     ("wrong", "said"),
     [
         (kernel(3 * 10**6, 7 * DAY_US, 99), "604,800.000 s"),
-        (kernel(-17e14, 5, 99), "0.000 s"),
+        (kernel(-17e14, 5, 99), "5.000 µs"),
         (kernel(4 * DAY_US, 2_000_000, 99), "2.000 s"),
     ],
     ids=["a week long", "before 1970", "days later"],
@@ -72,6 +72,26 @@ def test_a_hang_is_not_taken_for_a_fault(length: float) -> None:
     assert (len(starts_of(found)), notes_of(found)) == (11, {})
 
 
+def test_a_large_part_is_never_set_aside() -> None:
+    """A pause of a day, captures one after the other, or a device clock of its own."""
+    shift = 25 * 3600 * 10**6
+    later = [kernel(shift + n * 1000, 900, 100 + n) for n in range(10)]
+    found = trace_of(*TEN_SECONDS, *later)
+    assert (len(starts_of(found)), notes_of(found)) == (20, {})
+    assert [n.count for n in found.notes if n.code == "times-apart"] == [10]
+    calls = [kernel(n, 5, n, cat="cuda_runtime", tid=1) for n in range(50)]
+    found = trace_of(*calls, *later[:2])
+    assert len(starts_of(found)) == 2
+    assert [n.count for n in found.notes if n.code == "times-apart"] == [2]
+
+
+def test_what_hangs_on_host_and_device_is_kept() -> None:
+    hung = 30 * 3600 * 10**6
+    wait = kernel(10**7, hung + 5, 99, cat="cuda_runtime", tid=1, name="cudaDeviceSynchronize")
+    found = trace_of(*TEN_SECONDS, wait, kernel(10**7, hung, 99))
+    assert (len(starts_of(found)), notes_of(found)) == (11, {})
+
+
 def test_records_of_the_host_are_set_aside_too() -> None:
     ops = [kernel(n, 5, cat="cpu_op", tid=1) for n in range(4)]
     mark = kernel(1, 30 * DAY_US, cat="user_annotation", tid=1)
@@ -102,7 +122,7 @@ def test_records_written_twice_count_once() -> None:
     assert twice.calls.equals(once.calls)
     assert notes_of(twice) == {"written-twice": 11}
     text = next(n.text for n in twice.notes if n.code == "written-twice")
-    assert "(6 activities left out, 0.000201 s of device work, and 5 calls)" in text
+    assert "(6 activities left out, 201.000 µs of device work, and 5 calls)" in text
 
 
 @pytest.mark.parametrize(
