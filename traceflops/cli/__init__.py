@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from traceflops.cli.devices import EXAMPLES as DEVICES_EXAMPLES
+from traceflops.cli.devices import devices
 from traceflops.cli.export import EXAMPLES as EXPORT_EXAMPLES
 from traceflops.cli.export import export
 from traceflops.cli.info import EXAMPLES as INFO_EXAMPLES
@@ -42,6 +44,7 @@ for command, examples in (
     (info, INFO_EXAMPLES),
     (export, EXPORT_EXAMPLES),
     (why, WHY_EXAMPLES),
+    (devices, DEVICES_EXAMPLES),
 ):
     app.command(epilog=examples)(command)
 

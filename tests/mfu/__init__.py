@@ -1,0 +1,1 @@
+"""Model FLOPs, peaks and utilisation."""

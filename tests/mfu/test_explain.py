@@ -1,0 +1,133 @@
+"""Explaining a reported figure: rule, peak, recomputation, and the usual mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from traceflops.errors import UsageError
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.explain import Explanation, Metric, explain
+from traceflops.mfu.presets import preset
+from traceflops.mfu.quantities import Reported, parse_reported
+from traceflops.mfu.rate import Peak, percent, raw_rate
+from traceflops.mfu.run import FULL_CHECKPOINT, Run
+
+H100 = Peak(Fraction(989_500), "bf16 dense")
+FP8 = Peak(Fraction(1_979_000), "fp8 dense")
+A100 = Peak(Fraction(312_000), "A100 bf16 dense")
+LLAMA = preset("llama-3-8b")
+RUN = Run(batch=64, seq=8192, devices=8, step_seconds=Fraction("5.2"))
+FROZEN = replace(RUN, frozen=frozenset({"all"}))
+
+
+def printed(
+    run: Run, convention: str, factor: Fraction = Fraction(1), *, hfu: bool = False
+) -> Reported:
+    found = raw_rate(LLAMA, run, H100, convention)
+    share = (found.hfu if hfu else found.figure) * factor
+    return parse_reported("--reported", f"{float(100 * share):.3f}%")
+
+
+def explained(reported: Reported, run: Run = RUN, metric: Metric = "mfu") -> Explanation:
+    return explain(LLAMA, run, reported, H100, (FP8, A100), metric)
+
+
+@pytest.mark.parametrize(
+    "convention", ["exact-causal", "matmul-full", "palm", "verl", "llmc", "hf", "6N", "levanter"]
+)
+def test_the_convention_is_found(convention: str) -> None:
+    best = explained(printed(RUN, convention)).candidates[0]
+    assert convention in best.conventions
+    assert (best.treatment, best.peak, best.reproduces) == ("", H100, True)
+
+
+def test_another_peak_is_found() -> None:
+    halved = explained(printed(RUN, "exact-causal", Fraction(1, 2))).candidates[0]
+    assert halved.peak.text == "bf16 sparse 1,979 TFLOP/s"
+    tripled = explained(printed(RUN, "exact-causal", Fraction(989_500, 312_000))).candidates[0]
+    assert tripled.peak == A100
+    assert "exact-causal" in tripled.conventions
+
+
+def test_recomputation_in_the_numerator_is_found() -> None:
+    run = replace(RUN, checkpoint=FULL_CHECKPOINT)
+    reported = printed(run, "exact-causal", hfu=True)
+    hidden = explained(reported).candidates[0]
+    assert hidden.treatment == "with the blocks recomputed"
+    known = explained(reported, run, "hfu").candidates[0]
+    assert known.treatment == "with its recomputation (full)"
+    assert known.cost == 0
+
+
+def test_frozen_weights_counted_as_trained_are_found() -> None:
+    found = explained(printed(FROZEN, "6N"), FROZEN)
+    assert "6N" in found.candidates[0].conventions
+    assert found.honest.mfu < raw_rate(LLAMA, FROZEN, H100, "6N").mfu * Fraction(4, 5)
+
+
+def test_multiply_adds_counted_as_one() -> None:
+    found = explain(LLAMA, RUN, printed(RUN, "exact-causal", Fraction(1, 2)), H100)
+    texts = [one.treatment for one in found.reproduced]
+    assert "counting a multiply-add as one FLOP" in texts
+
+
+def test_the_sentence_says_what_is_honest() -> None:
+    found = explained(printed(RUN, "palm"))
+    honest = raw_rate(LLAMA, RUN, H100).sentence
+    assert found.sentence.startswith(
+        f"{percent(found.reported.value)} is palm (as nanogpt, llm-foundry), of bf16 dense 989.5"
+    )
+    assert found.sentence.endswith(f"; the honest figure is {honest}.")
+    assert found.sentence.count("\n") == 0
+
+
+def test_a_figure_that_nothing_gives() -> None:
+    found = explained(parse_reported("--reported", "99.987%"))
+    assert not found.reproduced
+    assert found.sentence.startswith("Nothing known gives 100.0 %; ")
+    assert " off; the honest figure is MFU " in found.sentence
+
+
+def test_candidates_are_ranked_by_error_and_then_by_what_they_suppose() -> None:
+    found = explained(printed(RUN, "palm"))
+    fitting, rest = found.reproduced, found.candidates[len(found.reproduced) :]
+    assert fitting == found.candidates[: len(fitting)]
+    assert [one.cost for one in fitting] == sorted(one.cost for one in fitting)
+    assert [one.error for one in rest] == sorted(one.error for one in rest)
+
+
+def test_a_cut_off_digit_counts_as_printed() -> None:
+    exact = 100 * raw_rate(LLAMA, RUN, H100, "palm").mfu
+    cut = parse_reported("--reported", f"{int(exact)}%")
+    assert any("palm" in one.conventions for one in explained(cut).reproduced)
+
+
+def test_an_impossible_run_is_said_to_be_one() -> None:
+    run = replace(RUN, step_seconds=Fraction("0.0052"))
+    found = explained(parse_reported("--reported", "40%"), run)
+    assert "cannot be: time, tokens, devices or peak are wrong" in found.sentence
+
+
+def test_a_published_rate_of_unknown_counting_is_only_divided() -> None:
+    card = ModelCard(name="m", params=10**9)
+    run = Run(achieved=Fraction(430) * 10**12, devices=8)
+    found = explain(card, run, parse_reported("--reported", "43.5%"), H100)
+    assert found.candidates[0].conventions == ("published-tflops",)
+    assert "the honest figure is MFU 43.5 % (published-tflops" in found.sentence
+
+
+def test_a_parameter_count_alone() -> None:
+    card = ModelCard(name="m", params=405_000_000_000)
+    run = Run(tokens=1024, devices=8, step_seconds=Fraction(30), frozen=frozenset({"all"}))
+    peak = Peak(Fraction(1_300_000))
+    found = explain(card, run, parse_reported("--reported", "0.80%"), peak)
+    assert found.candidates[0].conventions[0] == "6N"
+    assert found.honest.sentence == "MFU 0.53 % (4N, given 1,300 TFLOP/s)"
+
+
+def test_a_run_without_tokens_cannot_be_explained() -> None:
+    with pytest.raises(UsageError, match="no convention can be computed"):
+        explain(LLAMA, Run(step_seconds=Fraction(1)), parse_reported("-r", "40%"), H100)

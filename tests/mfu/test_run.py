@@ -1,0 +1,196 @@
+"""What a run says: shapes, numbers as people write them, and contradictions in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceflops.errors import UsageError
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.quantities import (
+    parse_count,
+    parse_lengths,
+    parse_rate,
+    parse_reported,
+    parse_seconds,
+)
+from traceflops.mfu.run import Checkpoint, Lora, Run, Shape, parse_checkpoint
+
+CARD = ModelCard(name="m", params=10**9)
+
+
+@pytest.mark.parametrize(
+    ("run", "shape"),
+    [
+        (Run(batch=2, seq=8), Shape(16, 16, ((8, 2),), ((8, 2),))),
+        (Run(seq=8), Shape(8, 8, ((8, 1),), ((8, 1),))),
+        (Run(seq=8, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(batch=3, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(batch=3, seq=8, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(tokens=24), Shape(24, 24)),
+        (Run(tokens=24, real_tokens=20), Shape(20, 24)),
+        (Run(batch=2, seq=8, real_tokens=11), Shape(11, 16, ((5, 1), (6, 1)), ((8, 2),))),
+        (Run(documents=(3, 5, 3)), Shape(11, 11, ((3, 2), (5, 1)), ((3, 2), (5, 1)))),
+        (Run(documents=(3, 5), batch=1, seq=9), Shape(8, 9, ((3, 1), (5, 1)), ((9, 1),))),
+    ],
+)
+def test_shapes(run: Run, shape: Shape) -> None:
+    assert run.shape(CARD) == shape
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "how many tokens a step has is not known"),
+        ({"batch": 4}, "how many tokens a step has is not known"),
+        ({"seq": 8, "tokens": 20}, "20 tokens per step do not make whole sequences of 8"),
+        ({"batch": 3, "tokens": 20}, "20 tokens per step do not make whole batch 3"),
+        ({"batch": 3, "seq": 8, "tokens": 20}, "20 tokens are not batch 3 x 8 = 24"),
+        ({"batch": 3, "seq": 8, "real_tokens": 25}, "25 real tokens do not fit"),
+        ({"documents": (3, 5), "tokens": 9}, "9 tokens are not the 8 of the documents"),
+        ({"documents": (3, 5), "batch": 1, "seq": 7}, "documents of 8 tokens do not fit"),
+        ({"documents": (9,), "batch": 2, "seq": 8}, "do not fit"),
+    ],
+)
+def test_numbers_that_contradict_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Run(**settings).shape(CARD)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"devices": 0}, "devices is 0"),
+        ({"batch": -1}, "batch is -1"),
+        ({"documents": (3, 0)}, "a document has no tokens"),
+        ({"step_seconds": Fraction(0)}, "step_seconds is not above 0"),
+        (
+            {"step_seconds": Fraction(1), "tokens_per_s": Fraction(5)},
+            "step_seconds and tokens_per_s are both given",
+        ),
+        ({"frozen": frozenset({"heart"})}, "no part 'heart' can be frozen"),
+    ],
+)
+def test_a_run_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Run(**settings)
+
+
+def test_adapters_and_checkpoints_that_cannot_be() -> None:
+    for rank, params in ((None, None), (3, 4)):
+        with pytest.raises(UsageError, match="LoRA needs its rank or its parameters"):
+            Lora(rank=rank, params=params)
+    with pytest.raises(UsageError, match="a recomputed share is negative"):
+        Checkpoint("c", Fraction(-1))
+
+
+def test_checkpointing_by_name_or_shares() -> None:
+    full = parse_checkpoint("--checkpoint", "Full")
+    assert full.linear == full.attention == 1
+    assert full.scope is None
+    custom = parse_checkpoint("--checkpoint", "0.75, 100%")
+    assert (custom.linear, custom.attention) == (Fraction(3, 4), Fraction(1))
+    for text in ("", "some", "0.5", "1,x", "1,2,3", "-1,1"):
+        with pytest.raises(UsageError, match="--checkpoint is no way of checkpointing"):
+            parse_checkpoint("--checkpoint", text)
+
+
+def test_the_time_of_a_step_from_any_measure() -> None:
+    base = Run(batch=2, seq=8)
+    shape = base.shape(CARD)
+    measured: list[tuple[dict[str, Any], Fraction | None]] = [
+        ({"step_seconds": Fraction(3)}, Fraction(3)),
+        ({"tokens_per_s": Fraction(4)}, Fraction(4)),
+        ({"samples_per_s": Fraction(4)}, Fraction(1, 2)),
+        ({"achieved": Fraction(4)}, None),
+        ({}, None),
+    ]
+    for settings, seconds in measured:
+        assert replace(base, **settings).seconds(shape) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1024", 1024),
+        ("405e9", 405_000_000_000),
+        ("405B", 405_000_000_000),
+        ("8.03b", 8_030_000_000),
+        ("16k", 16_000),
+        ("1.5 T", 1_500_000_000_000),
+        ("4_096", 4096),
+        ("1,024", 1024),
+        ("1e0", 1),
+    ],
+)
+def test_counts(text: str, count: int) -> None:
+    assert parse_count("--params", text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-5", "1.5", "x", "1e-3", "1e999", "٣", "1" * 31, "8 B B"]
+)
+def test_bad_counts(text: str) -> None:
+    with pytest.raises(UsageError, match="--params is not"):
+        parse_count("--params", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", Fraction(30)),
+        ("0.03", Fraction(3, 100)),
+        ("30s", Fraction(30)),
+        ("820 ms", Fraction(82, 100)),
+        ("5us", Fraction(5, 10**6)),
+        ("1.5min", Fraction(90)),
+        ("1e-3", Fraction(1, 1000)),
+    ],
+)
+def test_times(text: str, seconds: Fraction) -> None:
+    assert parse_seconds("--step-time", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1 year", "nan", "inf", "30 s s"])
+def test_bad_times(text: str) -> None:
+    with pytest.raises(UsageError, match="--step-time is not a time above 0"):
+        parse_seconds("--step-time", text)
+
+
+def test_rates_and_lengths() -> None:
+    assert parse_rate("--peak", "989.5") == Fraction(1979, 2)
+    assert parse_lengths("--documents", "512, 1024,2x4096;7") == (512, 1024, 4096, 4096, 7)
+    for text in ("", "a", "3x", "x3", "1,,2", "-3"):
+        with pytest.raises(UsageError, match="--documents is not a list of lengths"):
+            parse_lengths("--documents", text)
+    with pytest.raises(UsageError, match="more than"):
+        parse_lengths("--documents", "99999999999x1")
+    with pytest.raises(UsageError, match="--peak is not a number above 0"):
+        parse_rate("--peak", "fast")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "half"),
+    [
+        ("46.2%", Fraction(462, 1000), Fraction(5, 10_000)),
+        ("46.2 %", Fraction(462, 1000), Fraction(5, 10_000)),
+        ("46.2", Fraction(462, 1000), Fraction(5, 10_000)),
+        ("0.462", Fraction(462, 1000), Fraction(5, 10_000)),
+        ("0.5%", Fraction(5, 1000), Fraction(5, 10_000)),
+        ("43%", Fraction(43, 100), Fraction(5, 1000)),
+        ("120%", Fraction(12, 10), Fraction(5, 1000)),
+    ],
+)
+def test_reported_shares(text: str, value: Fraction, half: Fraction) -> None:
+    found = parse_reported("--reported", text)
+    assert (found.value, found.half_unit) == (value, half)
+
+
+@given(st.decimals(min_value="0.0001", max_value="1e20", places=4))
+def test_decimals_are_exact(number: Any) -> None:
+    assert parse_rate("--rate", f"{number:f}") == Fraction(number)

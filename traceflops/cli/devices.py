@@ -1,0 +1,281 @@
+"""`traceflops devices`: the device table, and which row of it the devices of a trace are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceflops.cli.common import failures, read_trace
+from traceflops.cli.options import Json, Reading
+
+if TYPE_CHECKING:
+    from traceflops.mfu.matching import Match, SeenDevice
+    from traceflops.mfu.peaks import DeviceSpec
+
+EXAMPLES = (
+    "Examples: traceflops devices | traceflops devices h100 | traceflops devices mi300x --json | "
+    'traceflops devices "NVIDIA A100-SXM4-80GB" | traceflops devices --trace trace.json.gz'
+)
+SCHEMA = "traceflops.devices/1"
+
+_LABEL = 11
+_SHOWN_RATES = ("fp16", "bf16", "fp8")
+_NONE = "-"
+_LONGEST_NAME = 100
+
+
+def devices(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]",
+            help="Part of an id, a product or an architecture; or a device's name in a trace.",
+            show_default=False,
+        ),
+    ] = None,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Say which rows the devices of this trace are. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the device table that peaks come from, or explain the match of a trace's devices."""
+    with failures():
+        from traceflops.errors import UsageError
+
+        if text is not None and trace:
+            raise UsageError("TEXT and --trace exclude each other", "give one of them")
+        if trace:
+            _explain(_seen_in(trace), json)
+        else:
+            _list(text, json)
+
+
+def _list(text: str | None, json: bool) -> None:
+    from traceflops.mfu.peaks import load_devices
+
+    found = load_devices() if text is None else _containing(text)
+    if text is not None and not found:
+        _explain_name(text, json)
+    elif json:
+        _print_json({"devices": [_spec_object(spec) for spec in found]})
+    elif len(found) == 1:
+        typer.echo("\n".join(_details(found[0])))
+    else:
+        typer.echo("\n".join([*_table(found), "", *_legend(len(found))]))
+
+
+def _containing(text: str) -> tuple[DeviceSpec, ...]:
+    """Return the row with that id, else all rows in which the text stands."""
+    from traceflops.mfu.peaks import find, load_devices
+
+    wanted = " ".join(text.lower().split())
+    exact = find(wanted)
+    if exact is not None:
+        return (exact,)
+    return tuple(spec for spec in load_devices() if wanted in _searched(spec))
+
+
+def _explain_name(text: str, json: bool) -> None:
+    from traceflops.errors import UsageError
+    from traceflops.mfu.matching import SeenDevice, match
+
+    found = match(SeenDevice(text))
+    if found.spec is None:
+        raise UsageError(found.explanation, "traceflops devices lists the table")
+    _print_matches([(found, [])], json)
+
+
+def _searched(spec: DeviceSpec) -> str:
+    return f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
+
+
+def _table(found: tuple[DeviceSpec, ...]) -> Iterator[str]:
+    heading = ("id", "product", *_SHOWN_RATES, "GB", "GB/s", "src")
+    rows = [heading, *(_row(spec) for spec in found)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def _row(spec: DeviceSpec) -> tuple[str, ...]:
+    return (
+        spec.id,
+        spec.product,
+        *(_rate(spec.peak(dtype)) for dtype in _SHOWN_RATES),
+        "/".join(str(memory.gb) for memory in spec.memories),
+        "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
+        spec.confidence,
+    )
+
+
+def _legend(count: int) -> Iterator[str]:
+    yield f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published."
+    yield "src: A from the vendor, B second-hand or uncertain, D no public rate: give --peak."
+    yield "`traceflops devices ID` shows all of a row; `--device ID` chooses it for a trace."
+
+
+def _details(spec: DeviceSpec) -> Iterator[str]:
+    yield _line("id", spec.id)
+    yield _line("product", f"{spec.product}; {', '.join(_kind(spec))}")
+    yield from _rates_and_source(spec)
+    yield _line("pattern", spec.pattern)
+
+
+def _kind(spec: DeviceSpec) -> Iterator[str]:
+    yield spec.vendor
+    yield spec.arch
+    if spec.compute is not None:
+        yield f"compute capability {spec.compute[0]}.{spec.compute[1]}"
+    if spec.units is not None:
+        yield f"{spec.units} {spec.unit_name}"
+    yield f"one device is a {spec.one_device_is}"
+
+
+def _rates_and_source(spec: DeviceSpec) -> Iterator[str]:
+    rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
+    yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
+    if spec.memories:
+        sizes = (f"{memory.gb} GB at {memory.bandwidth} GB/s" for memory in spec.memories)
+        link = f"; links {float(spec.link):g} GB/s" if spec.link is not None else ""
+        yield _line("memory", f"{' or '.join(sizes)}{link}")
+    balances = ((dtype, spec.balance(dtype)) for dtype in _SHOWN_RATES)
+    known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
+    if known:
+        yield _line("balance", f"{', '.join(known)} FLOP per byte")
+    if spec.formula is not None and spec.part == 1:
+        yield _line("check", _formula(spec))
+    dated = f", taken over {spec.date}" if spec.date is not None else ""
+    yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
+    if spec.note:
+        yield _line("note", spec.note)
+
+
+def _formula(spec: DeviceSpec) -> str:
+    value = float(spec.formula or 0) / 1000
+    return (
+        f"{spec.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
+        f"{spec.clock_mhz} MHz = {value:.1f} TFLOP/s"
+    )
+
+
+def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
+    """Return the devices of the traces, equal ones together, with what each is called."""
+    from traceflops.mfu.matching import SeenDevice
+    from traceflops.privacy import redacted
+
+    trace = redacted(read_trace(traces, Reading(python_stacks=False)))
+    ranks = trace.ranks
+    seen: dict[SeenDevice, list[str]] = {}
+    for row in trace.devices.to_pylist():
+        if row["type"] == "cpu":
+            continue
+        rank = ranks[row["process"]]
+        label = f"{'' if rank is None else f'rank {rank} '}gpu {row['local_id']}"
+        seen.setdefault(SeenDevice.of(row), []).append(label)
+    return seen
+
+
+def _explain(seen: dict[SeenDevice, list[str]], json: bool) -> None:
+    from traceflops.mfu.matching import match
+
+    _print_matches([(match(device), labels) for device, labels in seen.items()], json)
+
+
+def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
+    if json:
+        _print_json({"seen": [_match_object(found, labels) for found, labels in matches]})
+        return
+    blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
+    typer.echo("\n\n".join(blocks) or "The trace has no device but the host.")
+
+
+def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
+    if labels:
+        more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
+        yield _line("devices", f"{', '.join(labels[:4])}{more}")
+    yield _line("name", found.seen.name or "not in the trace")
+    if labels:
+        yield _line("properties", found.seen.properties() or "not in the trace")
+    yield _line("match", _outcome(found))
+    yield _line("because", found.explanation)
+    if found.spec is not None and found.confirmed:
+        yield from _rates_and_source(found.spec)
+
+
+def _outcome(found: Match) -> str:
+    if found.spec is not None and found.confirmed:
+        return f"{found.spec.id} by {found.how}, confidence {found.confidence}"
+    near = ", ".join(spec.id for spec in found.candidates)
+    maybe = found.spec.id if found.spec is not None else near
+    return f"none without confirmation{f'; may be {maybe}' if maybe else ''}"
+
+
+def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
+    return {
+        "id": spec.id,
+        "vendor": spec.vendor,
+        "product": spec.product,
+        "arch": spec.arch,
+        "compute_capability": list(spec.compute) if spec.compute is not None else None,
+        "units": spec.units,
+        "part": float(spec.part),
+        "one_device_is": spec.one_device_is,
+        "dense_tflops": {dtype: rate / 1000 for dtype, rate in spec.dense.items()},
+        "memories": [
+            {"gb": memory.gb, "bandwidth_gbps": memory.bandwidth} for memory in spec.memories
+        ],
+        "link_gbps": float(spec.link) if spec.link is not None else None,
+        "formula_tflops": float(spec.formula) / 1000 if spec.formula is not None else None,
+        "pattern": spec.pattern,
+        "confidence": spec.confidence,
+        "source": spec.source,
+        "date": spec.date.isoformat() if spec.date is not None else None,
+        "note": spec.note,
+    }
+
+
+def _match_object(found: Match, labels: list[str]) -> dict[str, Any]:
+    seen = found.seen
+    return {
+        "devices": labels,
+        "name": seen.name,
+        "compute_capability": list(seen.compute) if seen.compute is not None else None,
+        "units": seen.units,
+        "warp_size": seen.warp_size,
+        "memory_bytes": seen.memory_bytes,
+        "match": _spec_object(found.spec) if found.spec is not None else None,
+        "how": found.how,
+        "confidence": found.confidence,
+        "confirmed": found.confirmed,
+        "candidates": [spec.id for spec in found.candidates],
+        "explanation": found.explanation,
+    }
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    from traceflops.reports.json import encode
+
+    typer.echo(encode({"schema": SCHEMA, **content}))
+
+
+def _rate(rate: int | None) -> str:
+    from traceflops.mfu.peaks import rate_text
+
+    return _NONE if rate is None else rate_text(rate)
+
+
+def _line(label: str, value: str) -> str:
+    from traceflops.reports.units import shorten_middle
+
+    return f"{label:<{_LABEL}}{shorten_middle(value, 400)}"

@@ -1,0 +1,365 @@
+"""What models are built of: masks, weight matrices, attention, feed-forward, experts.
+
+Everything is counted in integers. Formulas: docs/definitions.md; a weight matrix costs two FLOPs
+per weight and token in a forward pass, an attention core `2 * pairs * heads * (score_dim +
+value_dim)` where `pairs` are the attended (query, key) pairs of one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.errors import UsageError
+
+MaskKind = Literal["causal", "full", "window", "chunk"]
+Reads = Literal["token", "sequence", "patch", "memory"]
+"""How often a matrix is used: per token, once per sequence, per image patch, per encoder token."""
+
+ROUTING = ("router", "shared_router")
+"""Names of the matrices that choose and weigh experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which keys a query attends to; `size` is the window (own token included) or the chunk."""
+
+    kind: MaskKind = "causal"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a window or chunk without a size."""
+        if self.kind in ("window", "chunk"):
+            positive(self, "size")
+
+    def pairs(self, queries: int, cached: int = 0) -> int:
+        """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
+        if self.kind == "full":
+            return queries * (cached + queries)
+        return self._triangle(cached + queries) - self._triangle(cached)
+
+    def _triangle(self, length: int) -> int:
+        """Return the pairs of a whole sequence under a mask that looks back only."""
+        if self.kind == "window":
+            width = min(self.size, length)
+            return length * width - width * (width - 1) // 2
+        if self.kind == "chunk":
+            chunks, rest = divmod(length, self.size)
+            return chunks * _upto(self.size) + _upto(rest)
+        return _upto(length)
+
+
+def require(holds: bool, problem: str, hint: str) -> None:
+    """Raise a UsageError unless something holds."""
+    if not holds:
+        raise UsageError(problem, hint)
+
+
+def positive(owner: object, *names: str) -> None:
+    """Refuse a size below 1, by its name."""
+    for name in names:
+        value = getattr(owner, name)
+        require(value >= 1, f"{name} is {value}", f"give a {name} of at least 1")
+
+
+def _upto(length: int) -> int:
+    """Return 1 + 2 + ... + length."""
+    return length * (length + 1) // 2
+
+
+CAUSAL = Mask()
+FULL = Mask("full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A weight matrix, or `copies` alike of which one token uses `used`.
+
+    `copies` is 0 where the weights are stored elsewhere (a tied head). `group` is its sub-name in
+    the ledger.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    group: str
+    copies: int = 1
+    used: int = 1
+    bias: bool = False
+    reads: Reads = "token"
+
+    @property
+    def active(self) -> int:
+        """Return the weights one token is multiplied with."""
+        return self.used * self.inputs * self.outputs
+
+    @property
+    def stored(self) -> int:
+        """Return the parameters, biases included."""
+        return self.copies * self.outputs * (self.inputs + self.bias)
+
+    @property
+    def spare(self) -> int:
+        """Return the stored parameters that one token does not use."""
+        return max(self.copies - self.used, 0) * self.outputs * (self.inputs + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The products of queries with keys and of scores with values, for all heads of one layer."""
+
+    heads: int
+    score_dim: int
+    value_dim: int
+    mask: Mask
+    cross: bool = False
+
+    def flops(self, twice_pairs: int) -> int:
+        """Return the forward FLOPs for twice the pairs of one head (so that T/2 stays whole)."""
+        return twice_pairs * self.heads * (self.score_dim + self.value_dim)
+
+    def scores(self, twice_pairs: int) -> int:
+        """Return the FLOPs of queries with keys alone: what flash kernels do once more."""
+        return twice_pairs * self.heads * self.score_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Multi-head, grouped-query (kv_heads < heads) or multi-query (kv_heads = 1) attention.
+
+    `heads * head_dim` need not be the hidden width. `vectors` are parameters that are no matrix:
+    norms of queries and keys, sinks, relative positions.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mask: Mask = CAUSAL
+    qkv_bias: bool = False
+    out_bias: bool = False
+    vectors: int = 0
+    cross: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse heads that cannot be grouped."""
+        positive(self, "heads", "kv_heads", "head_dim")
+        require(
+            self.heads % self.kv_heads == 0,
+            f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly",
+            "give kv_heads that divide heads (1 for multi-query, heads for multi-head attention)",
+        )
+
+    def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
+        """Yield the projections; keys and values of cross-attention read the encoder."""
+        group, reads = self._reading()
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        source = memory if self.cross else hidden
+        yield Linear(name="q", inputs=hidden, outputs=width, group=group, bias=self.qkv_bias)
+        for name in ("k", "v"):
+            yield Linear(
+                name=name,
+                inputs=source,
+                outputs=kv_width,
+                group=group,
+                bias=self.qkv_bias,
+                reads=reads,
+            )
+        yield Linear(name="o", inputs=width, outputs=hidden, group=group, bias=self.out_bias)
+
+    def _reading(self) -> tuple[str, Reads]:
+        """Return the ledger's sub-name, and what keys and values read."""
+        return ("cross", "memory") if self.cross else ("attention", "token")
+
+    @property
+    def core(self) -> Core:
+        """Return the attention core."""
+        return Core(self.heads, self.head_dim, self.head_dim, self.mask, self.cross)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA) as trained; without `q_rank` queries are projected once."""
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    mask: Mask = CAUSAL
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse sizes below 1."""
+        positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
+
+    def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
+        """Yield the projections down to the ranks, up to the heads, and out."""
+        score_width = self.heads * (self.nope_dim + self.rope_dim)
+        if self.q_rank is None:
+            yield self._linear("q", hidden, score_width)
+        else:
+            yield self._linear("q_down", hidden, self.q_rank, self.bias)
+            yield self._linear("q_up", self.q_rank, score_width)
+        yield self._linear("kv_down", hidden, self.kv_rank + self.rope_dim, self.bias)
+        yield self._linear("kv_up", self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
+        yield self._linear("o", self.heads * self.value_dim, hidden, self.bias)
+
+    def _linear(self, name: str, inputs: int, outputs: int, bias: bool = False) -> Linear:
+        return Linear(name=name, inputs=inputs, outputs=outputs, group="attention", bias=bias)
+
+    @property
+    def vectors(self) -> int:
+        """Return the parameters of the norms on the latent vectors."""
+        return (self.q_rank or 0) + self.kv_rank
+
+    @property
+    def core(self) -> Core:
+        """Return the attention core: scores over nope + rope, values apart."""
+        return Core(self.heads, self.nope_dim + self.rope_dim, self.value_dim, self.mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """A feed-forward network: three matrices where `glu`, else two."""
+
+    width: int
+    glu: bool
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a width below 1."""
+        positive(self, "width")
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        """Yield gate (where there is one), up and down."""
+        return _mlp("ffn", "", hidden, self.width, glu=self.glu, bias=self.bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture: `topk` of `count` experts per token, shared experts (`shared`: their total width).
+
+    `latent` is the width that experts see in place of the hidden one. `capacity` is how many rows
+    are computed per row that is needed (capacity factor, alignment), at least 1.
+    """
+
+    count: int
+    topk: int
+    width: int
+    glu: bool
+    shared: int = 0
+    shared_gate: bool = False
+    bias: bool = False
+    router_bias: bool = False
+    latent: int | None = None
+    capacity: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        """Refuse more active experts than there are, and fewer rows than are needed."""
+        positive(self, "count", "topk", "width")
+        require(
+            self.topk <= self.count,
+            f"topk {self.topk} is more than the {self.count} experts there are",
+            "give at most as many active experts (topk) as experts",
+        )
+        require(
+            self.capacity >= 1,
+            f"capacity {float(self.capacity):g} is below 1: tokens would be dropped",
+            "give the rows computed per row needed, 1 or more",
+        )
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        """Yield router, routed experts and shared experts."""
+        yield Linear(
+            name="router",
+            inputs=hidden,
+            outputs=self.count,
+            group="router",
+            bias=self.router_bias,
+        )
+        if self.latent is not None:
+            yield Linear(name="latent_in", inputs=hidden, outputs=self.latent, group="experts")
+            yield Linear(name="latent_out", inputs=self.latent, outputs=hidden, group="experts")
+        yield from _mlp(
+            "experts",
+            "expert_",
+            self.latent or hidden,
+            self.width,
+            glu=self.glu,
+            bias=self.bias,
+            copies=self.count,
+            used=self.topk,
+        )
+        if self.shared:
+            yield from _mlp("shared", "shared_", hidden, self.shared, glu=self.glu, bias=self.bias)
+        if self.shared_gate:
+            yield Linear(name="shared_router", inputs=hidden, outputs=1, group="router")
+
+
+def _mlp(
+    group: str,
+    prefix: str,
+    hidden: int,
+    width: int,
+    *,
+    glu: bool,
+    bias: bool,
+    copies: int = 1,
+    used: int = 1,
+) -> Iterator[Linear]:
+    for name in ("gate", "up") if glu else ("up",):
+        yield Linear(
+            name=f"{prefix}{name}",
+            inputs=hidden,
+            outputs=width,
+            group=group,
+            copies=copies,
+            used=used,
+            bias=bias,
+        )
+    yield Linear(
+        name=f"{prefix}down",
+        inputs=width,
+        outputs=hidden,
+        group=group,
+        copies=copies,
+        used=used,
+        bias=bias,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One layer. `feed_forward` None: not described; `norms` counts norms of the hidden width."""
+
+    attention: Attention | LatentAttention | None = None
+    cross: Attention | None = None
+    feed_forward: FeedForward | Experts | None = None
+    norms: int = 2
+
+    def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
+        """Yield every weight matrix; `memory` is the width that cross-attention reads."""
+        for attention in (self.attention, self.cross):
+            if attention is not None:
+                yield from attention.linears(hidden, memory)
+        if self.feed_forward is not None:
+            yield from self.feed_forward.linears(hidden)
+
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        """Return the attention cores."""
+        return tuple(one.core for one in (self.attention, self.cross) if one is not None)
+
+    @property
+    def vectors(self) -> int:
+        """Return the parameters inside attention that are no matrix."""
+        return sum(one.vectors for one in (self.attention, self.cross) if one is not None)
+
+    @property
+    def capacity(self) -> Fraction:
+        """Return rows computed per row needed in the experts; 1 without experts."""
+        experts = self.feed_forward
+        return experts.capacity if isinstance(experts, Experts) else Fraction(1)

@@ -1,0 +1,241 @@
+"""What devices can do: dense rates, memory bandwidth and names, from `devices.toml`.
+
+Rates are whole FLOP per nanosecond (1 TFLOP/s is 1,000 of them; for int8 operations instead of
+FLOP), bandwidths bytes per nanosecond (1 GB/s is 1). A rate that the table lacks is None: no other
+one stands in for it, and no sparse figure is in the table. Every row names its source.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+DTYPES: Final = (
+    *("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32"),
+    *("fp16", "bf16", "fp8", "fp6", "fp4", "int8"),
+)
+"""fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
+
+PER_TERA: Final = 1000
+"""FLOP per nanosecond in one TFLOP/s."""
+
+WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
+UNIT_NAMES: Final[dict[int | None, str]] = {32: "SMs", 64: "CUs"}
+
+_GIB = 1 << 30
+_LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
+"""Share of the nominal memory, read as GiB, that drivers report (0.91 to 1.00 in traces)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond."""
+
+    gb: int
+    bandwidth: int
+
+    def fits(self, seen_bytes: int) -> bool:
+        """Return whether a driver may report so many bytes for this memory."""
+        return _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One row of the table, or a row narrowed, scaled or overruled for one device.
+
+    `units` are SMs or CUs (matrix engines where the note says so). `confidence` is A for a
+    document of the vendor, B for second-hand or uncertain figures, D where there are no public
+    ones, U for a rate that the user gave. `part` says which share of the device a scaled row
+    stands for, 1 for the whole.
+    """
+
+    id: str
+    vendor: str
+    product: str
+    arch: str
+    compute: tuple[int, int] | None
+    units: int | None
+    pattern: str
+    dense: Mapping[str, int] = field(hash=False)
+    """FLOP per nanosecond by data type; only the types that have a rate"""
+    memories: tuple[Memory, ...]
+    link: Fraction | None
+    """bytes per nanosecond of all links together, both directions"""
+    clock_mhz: int | None
+    flops_per_clock: int | None
+    """of one unit, bf16 (fp16 where there is no bf16)"""
+    partition_units: int | None
+    cores: int
+    one_device_is: str
+    confidence: str
+    source: str
+    date: datetime.date | None
+    note: str = ""
+    part: Fraction = Fraction(1)
+
+    def peak(self, dtype: str) -> int | None:
+        """Return the dense rate for one of `DTYPES` in FLOP per nanosecond, None if unknown."""
+        return self.dense.get(dtype)
+
+    @property
+    def bandwidth(self) -> int | None:
+        """Return bytes per nanosecond; None if unknown or if it depends on the memory's version."""
+        values = {memory.bandwidth for memory in self.memories}
+        return values.pop() if len(values) == 1 else None
+
+    def balance(self, dtype: str) -> Fraction | None:
+        """Return the FLOP per byte from which the rate, not the bandwidth, is the limit."""
+        peak, bandwidth = self.peak(dtype), self.bandwidth
+        return Fraction(peak, bandwidth) if peak and bandwidth else None
+
+    @property
+    def formula(self) -> Fraction | None:
+        """Return units x FLOP per clock x clock in FLOP per nanosecond, a check of the rate."""
+        if not (self.units and self.flops_per_clock and self.clock_mhz):
+            return None
+        return Fraction(self.units * self.flops_per_clock * self.clock_mhz, 1000)
+
+    @property
+    def unit_name(self) -> str:
+        """Return what its units are called: SMs, CUs, or units."""
+        return UNIT_NAMES.get(self.warp_size, "units")
+
+    @property
+    def warp_size(self) -> int | None:
+        """Return the threads of a warp or wavefront, None for a device that has none."""
+        return WARP_SIZES.get(self.vendor)
+
+    def fits_memory(self, seen_bytes: int) -> bool:
+        """Return whether a driver may report so many bytes for this device."""
+        return any(memory.fits(seen_bytes) for memory in self.memories)
+
+    def with_memory(self, seen_bytes: int | None) -> DeviceSpec:
+        """Return the row with only the memory version of that size, if one has it."""
+        if seen_bytes is None:
+            return self
+        fitting = tuple(memory for memory in self.memories if memory.fits(seen_bytes))
+        return replace(self, memories=fitting) if fitting else self
+
+    def with_units(self, units: int) -> DeviceSpec:
+        """Return a part of the device: rates in proportion to its units, rounded down.
+
+        Memory and links of a part depend on how the device was split, so they are unknown.
+        """
+        if self.units is None or not 0 < units <= self.units:
+            raise ValueError(f"{self.id} has no part of {units} units")
+        dense = {dtype: rate * units // self.units for dtype, rate in self.dense.items()}
+        return replace(
+            self,
+            dense=dense,
+            part=self.part * Fraction(units, self.units),
+            units=units,
+            memories=(),
+            link=None,
+            one_device_is="part",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Names of a version of a product whose rates may not be those of the product's row."""
+
+    pattern: str
+    what: str
+    by_units: bool
+    """whether its rates are in proportion to its units"""
+
+    def is_named(self, name: str) -> bool:
+        """Return whether the name is one of such a version."""
+        return re.search(self.pattern, name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    devices: tuple[DeviceSpec, ...]
+    variants: tuple[Variant, ...]
+    generic_names: frozenset[str]
+
+
+def load_devices() -> tuple[DeviceSpec, ...]:
+    """Return all devices of the table, in the order in which their names are tried."""
+    return _table().devices
+
+
+def load_variants() -> tuple[Variant, ...]:
+    """Return the versions whose names do not vouch for the rates of their row."""
+    return _table().variants
+
+
+def generic_names() -> frozenset[str]:
+    """Return the device names that say nothing, in lower case."""
+    return _table().generic_names
+
+
+def find(device_id: str) -> DeviceSpec | None:
+    """Return the device with an id of the table, None if there is none."""
+    return next((spec for spec in load_devices() if spec.id == device_id), None)
+
+
+def rate_text(flop_per_ns: int) -> str:
+    """Return a rate as people write it in TFLOP/s: "989.4", "0.25"."""
+    return f"{Decimal(flop_per_ns) / PER_TERA:f}"
+
+
+@cache
+def _table() -> _Table:
+    text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
+    document = tomllib.loads(text, parse_float=Decimal)
+    return _Table(
+        devices=tuple(_device(row) for row in document["device"]),
+        variants=tuple(
+            Variant(row["pattern"], row["what"], row.get("by_units", False))
+            for row in document["variant"]
+        ),
+        generic_names=frozenset(document["generic_names"]),
+    )
+
+
+def _device(row: dict[str, Any]) -> DeviceSpec:
+    major_minor = row.get("compute")
+    link = row.get("link_gbps")
+    sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
+    return DeviceSpec(
+        id=row["id"],
+        vendor=row["vendor"],
+        product=row["product"],
+        arch=row["arch"],
+        compute=(major_minor[0], major_minor[1]) if major_minor else None,
+        units=row.get("units"),
+        pattern=row["pattern"],
+        dense=_rates(row),
+        memories=tuple(Memory(gb, gbps) for gb, gbps in sizes),
+        link=Fraction(link) if link is not None else None,
+        clock_mhz=row.get("clock_mhz"),
+        flops_per_clock=row.get("flops_per_clock"),
+        partition_units=row.get("partition_units"),
+        cores=row.get("cores", 1),
+        one_device_is=row["one_device_is"],
+        confidence=row["confidence"],
+        source=row["source"],
+        date=row["date"],
+        note=row.get("note", ""),
+    )
+
+
+def _rates(row: dict[str, Any]) -> dict[str, int]:
+    """Return the rates by data type; fp64 and fp32 of the matrix units have names of their own."""
+    vector, matrix = row.get("vector", {}), row.get("matrix", {})
+    also_vector = ("fp64", "fp32")
+    named = {
+        (f"{dtype}_matrix" if dtype in also_vector else dtype): matrix[dtype] for dtype in matrix
+    }
+    rates = vector | named
+    return {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates}

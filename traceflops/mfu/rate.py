@@ -1,0 +1,225 @@
+"""MFU and HFU of a described run: exact shares, and the sentence that names the metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from traceflops.errors import UsageError
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.conventions import convention
+from traceflops.mfu.ledger import Count, Ledger, Line
+from traceflops.mfu.modelflops import default_convention, model_flops
+from traceflops.mfu.run import Run, Shape
+
+NS_PER_S = 10**9
+TERA = 10**12
+LARGEST_PEAK = 10**8
+"""FLOP per nanosecond: 100 PFLOP/s, far above any device."""
+
+DOUBTFUL = Fraction(1, 1000)
+PUBLISHED = "published-tflops"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What one device could do: FLOP per nanosecond (TFLOP/s x 1000), and what rate that is."""
+
+    flops_per_ns: Fraction
+    label: str = "given"
+
+    def __post_init__(self) -> None:
+        """Refuse a peak that no device has."""
+        if not 0 < self.flops_per_ns <= LARGEST_PEAK:
+            raise UsageError(
+                f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per device cannot be",
+                "give the dense peak of one device in TFLOP/s, e.g. 989.5",
+            )
+
+    @property
+    def text(self) -> str:
+        """Return label and rate, such as `bf16 dense 989.5 TFLOP/s`."""
+        return f"{self.label} {decimal(self.flops_per_ns / 1000, 1)} TFLOP/s".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much of the machine one step used, under one convention."""
+
+    ledger: Ledger
+    seconds: Fraction
+    devices: int
+    peak: Peak
+    tokens: int | None
+
+    @property
+    def convention(self) -> str:
+        """Return the convention's id."""
+        return self.ledger.convention
+
+    @property
+    def mfu(self) -> Fraction:
+        """Return model FLOPs as a share of what the devices could do in the time."""
+        return share(self.ledger.model, self.seconds, self.devices, self.peak)
+
+    @property
+    def hfu(self) -> Fraction:
+        """Return executed FLOPs as a share of what the devices could do in the time."""
+        return share(self.ledger.executed, self.seconds, self.devices, self.peak)
+
+    @property
+    def is_hfu(self) -> bool:
+        """Return whether the convention's figure is what is executed."""
+        return self.ledger.executed_only
+
+    @property
+    def figure(self) -> Fraction:
+        """Return what the convention is known for: MFU, or HFU where recomputation is in it."""
+        return self.hfu if self.is_hfu else self.mfu
+
+    @property
+    def tflops_per_device(self) -> Fraction:
+        """Return model TFLOP/s per device (executed ones where that is the convention's figure)."""
+        return self.ledger.figure / (self.seconds * self.devices * TERA)
+
+    @property
+    def flops_per_token(self) -> Fraction | None:
+        """Return the convention's FLOPs per computed token; None where there are no tokens."""
+        return Fraction(self.ledger.figure) / self.tokens if self.tokens else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Return what to check where the share is tiny, else None."""
+        if self.figure >= DOUBTFUL:
+            return None
+        return (
+            f"{percent(self.figure)} is very little: are {decimal(self.seconds, 6)} s, the tokens "
+            "and the devices those of one step of the whole job?"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Return the metric with its name: what it is, how much, by which rule, of which peak."""
+        metric = "HFU" if self.is_hfu else "MFU"
+        return f"{metric} {percent(self.figure)} ({self.convention}, {self.peak.text})"
+
+
+def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
+    """Return MFU and HFU of a described run; the default convention where none is named.
+
+    Raises UsageError where a number is missing, and for more than 100 %, with the likely reasons.
+    """
+    found = raw_rate(card, run, peak, name)
+    for metric, value in (("MFU", found.mfu), ("HFU", found.hfu)):
+        if value > 1:
+            raise UsageError(
+                f"{metric} {percent(value)} is more than the devices can do "
+                f"({found.convention}, {peak.text}, {decimal(found.seconds, 6)} s per step)",
+                f"likely: {'; '.join(reasons(value, card, run))}",
+            )
+    return found
+
+
+def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
+    """Return the rate as it comes out, above 100 % too.
+
+    A published rate of unknown convention is only divided by the peak, unless one is named.
+    """
+    unknown = run.achieved is not None and run.achieved_basis is None
+    rule = convention(name or (PUBLISHED if unknown else default_convention(card, run)))
+    if rule.id == PUBLISHED:
+        return _published(run, peak)
+    ledger = model_flops(card, run, rule.id)
+    shape = run.shape(card)
+    seconds = step_seconds(card, run, shape, ledger)
+    return Rate(ledger, seconds, run.devices, peak, shape.slot_tokens)
+
+
+def step_seconds(card: ModelCard, run: Run, shape: Shape, ledger: Ledger) -> Fraction:
+    """Return the time of a step, also from an achieved rate in its own convention."""
+    seconds = run.seconds(shape)
+    if seconds is None and run.achieved is not None:
+        basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)
+        seconds = Fraction(basis.figure) / (run.achieved * run.devices)
+    if seconds is None:
+        raise UsageError(
+            "how long a step takes is not known", "give the step time or the tokens per second"
+        )
+    return seconds
+
+
+def _published(run: Run, peak: Peak) -> Rate:
+    """Return a published rate as a share of the peak: one second of it, nothing counted."""
+    if run.achieved is None:
+        raise UsageError(f"{PUBLISHED} needs a published rate", "give the TFLOP/s per device")
+    line = Line("model.published", run.achieved * run.devices)
+    return Rate(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, peak, None)
+
+
+def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction:
+    """Return FLOPs as a share of devices x seconds x peak, exactly."""
+    return Fraction(flops) / (devices * seconds * NS_PER_S * peak.flops_per_ns)
+
+
+OVERSTATEMENTS: tuple[tuple[Fraction, str], ...] = (
+    (
+        Fraction(1000),
+        "time or tokens are off by 1,000: milliseconds for seconds, thousands of tokens",
+    ),
+    (Fraction(8), "the devices of one node in place of all"),
+    (Fraction(317, 100), "the peak of an A100 for an H100 or H200"),
+    (
+        Fraction(2),
+        "the bf16 peak for an fp8 run, one of two dies for the card, or FLOPs counted twice",
+    ),
+    (Fraction(3, 2), "frozen weights counted as trained"),
+    (Fraction(4, 3), "recomputation counted as model work"),
+    (Fraction(6, 5), "full attention counted where it is causal, or a time that is no whole step"),
+)
+"""What makes a utilisation too large, and by how much (formulas of the mfu page, trust rules)."""
+
+PLAUSIBLE = (Fraction(1, 1000), Fraction(9, 10))
+"""What a utilisation is between, once the mistake is mended."""
+
+MOST_REASONS = 4
+
+
+def reasons(value: Fraction, card: ModelCard, run: Run) -> tuple[str, ...]:
+    """Return what may have made a share as large as this, the most fitting first."""
+    known = (*_of_this_run(card, run), *OVERSTATEMENTS)
+    least, most = PLAUSIBLE
+    plausible = [words for factor, words in known if least <= value / factor <= most]
+    others = ("tokens of all micro-batches with the time of one", "a clock or unit mix-up")
+    return (*plausible, *others)[:MOST_REASONS]
+
+
+def _of_this_run(card: ModelCard, run: Run) -> tuple[tuple[Fraction, str], ...]:
+    """Return the overstatements that depend on the model and the run."""
+    found = []
+    if card.active < card.total:
+        found.append((Fraction(card.total, card.active), "parameters of experts that are not used"))
+    if run.devices > 1:
+        found.append((Fraction(run.devices), "the tokens of all devices with one device's rate"))
+    return tuple(found)
+
+
+def percent(value: Fraction) -> str:
+    """Return a share as `38.2 %`: one decimal from 10 % up, else two, more only for tiny ones."""
+    hundred = value * 100
+    digits = 1 if hundred >= 10 else 2
+    while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
+        digits += 1
+    return f"{_rounded(hundred, digits)} %"
+
+
+def decimal(value: Fraction, digits: int) -> str:
+    """Return a number with at most so many decimals, thousands separated."""
+    text = _rounded(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _rounded(value: Fraction, digits: int) -> str:
+    scaled = round(value * 10**digits)
+    whole, rest = divmod(abs(scaled), 10**digits)
+    sign = "-" if scaled < 0 else ""
+    return f"{sign}{whole:,}.{rest:0{digits}d}" if digits else f"{sign}{whole:,}"

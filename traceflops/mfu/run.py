@@ -1,0 +1,304 @@
+"""What was run with a model: tokens, devices, time, and what of it was trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.errors import UsageError
+from traceflops.mfu.blocks import Linear
+from traceflops.mfu.card import ModelCard, Placed
+from traceflops.mfu.quantities import parse_share
+
+Scope = Literal["blocks", "all"]
+Lengths = tuple[tuple[int, int], ...]
+"""Sequences as (length, how many)."""
+
+PARTS = (
+    *("all", "encoder", "attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"),
+    *("patch", "conv"),
+)
+"""What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Which share of the forward pass is computed again in the backward pass.
+
+    `linear` for matmuls and convolutions, `attention` for attention cores. `scope` says of what:
+    the blocks, or all with the head; None leaves it to the convention.
+    """
+
+    name: str = "none"
+    linear: Fraction = Fraction(0)
+    attention: Fraction = Fraction(0)
+    scope: Scope | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse negative shares; more than 1 is possible, recomputing twice."""
+        if min(self.linear, self.attention) < 0:
+            raise UsageError("a recomputed share is negative", "give 0 (nothing) to 1 (all)")
+
+
+NO_CHECKPOINT = Checkpoint()
+SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
+FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
+CHECKPOINTS = {one.name: one for one in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
+
+
+def parse_checkpoint(option: str, text: str) -> Checkpoint:
+    """Return `none`, `selective`, `full`, or shares such as `0.75,1`: of matmuls, of attention."""
+    name = text.strip().casefold()
+    if name in CHECKPOINTS:
+        return CHECKPOINTS[name]
+    linear, comma, attention = name.partition(",")
+    shares = [parse_share(part) for part in (linear, attention)]
+    if not comma or shares[0] is None or shares[1] is None:
+        raise UsageError(
+            f"{option} is no way of checkpointing: {text[:60]!r}",
+            f"write {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and attention: "
+            "0.75,1",
+        )
+    return Checkpoint(f"custom {name}", shares[0], shares[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters: of `rank` on the matrices named in `targets`, or of so many `params`.
+
+    No targets: every matrix in the blocks but routers.
+    """
+
+    rank: int | None = None
+    targets: tuple[str, ...] = ()
+    params: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse adapters of unknown or contradictory size."""
+        if (self.rank is None) == (self.params is None):
+            raise UsageError("LoRA needs its rank or its parameters", "give one of the two")
+
+    def adapters(self, card: ModelCard) -> tuple[Placed, ...]:
+        """Return the adapters as matrices: in x rank and rank x out for each target."""
+        if self.params is not None:
+            count = Linear(name="adapters", inputs=self.params, outputs=1, group="adapters")
+            return (Placed(count, in_blocks=True),)
+        names = {one.linear.name for one in card.placed()}
+        for target in self.targets:
+            if target not in names:
+                raise UsageError(
+                    f"the model has no matrix {target[:40]!r} to adapt",
+                    f"known: {', '.join(sorted(names))}",
+                )
+        return tuple(pair for one in card.placed() for pair in self._pair(one))
+
+    def parameters(self, card: ModelCard) -> int:
+        """Return the trained parameters of all adapters."""
+        return sum(one.times * one.linear.stored for one in self.adapters(card))
+
+    def _pair(self, one: Placed) -> Iterator[Placed]:
+        linear, rank = one.linear, self.rank
+        wanted = linear.name in self.targets if self.targets else one.in_blocks and not one.routes
+        if rank is not None and wanted:
+            halves = (("in", linear.inputs, rank), ("out", rank, linear.outputs))
+            for half, inputs, outputs in halves:
+                adapter = replace(
+                    linear,
+                    name=f"{linear.name}_{half}",
+                    inputs=inputs,
+                    outputs=outputs,
+                    group="adapters",
+                    bias=False,
+                    copies=max(linear.copies, 1),
+                )
+                yield replace(one, linear=adapter)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sequences of one step: `documents` are the real ones, `slots` what is computed.
+
+    They differ by padding and packing. None: only the number of tokens is known.
+    """
+
+    tokens: int
+    slot_tokens: int
+    documents: Lengths | None = None
+    slots: Lengths | None = None
+
+    @property
+    def sequences(self) -> int | None:
+        """Return how many real sequences there are."""
+        return _many(self.documents) if self.documents is not None else None
+
+    @property
+    def padded(self) -> bool:
+        """Return whether each slot holds one document and some are longer than theirs."""
+        if self.documents is None or self.slots is None or self.slot_tokens == self.tokens:
+            return False
+        return _many(self.documents) == _many(self.slots)
+
+    def of(self, real: bool) -> Lengths:
+        """Return the real sequences or the slots; a UsageError where neither is known."""
+        lengths = self.documents if real else self.slots
+        if lengths is None:
+            raise UsageError("the sequence length is not known", "give the sequence length")
+        return lengths
+
+
+def _many(lengths: Lengths) -> int:
+    return sum(count for _, count in lengths)
+
+
+def _total(lengths: Lengths) -> int:
+    return sum(length * count for length, count in lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One step, on all devices together.
+
+    `batch` counts sequences of `seq` tokens; or `tokens` per step; or the lengths of `documents`,
+    packed into batch x seq where these are given too. `real_tokens` are those that are no padding.
+    `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
+    `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
+    as counted by convention `achieved_basis` (None: the one asked for).
+    """
+
+    batch: int | None = None
+    seq: int | None = None
+    tokens: int | None = None
+    documents: tuple[int, ...] = ()
+    real_tokens: int | None = None
+    encoder_seq: int | None = None
+    cached: int = 0
+    devices: int = 1
+    dtype: str | None = None
+    step_seconds: Fraction | None = None
+    tokens_per_s: Fraction | None = None
+    samples_per_s: Fraction | None = None
+    achieved: Fraction | None = None
+    achieved_basis: str | None = None
+    forward_only: bool = False
+    frozen: frozenset[str] = field(default_factory=frozenset)
+    frozen_layers: int = 0
+    lora: Lora | None = None
+    checkpoint: Checkpoint = NO_CHECKPOINT
+    attention_kernel: Literal["flash", "unfused"] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, and measurements that contradict each other."""
+        for name in ("batch", "seq", "tokens", "real_tokens", "encoder_seq", "devices"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}", f"give a {name} of at least 1")
+        if any(length < 1 for length in self.documents):
+            raise UsageError("a document has no tokens", "give lengths of at least 1")
+        measured = [name for name in MEASURES if getattr(self, name) is not None]
+        if len(measured) > 1:
+            raise UsageError(f"{' and '.join(measured)} are both given", "give one of them")
+        for name in measured:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} is not above 0", "give what was measured")
+        if unknown := sorted(self.frozen - {*PARTS}):
+            known = ", ".join(PARTS)
+            raise UsageError(f"no part {unknown[0][:40]!r} can be frozen", f"known: {known}")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether the base weights are frozen: said so, or implied by adapters."""
+        return "all" in self.frozen or (self.lora is not None and not self.frozen)
+
+    def freezes(self, part: str) -> bool:
+        """Return whether the weights of a sub-name of the ledger are frozen."""
+        return self.is_frozen or part in self.frozen
+
+    def shape(self, card: ModelCard) -> Shape:
+        """Return the sequences of a step. Raises UsageError where the numbers contradict."""
+        seq = self.seq if self.seq is not None else card.seq
+        if self.documents:
+            return self._packed(seq)
+        if seq is None and self.batch is not None and self.tokens is not None:
+            seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
+        if seq is None:
+            if self.tokens is None:
+                raise UsageError(
+                    "how many tokens a step has is not known",
+                    "give batch and sequence length, or the tokens per step",
+                )
+            return Shape(self.real_tokens or self.tokens, self.tokens)
+        return self._slots(seq)
+
+    def _slots(self, seq: int) -> Shape:
+        """Return sequences of one length; real tokens are shared out evenly, the least pairs."""
+        batch = self.batch
+        if batch is None:
+            batch = _whole(self.tokens, seq, f"sequences of {seq}") if self.tokens else 1
+        computed = batch * seq
+        if self.tokens is not None and self.tokens != computed:
+            raise UsageError(
+                f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
+                "correct one of them; for padding give the real tokens besides",
+            )
+        real = computed if self.real_tokens is None else self.real_tokens
+        if real > computed:
+            raise UsageError(
+                f"{real} real tokens do not fit into batch {batch} x {seq} = {computed}",
+                "correct one of them",
+            )
+        short, longer = divmod(real, batch)
+        even = ((short, batch - longer), (short + 1, longer))
+        documents = tuple((length, count) for length, count in even if length and count)
+        return Shape(real, computed, documents, ((seq, batch),))
+
+    def _packed(self, seq: int | None) -> Shape:
+        documents = tuple(sorted(Counter(self.documents).items()))
+        real = _total(documents)
+        if self.tokens not in (None, real) or self.real_tokens not in (None, real):
+            said = self.tokens if self.tokens not in (None, real) else self.real_tokens
+            raise UsageError(
+                f"{said} tokens are not the {real} of the documents", "correct one of them"
+            )
+        if seq is None or self.batch is None:
+            return Shape(real, real, documents, documents)
+        if real > seq * self.batch or max(self.documents) > seq:
+            raise UsageError(
+                f"documents of {real} tokens do not fit into batch {self.batch} x {seq}",
+                "correct one of them",
+            )
+        return Shape(real, seq * self.batch, documents, ((seq, self.batch),))
+
+    def memory(self, card: ModelCard, shape: Shape) -> Shape:
+        """Return the sequences of the encoder: one for each of the decoder."""
+        encoder = card.encoder
+        seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
+        if seq is None or shape.sequences is None:
+            raise UsageError("the encoder's sequence length is not known", "give encoder_seq")
+        lengths = ((seq, shape.sequences),)
+        return Shape(_total(lengths), _total(lengths), lengths, lengths)
+
+    def seconds(self, shape: Shape) -> Fraction | None:
+        """Return the time of a step, from whatever was measured; None where it was not a time."""
+        if self.step_seconds is not None:
+            return self.step_seconds
+        if self.tokens_per_s is not None:
+            return shape.slot_tokens / self.tokens_per_s
+        if self.samples_per_s is not None and shape.sequences is not None:
+            return shape.sequences / self.samples_per_s
+        return None
+
+
+MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
+
+
+def _whole(total: int, part: int, what: str) -> int:
+    quotient, rest = divmod(total, part)
+    if rest:
+        raise UsageError(
+            f"{total} tokens per step do not make whole {what}",
+            "correct one of them, or give the lengths of the documents",
+        )
+    return quotient

@@ -1,0 +1,148 @@
+"""Checked access to the tables of a card: what is wrong is said in one line, with its place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import NoReturn
+
+from traceflops.errors import UsageError
+
+LARGEST_COUNT = 10**18
+LONGEST_EXPONENT = 30
+HINT = "see docs/mfu.md for what a model card has"
+
+
+class Table:
+    """One table of a card: typed values by key, or a UsageError that names table and key."""
+
+    def __init__(self, values: Mapping[str, object], where: str, keys: Iterable[str]) -> None:
+        self.values, self.where = values, where
+        known = tuple(keys)
+        for key in values:
+            if key not in known:
+                self.refuse(f"unknown key {key[:60]!r}", _nearest(key, known))
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether the key is given; null counts as not given."""
+        return self.values.get(key) is not None
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """Return a whole number of at least `least`; 405e9 is one too. Required if no default."""
+        value = self.values.get(key)
+        if value is None:
+            return default if default is not None else self.lacks(key)
+        number = _finite(value)
+        if number is None or number.denominator != 1:
+            self.refuse(f"{key!r} is not a whole number: {str(value)[:40]!r}", HINT)
+        if not least <= number <= LARGEST_COUNT:
+            self.refuse(f"{key!r} is {str(value)[:40]}, not {least} or more", HINT)
+        return number.numerator
+
+    def maybe(self, key: str, *, least: int = 1) -> int | None:
+        """Return a whole number, or None where the key is not given."""
+        return self.count(key, least=least) if key in self else None
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """Return true or false. Required if no default."""
+        value = self.values.get(key)
+        if value is None:
+            return default if default is not None else bool(self.lacks(key))
+        if not isinstance(value, bool):
+            self.refuse(f"{key!r} is true or false, not {str(value)[:40]!r}", HINT)
+        return value
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text of one line."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str) or not value.isprintable() or len(value) > 400:
+            self.refuse(f"{key!r} is not one line of text", HINT)
+        return value
+
+    def choice(self, key: str, allowed: Iterable[str], default: str) -> str:
+        """Return one of the allowed words."""
+        value, words = self.text(key, default), tuple(allowed)
+        if value not in words:
+            self.refuse(f"{key!r} is {value[:40]!r}", f"write one of {', '.join(words)}")
+        return value
+
+    def ratio(self, key: str, default: int) -> Fraction:
+        """Return a number, exactly as written."""
+        value = self.values.get(key)
+        if value is None:
+            return Fraction(default)
+        number = _finite(value)
+        if number is None:
+            self.refuse(f"{key!r} is not a number: {str(value)[:40]!r}", HINT)
+        return number
+
+    def numbers(self, key: str) -> tuple[int, ...] | None:
+        """Return a list of whole numbers of 0 or more; one number alone is a list of one."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        found = value if isinstance(value, list) else [value]
+        if not all(
+            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found
+        ):
+            self.refuse(f"{key!r} is not a list of whole numbers", HINT)
+        return tuple(found)
+
+    def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
+        """Return a list of words, each one of the allowed; empty where the key is not given."""
+        value, known = self.values.get(key), tuple(allowed)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or any(one not in known for one in value):
+            self.refuse(f"{key!r} is not a list of {', '.join(known)}", HINT)
+        return tuple(value)
+
+    def table(self, key: str, keys: Iterable[str]) -> Table | None:
+        """Return a table inside this one."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.refuse(f"{key!r} is not a table", HINT)
+        return Table(value, f"{self.where}, {key}", keys)
+
+    def tables(self, key: str, keys: Iterable[str]) -> tuple[Table, ...]:
+        """Return a list of tables inside this one."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+            self.refuse(f"{key!r} is not a list of tables", HINT)
+        known = tuple(keys)
+        return tuple(
+            Table(one, f"{self.where}, {key} {number}", known)
+            for number, one in enumerate(value, 1)
+        )
+
+    def lacks(self, key: str) -> NoReturn:
+        """Refuse a table that lacks a key."""
+        self.refuse(f"{key!r} is missing", f"add {key}, or give params alone; {HINT}")
+
+    def refuse(self, problem: str, hint: str) -> NoReturn:
+        """Raise the UsageError that names this table."""
+        raise UsageError(" ".join(f"{self.where}: {problem}".split()), hint)
+
+
+def _finite(value: object) -> Fraction | None:
+    """Return a number exactly; None for what is none, or too large or small to be meant."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    number = Decimal(value)
+    if not number.is_finite() or abs(number.adjusted()) > LONGEST_EXPONENT:
+        return None
+    return Fraction(number)
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    """Return a hint with the key that was probably meant."""
+    near = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
