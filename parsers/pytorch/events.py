@@ -220,15 +220,6 @@ class TaggedEvent(msgspec.Struct, gc=False, tag_field="cat"):
     dur: Any = None
 
 
-class _FlowEvent(msgspec.Struct, gc=False, tag_field="cat"):
-    ph: Any = None
-    name: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    id: Any = None
-
-
 class _IgnoredEvent(msgspec.Struct, gc=False, tag_field="cat"):
     ph: Any = None
 
@@ -240,9 +231,10 @@ def _tagged(category: str, used: bool) -> type[msgspec.Struct]:
     args = ARGS.get(category)
     fields: list[Any] = []
     if args is not None:
-        fields = [("args", args, msgspec.field(default_factory=args))]
-    base = _FlowEvent if category in FLOW_CATEGORIES else TaggedEvent
-    return msgspec.defstruct(category, fields, bases=(base,), tag=category, gc=False)
+        fields.append(("args", args, msgspec.field(default_factory=args)))
+    if category in FLOW_CATEGORIES:
+        fields.append(("id", Any, None))
+    return msgspec.defstruct(category, fields, bases=(TaggedEvent,), tag=category, gc=False)
 
 
 def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:

@@ -58,9 +58,9 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
         yield Note(
             "dropped",
             "text-cut",
-            "The file ends before its list of events does: every complete event is used, "
-            f"{damage.cut_bytes:,} bytes of one that was not finished are not; later times are "
-            "missing, and what the writer puts at the end (rank, world size).",
+            "The file ends before its list of events does. Every complete event is used; "
+            f"{damage.cut_bytes:,} bytes of an unfinished one are lost. Later times are missing, "
+            "and so is what the writer puts at the end (rank, world size).",
             damage.cut_bytes,
         )
     for what, count in sorted(damage.repaired.items()):

@@ -21,6 +21,7 @@ EXAMPLES = (
 SCHEMA = "traceflops.devices/1"
 
 _LABEL = 11
+_NO_MFU_YET = "--device and --peak will be options of the MFU figure; this version has none yet."
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _NONE = "-"
 _LONGEST_NAME = 100
@@ -121,8 +122,8 @@ def _row(spec: DeviceSpec) -> tuple[str, ...]:
 
 def _legend(count: int) -> Iterator[str]:
     yield f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published."
-    yield "src: A from the vendor, B second-hand or uncertain, D no public rate: give --peak."
-    yield "`traceflops devices ID` shows all of a row; `--device ID` chooses it for a trace."
+    yield "src: A from the vendor, B second-hand or uncertain, D no public rate."
+    yield "`traceflops devices ID` shows all of a row."
 
 
 def _details(spec: DeviceSpec) -> Iterator[str]:
@@ -198,6 +199,8 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
         return
     blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
     typer.echo("\n\n".join(blocks) or "The trace has no device but the host.")
+    if blocks:
+        typer.echo(f"\n{_NO_MFU_YET}")
 
 
 def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
