@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from traceflops.errors import InputError
+from traceflops.errors import InputError, NotATrace
 from traceflops.merge import merge
 from traceflops.parsers.crew import Crew, usable_cores
 from traceflops.parsers.inputs import ByteSource, find_inputs
@@ -15,14 +15,17 @@ from traceflops.parsers.pytorch import read_pytorch
 from traceflops.parsers.recognise import foreign
 from traceflops.phases import phase
 from traceflops.trace import Note, Trace
+from traceflops.words import several
 
 _STACKS_BELOW_BYTES = 4 * 10**9
 LOSSES = frozenset(
     {
         "input-cut",
+        "no-checksum",
         "text-cut",
         "tail-cut",
         "tail-unread",
+        "second-trace",
         "json-dropped",
         "no-time",
         "bad-arguments",
@@ -68,7 +71,7 @@ def read(
                 with phase(f"read {source.name}"):
                     trace = read_one(source, crew, python_stacks=python_stacks)
             except InputError as error:
-                if named or (strict and error.message.startswith("cut off")):
+                if named or (strict and not isinstance(error, NotATrace)):
                     raise
                 passed_over.append((source.name, error))
                 continue
@@ -125,7 +128,7 @@ def read_one(
             raise _empty(source)
         what = foreign(head)
         if what is not None:
-            raise InputError(f"{source.path or source.name} is {what.what}", what.hint)
+            raise NotATrace(f"{source.path or source.name} is {what.what}", what.hint)
         expected = source.expected_text_bytes
         if crew is not None:
             crew.expect(expected)
@@ -141,7 +144,7 @@ def _empty(source: ByteSource) -> InputError:
             f"cut off before its first complete event: {source.name} ({source.cut})",
             "nothing can be saved from it; record or copy the trace again",
         )
-    return InputError(f"an empty file: {source.path or source.name}", "record the trace again")
+    return NotATrace(f"an empty file: {source.path or source.name}", "record the trace again")
 
 
 def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
@@ -152,8 +155,8 @@ def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
         Note(
             "dropped",
             "not-a-trace",
-            f"{len(names)} files of the folder could not be read as traces and were passed over: "
-            f"{listed}.",
+            f"{several(len(names), 'file')} of the folder could not be read as traces and "
+            f"{'was' if len(names) == 1 else 'were'} passed over: {listed}.",
             len(names),
         ),
     )

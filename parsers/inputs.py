@@ -32,6 +32,9 @@ _USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
 """A trace shrinks to a tenth, in the extreme to a fiftieth; more is only ever a trap."""
+GZIP_CUT = "the gzip stream was cut off"
+"""What `ByteSource.cut` says where everything up to there was read and was sound."""
+
 _UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 Progress = Callable[[int], None]
@@ -165,7 +168,7 @@ class ByteSource:
                     return
                 pending = member.unused_data
         if not member.eof:
-            self.cut = "the gzip stream was cut off"
+            self.cut = GZIP_CUT
 
     def _unzstd(self, reader: _Reader) -> Iterator[bytes]:
         import pyarrow as pa
@@ -305,7 +308,7 @@ def _unreadable(path: Path, error: OSError) -> InputError:
         hint = "check the path; a folder of traces or - (stdin) also works"
         return InputError(f"no such file: {path}", hint)
     reason = error.strerror or str(error)
-    return InputError(f"cannot read: {path} ({reason})", "check the permissions of the file")
+    return InputError(f"cannot read: {path} ({reason})", "check that it is a file that you may read")
 
 
 def _folder(folder: Path) -> list[ByteSource]:

@@ -24,13 +24,16 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from traceflops.errors import InputError
+from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import BLOCK_BYTES, BlockReader, Crew
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonmend import mended
+from traceflops.parsers.jsonrescue import EVENT_START
 from traceflops.parsers.jsontext import (
-    REPAIRS,
     SPACE,
+    Split,
     as_object,
+    first_value,
     last_boundary,
     nested_too_deep,
     split,
@@ -46,6 +49,10 @@ _KEYS_TRIED = 100
 _LONGEST_EVENT = 1 << 25
 """No event is longer. Its beginning would otherwise wait, ever growing, for an end."""
 _LOOK_BACK = 1 << 10
+_FLAT = rb"(?:[^][{}]|\{[^][{}]*+\}|\[[^][{}]*+\])*+"
+_END_OF_ALL = re.compile(rb"\}\s*(?=\](?:\s*," + _FLAT + rb")?\s*\}\s*\Z)")
+"""The end of an event, of the list, and of an object in which not much follows the list."""
+
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _BOM = b"\xef\xbb\xbf"
 
@@ -89,6 +96,7 @@ class EventStream(Generic[B]):
         self._crew = crew
         self._block_bytes = block_bytes
         self._in_object = True
+        self._in_list = True
         self._skipped = 0  # bytes of an endless event behind which none was found yet
         self._walker = Walker(reader.check)
 
@@ -106,9 +114,7 @@ class EventStream(Generic[B]):
         if self._walker.tail is None:
             self._end_without_bracket(text)
         else:
-            read, ended = _gather(self._blocks, _HEADER_LIMIT)
-            self._read_tail(b"".join((self._walker.tail, *read)))
-            self.damage.tail_bytes += 0 if ended else sum(map(len, self._blocks))
+            self._read_tail(self._walker.tail)
         yield from self._flush()
 
     # The beginning
@@ -124,15 +130,19 @@ class EventStream(Generic[B]):
             if body.startswith(b"["):
                 self._in_object = False
                 return body[1:]
-            events = self._after_header(body, ended)
+            if _begins_with_event(body):
+                self._in_object, self._in_list = False, False
+                self.damage.repaired["events that stand in no list read like one"] += 1
+                return body
+            events = self._after_header(body)
             if events is not None:
                 return events
         raise self._no_events(text.removeprefix(_BOM))
 
-    def _after_header(self, body: bytes, ended: bool) -> bytes | None:
+    def _after_header(self, body: bytes) -> bytes | None:
         """Return what stands behind the bracket of the events, None if it is not there yet."""
         for key in islice(_EVENTS_KEY.finditer(body), _KEYS_TRIED):
-            if key.end() == len(body) and not ended:
+            if key.end() == len(body):
                 return None
             header = self._read_header(body[: key.start()])
             if header is None:
@@ -151,23 +161,22 @@ class EventStream(Generic[B]):
         header = as_object(text)
         if header is not None or (violation(text) is None and not nested_too_deep(text)):
             return header
-        mended = text
-        for words, repair in REPAIRS if len(text) <= LONGEST_MENDED else ():
-            before, mended = mended, repair(mended)
-            self.damage.repaired[words] += mended != before
-        header = as_object(mended)
-        if header is None:
-            self.damage.dropped_bytes += len(text)
-            self.damage.dropped_events += 1
-        return header or {}
+        for words, better in mended(text) if len(text) <= LONGEST_MENDED else ():
+            self.damage.repaired[words] += 1
+            header = as_object(better)
+            if header is not None:
+                return header
+        self._walker.drop(text)
+        return {}
 
     def _no_events(self, text: bytes) -> InputError:
-        if self.source.cut or (as_object(text[:-1]) is None and violation(text) is None):
+        whole, _ = first_value(memoryview(text))
+        if self.source.cut or (not whole and violation(text) is None):
             return InputError(
                 f"cut off before its first complete event: {self.source.name}",
                 "nothing can be saved from it; record or copy the trace again",
             )
-        return InputError(
+        return NotATrace(
             f"no events in it: {self.source.name} (JSON without a traceEvents list)",
             "give a trace written by torch.profiler (prof.export_chrome_trace)",
         )
@@ -199,19 +208,23 @@ class EventStream(Generic[B]):
         return b""
 
     def _skip(self, text: bytes) -> bytes:
-        """Leave out a value that is longer than any event, up to what looks like the next one."""
+        """Leave out a value that is longer than any event, up to what looks like its end."""
         self._walker.guess()
-        while (boundary := EVENT_BOUNDARY.search(text)) is None and not self._walker.ended:
+        begin = text[:_LOOK_BACK]
+        while (end := EVENT_BOUNDARY.search(text)) is None and not self._walker.ended:
             self._skipped += len(text) - _LOOK_BACK
             read, self._walker.ended = _gather(self._blocks, self._block_bytes)
             text = b"".join((text[-_LOOK_BACK:], *read))
-        if boundary is None:
+        if end is None:
+            self._walker.some = False
+            end = _END_OF_ALL.search(text)
+        if end is None:
             self._skipped += len(text)
             return b""
-        self.damage.dropped_events += 1
-        self.damage.dropped_bytes += self._skipped + boundary.start() + 1
+        self._walker.drop(begin + text[: end.start() + 1])
+        self.damage.dropped_bytes += self._skipped - len(begin)
         self._skipped = 0
-        return text[boundary.end() :]
+        return text[end.end() :]
 
     def _wants_more(self, waiting: deque[tuple[_Block, Callable[[], B | None]]]) -> bool:
         """Return whether to read on; behind a block without a boundary nothing can be cut yet."""
@@ -259,14 +272,17 @@ class EventStream(Generic[B]):
         whole = self._walker.accept(last) or (
             bool(split(last + b",", 0, len(last) + 1).commas) and self._walker.mend(last)
         )
-        self.damage.cut_bytes = self._skipped + (0 if whole else len(last))
+        broken = not whole and violation(last) is not None
+        behind = self._walker.rescue(last) if broken else 0
+        unfinished = b"" if whole else last[behind:].strip(SPACE + b",]}")
+        lost = self._skipped + len(unfinished)
+        self.damage.cut_bytes = lost if lost or self._in_list else None
 
     def _read_tail(self, tail: bytes) -> None:
         """Read the keys that stand after the events, up to where they are cut off."""
-        rest = tail.strip(SPACE)
+        rest = tail
         if self._in_object:
-            rest = rest.removeprefix(b",")
-            parts = split(rest, 0, len(rest))
+            rest, parts = self._split_tail(tail)
             self.damage.tail_cut = parts.close is None and parts.too_deep is None
             end = len(rest) if parts.close is None else parts.close
             if self.damage.tail_cut and not rest.endswith((b'"', b"]", b"}")):
@@ -274,8 +290,28 @@ class EventStream(Generic[B]):
             used, header = _longest_object(rest, (end, *reversed(parts.commas)))
             self._later_events(header)
             self.header.update(header)
-            rest = rest[end + 1 if used == end else used :].strip(SPACE)
-        self.damage.tail_bytes = len(rest)
+            rest = rest[end + 1 if used == end else used :]
+        self._leave(rest)
+
+    def _split_tail(self, text: bytes) -> tuple[bytes, Split]:
+        """Read on until the object ends that the events stand in; what follows it may be long."""
+        while True:
+            rest = text.lstrip(SPACE).removeprefix(b",")
+            parts = split(rest, 0, len(rest))
+            known = parts.close is not None or parts.too_deep is not None
+            if known or len(text) > _HEADER_LIMIT:
+                return rest, parts
+            read, _ = _gather(self._blocks, max(_HEAD_BYTES, len(text)))
+            if not read:
+                return rest.rstrip(SPACE), parts
+            text = b"".join((text, *read))
+
+    def _leave(self, rest: bytes) -> None:
+        """Count what is not read, but for the spaces around it."""
+        read, ended = _gather(self._blocks, _HEAD_BYTES)
+        rest = b"".join((rest, *read)).strip(SPACE)
+        self.damage.another = rest.startswith((b"{", b"["))
+        self.damage.tail_bytes = len(rest) + (0 if ended else sum(map(len, self._blocks)))
 
     def _later_events(self, header: dict[str, msgspec.Raw]) -> None:
         """Take the events of a second list under the same key."""
@@ -288,6 +324,14 @@ class EventStream(Generic[B]):
 
 def _nothing() -> None:
     return None
+
+
+def _begins_with_event(text: bytes) -> bool:
+    """Return whether a text begins with a whole event that stands in no list."""
+    if EVENT_START.match(text) is None:
+        return False
+    whole, length = first_value(memoryview(text))
+    return whole and "ph" in (as_object(text[:length].rstrip(SPACE)[:-1]) or {})
 
 
 def _longest_object(text: bytes, ends: Iterable[int]) -> tuple[int, dict[str, msgspec.Raw]]:

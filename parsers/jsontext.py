@@ -1,4 +1,4 @@
-"""JSON text before it is decoded: where its values end, where it breaks, what can be mended.
+"""JSON text before it is decoded: where its values end, and where it breaks.
 
 Everything here works on bytes and knows nothing of traces.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +20,12 @@ BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 """Where one object of a list seems to end and the next to begin."""
 
 _NEAR_END = 1 << 16
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_FLAT = rb'\{(?:[^][{}"]++|' + _STRING + rb')*+\}|\[(?:[^][{}"]++|' + _STRING + rb")*+\]"
-_AT_TOP = re.compile(rb'(?:[^][{}",]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
-_INSIDE = re.compile(rb'(?:[^][{}"]++|' + _STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+"""A whole string, as the source of a regular expression."""
+
+_FLAT = rb'\{(?:[^][{}"]++|' + STRING + rb')*+\}|\[(?:[^][{}"]++|' + STRING + rb")*+\]"
+_AT_TOP = re.compile(rb'(?:[^][{}",]++|' + STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
+_INSIDE = re.compile(rb'(?:[^][{}"]++|' + STRING + rb"|" + _FLAT + rb")*+", re.DOTALL)
 _CLOSER = {b"[": b"]", b"{": b"}"}
 _DEEPEST = 5000
 _BYTE = re.compile(r"\(byte (\d+)\)")
@@ -115,80 +116,20 @@ def as_object(text: bytes) -> dict[str, msgspec.Raw] | None:
     return {key: value.copy() for key, value in decoded.items()}
 
 
-_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_SURROGATES = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|"
-    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
-    re.DOTALL,
-)
-_STRING_TOKEN = re.compile(_STRING, re.DOTALL)
-_BARE_TOKEN = re.compile(
-    _STRING + rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])", re.DOTALL
-)
-_COMMA_TOKEN = re.compile(rb"(" + _STRING + rb")|,(?=\s*[}\]])", re.DOTALL)
-_CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
+def first_value(text: memoryview) -> tuple[bool, int]:
+    """Return whether the value with which a text begins is whole, and how many bytes it has.
 
-
-def _with_escaped_quotes(text: bytes) -> bytes:
-    """Escape each quote that can neither open nor close a string where it stands."""
-
-    def escaped(found: re.Match[bytes]) -> bytes:
-        at = found.start()
-        if found.group() != b'"' or _neighbour(text, at, -1) in b"{[,:":
-            return found.group()
-        return b'"' if _neighbour(text, at, 1) in b",:}]" else b'\\"'
-
-    return _QUOTE.sub(escaped, text)
-
-
-def _neighbour(text: bytes, at: int, step: int) -> bytes:
-    """Return the nearest character before or after that is no space; empty at the ends."""
-    at += step
-    while 0 <= at < len(text) and text[at] in SPACE:
-        at += step
-    return text[at : at + 1] if at >= 0 else b""
-
-
-def _with_escaped_backslashes(text: bytes) -> bytes:
-    return _ESCAPE.sub(lambda found: found.group() if len(found.group()) > 1 else b"\\\\", text)
-
-
-def _without_bare_values(text: bytes) -> bytes:
-    return _BARE_TOKEN.sub(
-        lambda found: found.group() if found.group().startswith(b'"') else b"null", text
-    )
-
-
-def _without_last_commas(text: bytes) -> bytes:
-    return _COMMA_TOKEN.sub(lambda found: found.group(1) or b"", text)
-
-
-def _without_control(text: bytes) -> bytes:
-    return _STRING_TOKEN.sub(lambda found: found.group().translate(_CONTROL_TO_SPACE), text)
-
-
-def valid_utf8(text: bytes) -> bytes:
-    """Return the text with U+FFFD in the place of bytes that are not UTF-8."""
-    return text.decode(errors="replace").encode()
-
-
-def _without_lone_surrogates(text: bytes) -> bytes:
-    return _SURROGATES.sub(lambda found: rb"\ufffd" if found.group(1) else found.group(), text)
-
-
-INVALID_UTF8 = "invalid UTF-8 read as U+FFFD"
-
-REPAIRS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
-    ("quotes that were not escaped kept as text", _with_escaped_quotes),
-    ("backslashes that were not escaped kept as text", _with_escaped_backslashes),
-    ("values that are not JSON, such as NaN, read as missing", _without_bare_values),
-    ("commas before a closing bracket left out", _without_last_commas),
-    ("raw control characters read as spaces", _without_control),
-    (INVALID_UTF8, valid_utf8),
-    ("half surrogate pairs read as U+FFFD", _without_lone_surrogates),
-)
-"""What is tried on damaged text, in order and added up, with the words of the note.
-
-Each changes only what cannot be JSON, so text that is changed was damaged.
-"""
+    Of one that is not whole it is how far it was looked at, at least 1.
+    """
+    try:
+        _GRAMMAR.decode(text)
+    except msgspec.DecodeError as error:
+        found = _BYTE.search(str(error))
+        at = int(found.group(1)) if found else len(text)
+        whole = "trailing" in str(
+            error
+        )  # of which the byte behind the one that is too much is said
+        return whole, max(1, at - whole)
+    except UNDECODABLE:
+        return False, min(len(text), _DEEPEST)
+    return True, len(text)

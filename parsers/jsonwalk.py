@@ -11,16 +11,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from traceflops.parsers.jsontext import BOUNDARY, REPAIRS, SPACE, Split, split, violation
+from traceflops.parsers.jsonmend import mended
+from traceflops.parsers.jsonrescue import EVENT_START, events_begun, whole_events
+from traceflops.parsers.jsontext import BOUNDARY, SPACE, Split, first_value, split, violation
 
 EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
 """Where one object ends and one that looks like an event begins."""
 
 LONGEST_MENDED = 1 << 20
-_STRIDE = 1 << 12
+_STRIDE = 1 << 10
 _LONGEST_STRIDE = 1 << 16
 _AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
 _AFTER_BYTES = 256
+_LEAD = re.compile(rb"[\s,]*+")
+_CLOSERS = re.compile(rb"(\s*+[\]}][\s\]}]*+),?\s*(?=\{)")
+_COMMAS = "commas with nothing before them left out"
+_UNPARTED = "events without a comma between them told apart"
 
 Check = Callable[[bytes], int | None]
 """Returns how many events a JSON list holds, None where it cannot be decoded."""
@@ -30,16 +36,20 @@ Check = Callable[[bytes], int | None]
 class Damage:
     """What was wrong with the text: repairs by kind, and what had to be dropped.
 
+    `dropped_events` is how many events begin in what was dropped, by the look of it.
     `cut_bytes` is what stands after the last complete event where the list does not end,
-    `tail_bytes` what could not be read after a list that does.
+    `tail_bytes` what could not be read after a list that does, and `another` says that it looks
+    like another trace.
     """
 
     repaired: Counter[str] = field(default_factory=Counter)
+    dropped_places: int = 0
     dropped_events: int = 0
     dropped_bytes: int = 0
     cut_bytes: int | None = None
     tail_bytes: int = 0
     tail_cut: bool = False
+    another: bool = False
     array_closed: bool = False
 
 
@@ -48,7 +58,7 @@ class Walker:
 
     `accepted` are the texts of events that decode, until somebody takes them away. `tail` is what
     stands behind the bracket that ends the list, None until that is found. `ended` says that no
-    text follows the one that is walked, and `some` whether any event was read.
+    text follows the one that is walked, and `some` whether an event stands before it.
     """
 
     def __init__(self, check: Check) -> None:
@@ -59,7 +69,8 @@ class Walker:
         self.some = False
         self._check = check
         self._salvaged = 0  # how often an event boundary had to be guessed behind damage
-        self._barren: tuple[bytes | None, int] = (None, 0)  # a text, and where no event follows
+        # Of a text, from where on it has none of a sign.
+        self._barren: dict[re.Pattern[bytes], tuple[bytes, int]] = {}
 
     def take_accepted(self) -> list[bytes]:
         """Return the accepted texts and forget them."""
@@ -74,6 +85,7 @@ class Walker:
         """Accept the complete events of a text in strides, past any damage; return what is left."""
         start, stride = 0, _STRIDE
         while self.tail is None:
+            start = self._skip_lead(text, start)
             stop = min(start + stride, len(text))
             salvaged = self._salvaged
             resume = self._stride(text, start, stop, split(text, start, stop))
@@ -84,6 +96,23 @@ class Walker:
             stride = min(2 * stride, longest) if salvaged == self._salvaged else _STRIDE
             start = start if resume is None else resume
         return b""
+
+    def _skip_lead(self, text: bytes, start: int) -> int:
+        """Return where the next value begins, behind commas too many and what can be no event."""
+        lead = _LEAD.match(text, start)
+        begin = lead.end() if lead else start
+        if begin > start:
+            self.damage.repaired[_COMMAS] += text.count(b",", start, begin)
+        if text[begin : begin + 1] in (b"{", b"]", b""):
+            return begin
+        whole, length = first_value(memoryview(text)[begin:])
+        event = (
+            None if whole or begin + length == len(text) else self._search(EVENT_START, text, begin)
+        )
+        if event is None:
+            return begin
+        self.drop(text[begin : event.start()])
+        return event.start()
 
     def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
         """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
@@ -100,11 +129,29 @@ class Walker:
                 return stop
             broken = None if closes is None else broken or end - rest
         if broken is not None:
+            resume = self._behind_whole(text, rest, rest + broken)
+            if resume is not None:
+                return resume
             boundary = self._next_event(text, rest + broken)
             if boundary is not None:
-                self._salvage(text, rest, boundary)
+                self._salvage(text[rest : boundary.start() + 1])
                 return boundary.end()
         return rest if rest > start else None
+
+    def _behind_whole(self, text: bytes, start: int, broken: int) -> int | None:
+        """Accept the value before the place where a list breaks, if it is whole up to there."""
+        whole, length = first_value(memoryview(text)[start:])
+        end = start + length
+        if not whole or end > broken + 1 or not self.accept(text[start:end]):
+            return None
+        self._salvaged += 1
+        if text[end : end + 1] == b"{":
+            self.damage.repaired[_UNPARTED] += 1
+            return end
+        closers = _CLOSERS.match(text, end)
+        if closers:
+            self.drop(closers.group(1))
+        return closers.end() if closers else end
 
     def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
         """Return whether a bracket ends the events, None if that is still to be read.
@@ -119,7 +166,7 @@ class Walker:
                 return True
             if self.ended:
                 proven = self._salvaged == 0 and broken is None
-                return proven and self._boundary_of_event(text, at) is None
+                return proven and self._search(EVENT_BOUNDARY, text, at) is None
         return None
 
     def _close(self, text: bytes, rest: int, close: int) -> None:
@@ -129,7 +176,7 @@ class Walker:
         while begin is not None:
             resume = self._values(text[:close], begin, [close])
             if resume == begin:
-                self.drop(text[begin:close])
+                self._rescue(text[begin:close])
             begin = None if resume == begin else resume
         self.damage.array_closed = True
         self.tail = text[close + 1 :]
@@ -143,7 +190,9 @@ class Walker:
         pending = [(0, len(commas))] if commas else []
         while pending:
             first, last = pending.pop()
-            if self.accept(text[edges[first] : edges[last] - 1]):
+            piece = text[edges[first] : edges[last] - 1]
+            if self.accept(piece):
+                self.damage.repaired[_COMMAS] += not piece.strip(SPACE)
                 continue
             if last - first > 1:
                 middle = (first + last) // 2
@@ -165,36 +214,65 @@ class Walker:
         if self.mend(value):
             return None
         broken = violation(value)
-        if broken is not None:
-            boundary = self._next_event(text, start + broken)
-            if boundary is not None:
-                self._salvage(text, start, boundary)
-                return boundary.end()
-            if not self.ended:
-                return start
-        self.drop(value)
+        if broken is None:
+            self.drop(value)  # sound, but no object
+            return None
+        resume = self._behind_whole(text, start, start + broken)
+        if resume is not None:
+            return resume
+        boundary = self._next_event(text, start + broken)
+        if boundary is not None:
+            self._salvage(text[start : boundary.start() + 1])
+            return boundary.end()
+        if not self.ended:
+            return start
+        self._rescue(value)
         return None
 
     def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
-        """Return the boundary before what looks like an event; at the end any object will do."""
-        found = self._boundary_of_event(text, at)
-        return BOUNDARY.search(text, at) if found is None and self.ended else found
-
-    def _boundary_of_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
-        barren, start = self._barren
-        if barren is text and at >= start:  # nothing is searched for a second time
-            return None
-        found = EVENT_BOUNDARY.search(text, at)
-        if found is None:
-            self._barren = (text, at)
+        """Return the boundary before what looks like an event; at the end any object may do."""
+        found = self._search(EVENT_BOUNDARY, text, at)
+        if found is None and self.ended and self._search(EVENT_START, text, at) is None:
+            return BOUNDARY.search(text, at)
         return found
 
-    def _salvage(self, text: bytes, start: int, boundary: re.Match[bytes]) -> None:
-        """Accept the damaged event before a guessed boundary, mended, or count it as lost."""
+    def _search(self, sign: re.Pattern[bytes], text: bytes, at: int) -> re.Match[bytes] | None:
+        """Search a text for a sign, but not a second time where it is known to have none."""
+        barren, start = self._barren.get(sign, (None, 0))
+        if barren is text and at >= start:
+            return None
+        found = sign.search(text, at)
+        if found is None:
+            self._barren[sign] = (text, at)
+        return found
+
+    def _salvage(self, value: bytes) -> None:
+        """Take what is good of a value up to a guessed boundary."""
         self._salvaged += 1
-        value = text[start : boundary.start() + 1]
         if not self.mend(value):
-            self.drop(value)
+            self._rescue(value)
+
+    def _rescue(self, text: bytes) -> None:
+        """Take the whole events in a damaged text; what stands between them is mended or lost."""
+        self.leftover(text, self.rescue(text))
+
+    def rescue(self, text: bytes) -> int:
+        """Take the whole events in a damaged text, and return where the last of them ends."""
+        done = 0
+        for begin, end in whole_events(text):
+            self.leftover(text[:begin], done)
+            if done and not text[done:begin].strip(SPACE):
+                self.damage.repaired[_UNPARTED] += 1
+            if not self.accept(text[begin:end]) and not self.mend(text[begin:end]):
+                self.drop(text[begin:end])
+            done = end
+        return done
+
+    def leftover(self, text: bytes, start: int) -> None:
+        """Take what stands behind a rescued event if it can be mended, else count it as lost."""
+        rest = text[start:].strip(SPACE + b",")
+        if rest and not (start and self.mend(rest)):
+            self.drop(rest)
 
     def accept(self, piece: bytes) -> bool:
         """Take the values of a text if they decode."""
@@ -208,18 +286,15 @@ class Walker:
     def mend(self, text: bytes) -> bool:
         """Take the one event of a damaged text if it can be mended, and count how."""
         done: list[str] = []
-        for words, repair in REPAIRS if len(text) <= LONGEST_MENDED else ():
-            mended = repair(text)
-            if mended == text:
-                continue
-            text = mended
+        for words, better in mended(text) if len(text) <= LONGEST_MENDED else ():
             done.append(words)
-            if self._check(b"[" + text + b"]") == 1:
+            if self._check(b"[" + better + b"]") == 1:
                 self.damage.repaired.update(done)
-                return self.accept(text)
+                return self.accept(better)
         return False
 
     def drop(self, value: bytes) -> None:
         """Count a text as lost."""
-        self.damage.dropped_events += 1
+        self.damage.dropped_places += 1
+        self.damage.dropped_events += events_begun(value)
         self.damage.dropped_bytes += len(value)

@@ -1,4 +1,4 @@
-"""Sets aside what cannot be true of a recording: impossible times, and records written twice.
+"""Sets aside what cannot be true of a recording: impossible times.
 
 The rules are in docs/damage.md. They know no format; every reader's trace goes through them.
 """
@@ -12,21 +12,22 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, IntArray, codes, number_column, numbers
+from traceflops.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.errors import InputError
-from traceflops.rows import ABSENT
+from traceflops.groups import joint_codes
+from traceflops.parsers.repeats import without_repeats
 from traceflops.trace import Note, Trace
+from traceflops.words import several, time_amount
 
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53
 """104 days: below it no sum of times can leave an int64."""
-_UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 _RANGES: Final = ("activities", "calls", "ops", "marks")
+_MINUTE_NS: Final = 60 * 10**9
+_MUCH_LONGER: Final = 10
 _A_SLIP: Final = 0.1
 """What is more than this share of the records is no slip of the recording."""
-_SURELY_APART_NS: Final = 3_000
-"""Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ def plausible(trace: Trace) -> Trace:
     """
     trace = _without_impossible_times(trace)
     _check_sums(trace)
-    return _without_repeats(trace)
+    return without_repeats(trace)
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
@@ -71,6 +72,8 @@ def _without_impossible_times(trace: Trace) -> Trace:
     if sum(bool(wrong.any()) for wrong in long.values()) > 1 or not _few(long):
         # What lasts that long on the host as well as on the device is a hang, not a slip.
         long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
+    if "activities" in ranges:
+        long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
     kept = _Kept()
     for name in ranges:
         kept.without(name, far[name] | long[name])
@@ -81,6 +84,23 @@ def _without_impossible_times(trace: Trace) -> Trace:
         device_ns = sum(lengths["activities"][~kept.rows["activities"]].tolist())
     notes = tuple(_time_notes(trace, _count(far), _count(long), device_ns))
     return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, *notes))
+
+
+def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
+    """Return the activities that outlast everything although later work of their stream began.
+
+    They last more than a minute and 10 times `stretch_ns`, in which records start. A stream works
+    in order: behind a real hang nothing of it begins.
+    """
+    length, start = numbers(activities["dur_ns"]), numbers(activities["start_ns"])
+    suspects = length > max(_MINUTE_NS, _MUCH_LONGER * stretch_ns)
+    if not suspects.any():
+        return suspects
+    device, stream = numbers(activities["device"]), numbers(activities["stream"])
+    streams, row_stream = np.unique(joint_codes(device, stream), return_inverse=True)
+    last_start = np.full(len(streams), np.iinfo(np.int64).min)
+    np.maximum.at(last_start, row_stream, start)
+    return suspects & (last_start[row_stream] > start)
 
 
 def _count(rows: Mapping[str, BoolArray]) -> int:
@@ -134,12 +154,12 @@ def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterat
             f"{far:,} begin more than a day from the others, or at a time that was not set"
         )
     if too_long:
-        parts.append(f"{too_long:,} last more than a day and longer than the recording")
+        parts.append(f"{too_long:,} last longer than the recording can have been")
     yield Note(
         "dropped",
         "set-aside",
-        f"{far + too_long:,} records with impossible times were set aside: {'; '.join(parts)} "
-        f"({_amount(device_ns)} of device work).",
+        f"{several(far + too_long, 'record')} with impossible times set aside: {'; '.join(parts)} "
+        f"({time_amount(device_ns)} of device work).",
         far + too_long,
         _file(trace),
     )
@@ -159,54 +179,6 @@ def _check_sums(trace: Trace) -> None:
                 f"the times in it add up to more than 104 days: {_file(trace)}",
                 "ts and dur must be microseconds; convert them if the writer used another unit",
             )
-
-
-def _without_repeats(trace: Trace) -> Trace:
-    """Drop activities and calls that are written more than once."""
-    kept = _Kept()
-    repeats = {
-        "activities": _repeats(trace.activities, ("device", "stream", "correlation", "graph_node")),
-        "calls": _repeats(trace.calls, ("thread", "correlation", "external_id")),
-    }
-    for name, again in repeats.items():
-        kept.without(name, again)
-    counts = {name: int(again.sum()) for name, again in repeats.items()}
-    if not any(counts.values()):
-        return trace
-    lengths = numbers(trace.activities["dur_ns"])[repeats["activities"]]
-    note = Note(
-        "repaired",
-        "written-twice",
-        "Records of the same launch, name and times stand in the file more than once; each counts "
-        f"once ({counts['activities']:,} activities left out, {_amount(int(lengths.sum()))} of "
-        f"device work, and {counts['calls']:,} calls).",
-        sum(counts.values()),
-        _file(trace),
-    )
-    return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, note))
-
-
-def _repeats(table: pa.Table, ids: tuple[str, ...]) -> BoolArray:
-    """Return the rows that repeat one before them, if any does that is long enough to tell."""
-    if table.num_rows < 2:
-        return np.zeros(table.num_rows, dtype=np.bool_)
-    length = numbers(table["dur_ns"])
-    columns = [numbers(table["start_ns"]), length, codes(table["name"])]
-    columns += [numbers(table[name], ABSENT) for name in ids]
-    # Rows are in the order of their times and ids, so those that are the same stand together.
-    same = numbers(table["correlation"], ABSENT)[1:] != ABSENT
-    for values in columns:
-        same &= values[1:] == values[:-1]
-    again = np.append(False, same & (length[1:] > 0))
-    if not (again & (length >= _SURELY_APART_NS)).any():
-        again[:] = False
-    return again
-
-
-def _amount(ns: int) -> str:
-    """Return a time in the largest unit of which it holds one."""
-    unit, size = next((u for u in _UNITS if ns >= u[1]), _UNITS[-1])
-    return f"{ns / size:,.3f} {unit}"
 
 
 def _file(trace: Trace) -> str:

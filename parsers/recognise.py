@@ -40,6 +40,10 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
         ),
     ),
     (
+        re.compile(rb"\xff\xfe|\xfe\xff"),
+        Foreign("text in UTF-16", "convert it to UTF-8 (iconv -f utf-16 -t utf-8)"),
+    ),
+    (
         re.compile(rb"SQLite format 3\x00"),
         Foreign("an SQLite database, as Nsight Systems and rocprof write", _NOT_YET),
     ),

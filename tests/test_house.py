@@ -13,7 +13,18 @@ import pytest
 from tests.conftest import ROOT
 
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
-TABLES_OF_A_PARSER = {"rows", "phases", "trace", "builder", "columns", "schema", "errors", "merge"}
+TABLES_OF_A_PARSER = {
+    "rows",
+    "phases",
+    "trace",
+    "builder",
+    "columns",
+    "schema",
+    "errors",
+    "merge",
+    "groups",
+    "words",
+}
 LAZY = {
     ("traceflops/results.py", "traceflops.reports"),
     ("traceflops/__init__.py", "traceflops.parsers"),

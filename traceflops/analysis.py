@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.account import DeviceAccount, LinkedTrace
-from traceflops.categories import load
-from traceflops.categories.activities import Categorised, categorise
-from traceflops.choice import plan_steps
+from traceflops.categories.activities import Categorised
 from traceflops.columns import numbers
-from traceflops.errors import UsageError
-from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.intervals import Intervals
 from traceflops.kernels import (
     category_table,
@@ -24,14 +20,16 @@ from traceflops.kernels import (
     join_windows,
     kernel_table,
 )
-from traceflops.links import link
 from traceflops.phases import phase
-from traceflops.privacy import redacted
+from traceflops.prepare import Prepared, prepare
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
 from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
 from traceflops.verdict import verdict
 from traceflops.whole import whole_span
+from traceflops.words import time_amount
+
+_FEW_OVERLAPS = 0.01
 
 
 def analyze(
@@ -47,15 +45,14 @@ def analyze(
     names and home directories are shortened unless `include_environment` is set. Raises
     UsageError where the selection asks for something the trace does not have.
     """
-    selection = selection or Selection()
-    shown = trace if include_environment else redacted(trace)
-    with phase("link and categorise"):
-        linked = _linked(with_host_activities(shown), rules)
-    with phase("components of devices"):
-        accounts = _accounts(linked, selection)
-    with phase("steps"):
-        plan = plan_steps(linked, accounts, selection)
-    windows = {device: plan.windows(device, account) for device, account in accounts.items()}
+    prepared = prepare(trace, selection, rules=rules, include_environment=include_environment)
+    return analysis_of(prepared)
+
+
+def analysis_of(prepared: Prepared) -> Analysis:
+    """Return where the time of a prepared trace went."""
+    linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
+    windows = prepared.windows
     with phase("accounts"):
         devices = _told_apart(
             [_device_report(linked, d, account, windows[d]) for d, account in accounts.items()]
@@ -65,22 +62,16 @@ def analyze(
     with phase("kernel tables"):
         kernels = _kernels(linked, accounts, windows, total.components.window_ns)
     return Analysis(
-        source=shown.source,
-        selection=selection,
+        source=linked.trace.source,
+        selection=prepared.selection,
         verdict=verdict(total, plan.choice, len(devices)),
         steps=plan.choice,
         devices=tuple(devices),
         total=total,
         kernels=kernels,
         categories=category_table(kernels, total.components.window_ns),
-        notes=(*linked.trace.notes, *plan.notes, *_link_notes(devices), *_linked_notes(linked)),
+        notes=(*linked.trace.notes, *plan.notes, *_device_notes(devices), *_linked_notes(linked)),
     )
-
-
-def _linked(trace: Trace, rules: Path | None) -> LinkedTrace:
-    links = link(trace)
-    categorised = categorise(trace, links, load(rules))
-    return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
 
 
 def _kernels(
@@ -101,43 +92,6 @@ def _kernels(
     ]
     return kernel_table(
         linked.trace, linked.categorised, linked.whole, join_windows(parts), device_time_ns
-    )
-
-
-def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
-    """Return an account per device that the selection asks for."""
-    activities = linked.trace.activities
-    device = numbers(activities["device"])
-    order = np.argsort(device, kind="stable")
-    used, first = np.unique(device[order], return_index=True)
-    rows = np.split(order, first[1:])
-    wanted = set(_wanted(linked.trace, selection))
-    found = {
-        one: DeviceAccount(linked, mine)
-        for one, mine in zip(used.tolist(), rows, strict=False)
-        if one in wanted
-    }
-    if not found and (selection.ranks is not None or selection.gpus is not None):
-        raise _nothing_selected(linked.trace)
-    return found
-
-
-def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
-    ranks = trace.processes["rank"].to_pylist()
-    for row in trace.devices.to_pylist():
-        rank = ranks[row["process"]]
-        if selection.ranks is not None and rank not in selection.ranks:
-            continue
-        if selection.gpus is None or row["local_id"] in selection.gpus:
-            yield row["device"]
-
-
-def _nothing_selected(trace: Trace) -> UsageError:
-    ranks = sorted({rank for rank in trace.ranks if rank is not None})
-    gpus = sorted(set(trace.devices["local_id"].to_pylist()))
-    return UsageError(
-        "no device is left after --ranks/--gpu",
-        f"the trace has ranks {ranks or 'unknown'} and device numbers {gpus}",
     )
 
 
@@ -204,6 +158,30 @@ def _chosen_account(windows: tuple[Window, ...]) -> Account:
     return sum((w.account for w in windows if w.used), EMPTY_ACCOUNT)
 
 
+def _device_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
+    return (*_link_notes(devices), *_overlap_notes(devices))
+
+
+def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say that much device work begins while earlier work of its stream runs."""
+    devices = [device for device in devices if device.type != "cpu"]
+    count = sum(device.whole.same_stream_overlaps for device in devices)
+    total = sum(sums.count for device in devices for sums in device.whole.kinds.values())
+    if count <= _FEW_OVERLAPS * total:
+        return ()
+    longest = max(device.whole.same_stream_overlap_max_ns for device in devices)
+    return (
+        Note(
+            "assumed",
+            "overlap-on-stream",
+            f"{count:,} of {total:,} activities begin while an earlier one of their stream runs "
+            f"(up to {time_amount(longest)} before it ends). Some hardware works like that; a "
+            "clock that jumped back looks the same. No time counts twice.",
+            count,
+        ),
+    )
+
+
 def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
     """Say how many activities have no launch record; sums over the devices shown."""
     known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
@@ -236,7 +214,7 @@ def _name_notes(categorised: Categorised) -> tuple[Note, ...]:
             "assumed",
             "too-many-names",
             f"There are so many names that {categorised.names_left:,} with little time each were "
-            f"not looked at; their activities ({categorised.time_left_ns:,} ns) are other.",
+            f"not looked at; their activities ({time_amount(categorised.time_left_ns)}) are other.",
             categorised.names_left,
         ),
     )
@@ -256,7 +234,7 @@ def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
             "assumed",
             "device-before-launch",
             f"{count:,} of {len(launched):,} launched activities begin before the call that "
-            f"launched them, by up to {int(early.max()) / 1e3:,.3f} µs: the clocks of host and "
+            f"launched them, by up to {time_amount(int(early.max()))}: the clocks of host and "
             "device disagree, so causes of idle time near them are not certain.",
             count,
         ),

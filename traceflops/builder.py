@@ -89,7 +89,9 @@ def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
         indices = number_column(np.zeros(count, np.int32), pa.int32(), nothing)
         return pa.DictionaryArray.from_arrays(indices, string_column([]))
     if pa.types.is_fixed_size_list(arrow_type):
-        flat = number_column(np.zeros(count * arrow_type.list_size, np.int64), pa.int64())
+        item = arrow_type.value_type
+        zeros = np.zeros(count * arrow_type.list_size, item.to_pandas_dtype())
+        flat = number_column(zeros, item)
         none = pa.py_buffer(np.packbits(nothing).tobytes())
         return pa.Array.from_buffers(arrow_type, count, [none], count, children=[flat])
     if pa.types.is_boolean(arrow_type):
@@ -99,11 +101,14 @@ def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
 
 
 def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
-    flat = number_column(np.ascontiguousarray(values).reshape(-1), pa.int64())
-    lists = pa.FixedSizeListArray.from_arrays(flat, arrow_type.list_size)
-    missing = (values == ABSENT).any(axis=1)
+    """Return rows of integers as lists; a row of which one is missing or does not fit is null."""
+    item = arrow_type.value_type
+    dtype = np.dtype(item.to_pandas_dtype())
+    limits = np.iinfo(dtype)
+    missing = ((values < limits.min) | (values > limits.max)).any(axis=1)
+    flat = number_column(np.ascontiguousarray(values, dtype=dtype).reshape(-1), item)
     if not missing.any():
-        return lists
+        return pa.FixedSizeListArray.from_arrays(flat, arrow_type.list_size)
     valid = np.packbits(~missing, bitorder="little").tobytes()
     return pa.Array.from_buffers(
         arrow_type, len(values), [pa.py_buffer(valid)], int(missing.sum()), children=[flat]

@@ -33,13 +33,18 @@ _ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The stretches of each device and the number of the step at each place of a stretch."""
+    """The stretches of each device and the number of the step at each place of a stretch.
+
+    `launched_in` is the place of the step that launched each activity, -1 where none is known;
+    None where steps are not those of the host.
+    """
 
     stretches: Mapping[int, list[Stretch]]
     numbers: Mapping[int, IntArray]
     source: str
     text: str
     notes: tuple[Note, ...] = ()
+    launched_in: IntArray | None = None
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the number of a stretch that is a step."""
@@ -216,7 +221,7 @@ def _marked_layout(
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
         notes = (*notes, Note("assumed", "repeated-step-numbers", text))
-    return Layout(stretches, step_numbers, found.source, found.text, notes)
+    return Layout(stretches, step_numbers, found.source, found.text, notes, place)
 
 
 def _periodic_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout | None:

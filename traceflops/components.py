@@ -53,5 +53,5 @@ def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]
         if name == "communication":
             communication = whole
         parts[name] = whole.subtract(busy)
-        busy = busy.union(whole)
+        busy = busy.union(whole) if len(busy) else whole
     return Timeline(parts, communication, busy)

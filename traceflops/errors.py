@@ -2,6 +2,7 @@
 
 TraceflopsError          base: a message and a hint for the user
 ├── InputError           the input cannot be read or is not recognised (exit code 3)
+│   └── NotATrace        it is something else, or nothing
 └── UsageError           the question cannot be asked of this input (exit code 2)
 """
 
@@ -19,6 +20,10 @@ class TraceflopsError(Exception):
 
 class InputError(TraceflopsError):
     """The input cannot be read, is damaged beyond use, or is not a trace."""
+
+
+class NotATrace(InputError):
+    """The input was never a trace that can be read; nothing of one is lost with it."""
 
 
 class UsageError(TraceflopsError):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.columns import NAME_TYPE
 
-_TRIPLE = pa.list_(pa.int64(), 3)
+_TRIPLE = pa.list_(pa.int32(), 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.jsonevents import EventStream
-from traceflops.parsers.jsontext import INVALID_UTF8
+from traceflops.parsers.jsonmend import INVALID_UTF8
+from traceflops.parsers.jsonwalk import Damage
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
 from traceflops.trace import Note, NoteKind
+from traceflops.words import several
 
 _UNCATEGORISED = "phase "
-_ODD_EVENTS: Final[dict[str, tuple[NoteKind, str]]] = {
-    "no-time": ("dropped", "events without a readable time were left out"),
-    "bad-arguments": ("dropped", "events had arguments that are no object"),
-    "no-duration": ("repaired", "events without a duration count as 0 ns long"),
-    "negative-duration": ("repaired", "events of negative duration count as 0 ns long"),
-    "negative-size": ("dropped", "negative numbers of bytes were left out"),
-    "arguments-repaired": ("repaired", f"arguments: {INVALID_UTF8}"),
+_ODD_EVENTS: Final[dict[str, tuple[NoteKind, str, str]]] = {
+    "no-time": ("dropped", "event", "left out: no time that can be one"),
+    "bad-arguments": ("dropped", "event", "without arguments that can be read"),
+    "no-duration": ("repaired", "event", "without a duration that can be one: counted as 0 ns"),
+    "negative-duration": ("repaired", "event", "of negative duration: counted as 0 ns"),
+    "negative-size": ("dropped", "negative number", "of bytes left out"),
+    "arguments-repaired": ("repaired", "list", f"of arguments repaired: {INVALID_UTF8}"),
 }
 
 
@@ -48,42 +50,68 @@ def reading_notes(
 def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
     damage = stream.damage
     if source.cut:
-        yield Note(
-            "dropped",
-            "input-cut",
-            f"{source.cut[0].upper()}{source.cut[1:]}: later times may be missing and the "
-            "last step incomplete.",
-        )
+        yield _input_cut(source.cut, damage)
     if damage.cut_bytes is not None:
-        yield Note(
-            "dropped",
-            "text-cut",
-            "The file ends before its list of events does. Every complete event is used; "
-            f"{damage.cut_bytes:,} bytes of an unfinished one are lost. Later times are missing, "
-            "and so is what the writer puts at the end (rank, world size).",
-            damage.cut_bytes,
-        )
+        yield _text_cut(damage.cut_bytes)
     for what, count in sorted(damage.repaired.items()):
         if count:
             yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
-    if damage.dropped_events:
+    if damage.dropped_places:
+        yield _dropped(damage)
+    if damage.another:
         yield Note(
             "dropped",
-            "json-dropped",
-            "Damaged JSON: what could not be read as an event was left out "
-            f"(in {damage.dropped_events:,} places, {damage.dropped_bytes:,} bytes).",
-            damage.dropped_events,
+            "second-trace",
+            "Another trace seems to begin behind the one that was read, in the same file: "
+            f"{several(damage.tail_bytes, 'byte')} were not read. To see it, split the file there.",
+            damage.tail_bytes,
         )
-
-    if damage.tail_cut or damage.tail_bytes:
+    elif damage.tail_cut or damage.tail_bytes:
         yield Note(
             "dropped",
             "tail-cut" if damage.tail_cut else "tail-unread",
             f"{'The file ends too early' if damage.tail_cut else 'Text'} after its list of events: "
-            f"{damage.tail_bytes:,} bytes there were not read, and rank and world size may be "
-            "missing.",
+            f"{several(damage.tail_bytes, 'byte')} there were not read, and rank and world size "
+            "may be missing.",
             damage.tail_bytes,
         )
+
+
+def _dropped(damage: Damage) -> Note:
+    events = damage.dropped_events
+    where = f"{several(damage.dropped_bytes, 'byte')} in {several(damage.dropped_places, 'place')}"
+    if events:
+        what = f"{several(events, 'event')} could not be read: left out {where}"
+    else:
+        what = f"left out {where}; whether they held events cannot be told"
+    return Note("dropped", "json-dropped", f"Damaged JSON: {what}.", damage.dropped_places)
+
+
+def _input_cut(cut: str, damage: Damage) -> Note:
+    if cut == GZIP_CUT and damage.array_closed and not damage.tail_cut:
+        return Note(
+            "assumed",
+            "no-checksum",
+            "The gzip stream ends without its checksum. The trace in it is whole; whether it is as "
+            "it was written cannot be checked.",
+        )
+    return Note(
+        "dropped",
+        "input-cut",
+        f"{cut[0].upper()}{cut[1:]}: later times may be missing and the last step incomplete.",
+    )
+
+
+def _text_cut(lost_bytes: int) -> Note:
+    what = f"{several(lost_bytes, 'byte')} of an unfinished one are lost. " if lost_bytes else ""
+    return Note(
+        "dropped",
+        "text-cut",
+        f"The file ends before its list of events does. Every complete event is used; {what}"
+        f"{'L' if lost_bytes else 'l'}ater times are missing, and so is what the writer puts at "
+        "the end (rank, world size).",
+        lost_bytes,
+    )
 
 
 def printable(name: str) -> str:
@@ -115,9 +143,9 @@ def _event_notes(
             f"{frames:,} Python frames were left out to save memory; --python-stacks keeps them.",
             frames,
         )
-    for code, (kind, text) in _ODD_EVENTS.items():
+    for code, (kind, noun, text) in _ODD_EVENTS.items():
         if odd[code]:
-            yield Note(kind, code, f"{odd[code]:,} {text}.", odd[code])
+            yield Note(kind, code, f"{several(odd[code], noun)} {text}.", odd[code])
 
 
 def _content_notes(
@@ -163,7 +191,7 @@ _LOST = Note(
 def _is_lossy(source: ByteSource, stream: EventStream[Any], odd: Mapping[str, int]) -> bool:
     damage = stream.damage
     cut = source.cut is not None or damage.cut_bytes is not None
-    return cut or damage.dropped_events > 0 or odd["no-time"] > 0
+    return cut or damage.dropped_places > 0 or odd["no-time"] > 0
 
 
 def _no_activities(calls: int) -> Note:

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
-from traceflops.errors import InputError
+from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
@@ -20,6 +20,7 @@ from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.notes import printable
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
+from traceflops.words import several
 
 
 def read_pytorch(
@@ -45,13 +46,14 @@ def _refuse_foreign(
     source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected
 ) -> None:
     counts, damage = collected.counts, stream.damage
-    whole = damage.array_closed and not damage.dropped_events
+    whole = damage.array_closed and not damage.dropped_places
     is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
     if KNOWN_CATEGORIES & counts.keys() or is_empty_kineto:
         return
-    if not counts and damage.dropped_events and "schemaVersion" in stream.header:
+    if not counts and damage.dropped_places and "schemaVersion" in stream.header:
         raise InputError(
-            f"no event in it could be read: {source.name} (all {damage.dropped_events:,} damaged)",
+            f"no event in it could be read: {source.name} "
+            f"({several(damage.dropped_places, 'damaged place')})",
             "the writer or a later tool broke its JSON; export the trace again",
         )
     if not counts and (source.cut or damage.cut_bytes is not None):
@@ -60,7 +62,7 @@ def _refuse_foreign(
             "nothing can be saved from it; record or copy the trace again",
         )
     seen = ", ".join(printable(name) for name in sorted(counts)[:8]) or "none at all"
-    raise InputError(
+    raise NotATrace(
         f"not a PyTorch trace: {source.name} (event categories: {seen[:200]})",
         "give a trace written by torch.profiler (prof.export_chrome_trace)",
     )

@@ -123,7 +123,20 @@ def test_a_device_clock_that_is_behind_is_said() -> None:
     trace = trace_of(activities=[early, late], calls=calls)
     notes = [note for note in analyze(trace).notes if note.code == "device-before-launch"]
     assert [note.count for note in notes] == [1]
-    assert "by up to 0.010 µs" in notes[0].text
+    assert "by up to 10 ns:" in notes[0].text
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "count", "longest"),
+    [(100, None, ""), (99, 99, "up to 1 ns"), (40, 99, "up to 60 ns")],
+)
+def test_work_that_overlaps_on_its_stream_is_said(
+    step_ns: int, count: int | None, longest: str
+) -> None:
+    activities = [kernel("k", start_ns=n * step_ns, dur_ns=100) for n in range(100)]
+    notes = [n for n in analyze(trace_of(activities=activities)).notes if "overlap" in n.code]
+    assert [note.count for note in notes] == ([count] if count else [])
+    assert all(longest in note.text for note in notes)
 
 
 def test_of_too_many_names_those_with_most_time_are_looked_at(

@@ -39,7 +39,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "binary": (bytes(range(128, 256)) * 4, "not JSON"),
     "zeros": (bytes(5000), "not JSON"),
     "a number": (b"42", "not JSON"),
-    "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "not JSON"),
+    "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "text in UTF-16"),
     "JSON of another kind": (b'{"name": "package", "version": "1.0"}', "no events in it"),
     "an empty object": (b"{}", "no events in it"),
     "an empty list": (b"[]", "not a PyTorch trace"),

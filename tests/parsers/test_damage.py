@@ -18,7 +18,8 @@ from tests.parsers.documents import (
     read_bytes,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.jsontext import REPAIRS, split, violation
+from traceflops.parsers.jsonmend import REPAIRS
+from traceflops.parsers.jsontext import split, violation
 from traceflops.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")
@@ -159,8 +160,8 @@ def test_repairs_leave_sound_json_alone(value: Any, ascii_only: bool, indent: An
         text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
     except UnicodeEncodeError:
         return
-    for words, repair in REPAIRS:
-        assert repair(text) == text, words
+    for repair in REPAIRS:
+        assert repair.change(text) == text, repair.words
 
 
 @given(

@@ -122,7 +122,41 @@ def test_records_written_twice_count_once() -> None:
     assert twice.calls.equals(once.calls)
     assert notes_of(twice) == {"written-twice": 11}
     text = next(n.text for n in twice.notes if n.code == "written-twice")
-    assert "(6 activities left out, 201.000 µs of device work, and 5 calls)" in text
+    assert "Left out: 6 device records, 5 calls (201.000 µs of device work)." in text
+
+
+def test_of_a_repeated_file_everything_counts_once() -> None:
+    host = {"tid": 1, "pid": 1}
+    events = [
+        kernel(100, 40, 1),
+        kernel(200, 1, 2),
+        kernel(90, 5, 1, cat="cuda_runtime", **host),
+        kernel(80, 20, cat="cpu_op", args={"External id": 4}, **host),
+        kernel(70, 400, cat="user_annotation", args={}, **host),
+    ]
+    once, twice = trace_of(*events), trace_of(*events, *events)
+    for table in ("activities", "calls", "ops", "marks"):
+        assert twice.table(table).equals(once.table(table)), table
+    assert notes_of(twice) == {"written-twice": 5}
+    # Without an id that proves it, the same mark twice may be two marks.
+    assert len(starts_of(trace_of(*events, events[4]), "marks")) == 2
+
+
+@pytest.mark.parametrize(
+    ("length_us", "later", "kept"),
+    [
+        (23 * 3600 * 10**6, kernel(8_000, 5, 5), False),
+        (23 * 3600 * 10**6, kernel(8_000, 5, 5, args={"device": 0, "stream": 9}), True),
+        (59 * 10**6, kernel(8_000, 5, 5), True),
+        (23 * 3600 * 10**6, kernel(3 * 3600 * 10**6, 5, 5), True),
+    ],
+    ids=["work begins behind it", "on another stream", "under a minute", "hours later"],
+)
+def test_no_hang_has_work_behind_it(length_us: int, later: dict[str, Any], kept: bool) -> None:
+    events = [kernel(n * 1000, 900, 10 + n) for n in range(4)]
+    found = trace_of(*events, kernel(4_000, length_us, 4), later)
+    assert len(starts_of(found)) == 5 + kept
+    assert notes_of(found) == ({} if kept else {"set-aside": 1})
 
 
 @pytest.mark.parametrize(
