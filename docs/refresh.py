@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"^<!-- output: traceflops (.+) -->\n```text\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^<!-- output: traceflops ([^\n]+) -->\n```text\n(.*?)^```$", re.M | re.S)
 
 
 def documents() -> list[Path]:

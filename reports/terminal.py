@@ -29,7 +29,7 @@ _NAME_WIDTH = 52
 _INDENT = "  "
 _SHARES = ("compute", "memory", "communication", "idle")
 _HEADS = {"communication": "exposed"}
-_NARROWEST = 64
+NARROWEST = 64
 """Rows are laid out for at least so many columns; a narrower terminal wraps them."""
 
 
@@ -60,7 +60,7 @@ class Style:
 def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text]:
     """Return the lines of the report."""
     style = style or Style()
-    style = replace(style, width=max(style.width, _NARROWEST))
+    style = replace(style, width=max(style.width, NARROWEST))
     lines = [
         *_head(analysis, style),
         Text(),
@@ -70,10 +70,11 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *_kernels(analysis, style),
         *_notes(analysis, style),
     ]
-    return [_fitted(line, style) for line in lines]
+    return [fitted(line, style) for line in lines]
 
 
-def _fitted(line: Text, style: Style) -> Text:
+def fitted(line: Text, style: Style) -> Text:
+    """Return a line in characters the terminal has, no wider than it."""
     if not style.unicode:
         plain = Text()
         for segment, span in _segments(line):
@@ -95,14 +96,15 @@ def _segments(line: Text) -> Iterator[tuple[str, str]]:
 
 
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
-    for line in _wrapped(analysis.verdict.sentence, style.width):
+    for line in wrapped(analysis.verdict.sentence, style.width):
         yield Text(line, "bold")
     parts = [part for part in _provenance(analysis) if part]
-    for line in _wrapped(" · ".join(parts), style.width):
+    for line in wrapped(" · ".join(parts), style.width):
         yield Text(line, "dim")
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
+    """Return text in lines of at most so many characters."""
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
@@ -127,7 +129,7 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
         ns = total.components.parts()[name]
         if ns or name in ("compute", "memory", "communication", "idle"):
             yield _part(name, ns, analysis, style)
-    for line in _wrapped(f"{basis(analysis)}.", style.width):
+    for line in wrapped(f"{basis(analysis)}.", style.width):
         yield Text(line, "dim")
 
 
@@ -262,11 +264,17 @@ def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.notes:
         yield Text()
     for note in analysis.notes[:_NOTES_SHOWN]:
-        for place, line in enumerate(_wrapped(visible(note.text), style.width - 5)):
-            yield Text.assemble(("     ", "") if place else ("note ", "yellow"), line)
+        yield from labelled("note", note.text, style)
     hidden = len(analysis.notes) - _NOTES_SHOWN
     if hidden > 0:
         yield Text(f"note {hidden} more notes: --json and the page have all", "dim")
+
+
+def labelled(label: str, text: str, style: Style) -> Iterator[Text]:
+    """Yield a text after a coloured label, its further lines indented as far."""
+    indent = " " * (len(label) + 1)
+    for place, line in enumerate(wrapped(visible(text), style.width - len(indent))):
+        yield Text.assemble((indent, "") if place else (f"{label} ", "yellow"), line)
 
 
 def _cut(text: str, width: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Decimal
+from fractions import Fraction
 
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
@@ -11,6 +13,7 @@ UNKNOWN = "\N{EN DASH}"
 _TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _ELLIPSIS = "…"
@@ -81,6 +84,40 @@ def size(number: int | None, *, binary: bool = False) -> str:
     value = number / base**power
     digits = max(0, 3 - _whole_digits(value)) if power else 0
     return f"{value:,.{digits}f} {units[power]}"
+
+
+def significant(value: float | Fraction, digits: int = 4, *, zeros: bool = False) -> str:
+    """Return a number with so many digits, thousands separated: "51.47", "2,488", "0.03521".
+
+    Zeros at the end of a fraction are left out unless `zeros` keeps them, as a column needs them.
+    """
+    if not value:
+        return "0"
+    exact = Fraction(value)
+    rounded = round(exact, digits - 1 - _magnitude(exact))
+    places = digits - 1 - _magnitude(rounded)
+    text = f"{Decimal(rounded.numerator) / rounded.denominator:,.{max(places, 0)}f}"
+    return text if zeros or "." not in text else text.rstrip("0").rstrip(".")
+
+
+def flops(number: float | Fraction) -> str:
+    """Return a number of FLOPs with four digits and its prefix: "2.488 PFLOP"."""
+    scale, prefix = flop_scale(number)
+    return f"{significant(Fraction(number) / scale, zeros=True)} {prefix}FLOP"
+
+
+def flop_scale(number: float | Fraction) -> tuple[int, str]:
+    """Return the power of 1000 that leaves one to four digits of a number, and its prefix."""
+    power = 0
+    # 999.95 would be printed as 1000, which is 1 of the next unit.
+    while power < len(_FLOP_UNITS) - 1 and abs(Fraction(number)) * 100 >= 99_995 * 1000**power:
+        power += 1
+    return 1000**power, _FLOP_UNITS[power]
+
+
+def _magnitude(value: Fraction) -> int:
+    """Return the power of ten of a number's first digit."""
+    return (Decimal(value.numerator) / Decimal(value.denominator)).adjusted()
 
 
 def visible(text: str) -> str:

@@ -86,7 +86,7 @@ def test_one_row_in_full() -> None:
     )
 
 
-NOT_YET = "--device and --peak will be options of the MFU figure; this version has none yet."
+WHERE = "--device and --peak are options of `traceflops mfu`, which reads no traces yet."
 
 
 def test_a_name_as_it_stands_in_a_trace() -> None:
@@ -99,7 +99,7 @@ def test_a_name_as_it_stands_in_a_trace() -> None:
     ]
     laptop = printed("NVIDIA GeForce RTX 4090 Laptop GPU")
     assert laptop[1] == "match      none without confirmation; may be rtx-4090"
-    assert laptop[3:] == ["", NOT_YET]
+    assert laptop[3:] == ["", WHERE]
 
 
 @pytest.mark.parametrize("text", ["GeForce RTX 3080", "[bold]\x1b[31m", "x" * 5000])
@@ -144,7 +144,7 @@ def test_unlike_devices_of_a_trace_are_explained_one_by_one(tmp_path: Path) -> N
     hostile = properties("\x1b[31m[bold]A100\nhint: no", 8, 0, 1, 32, 1)
     text = "\n".join(printed("--trace", trace_of(tmp_path, CPX, CPX, unnamed, hostile)))
     first, second, third, last = text.split("\n\n")
-    assert last == NOT_YET
+    assert last == WHERE
     assert "gpu 0, gpu 1" in first
     assert "match      none without confirmation; may be mi300x" in first
     assert "a partition of 38 of 304 CUs is seen: --device mi300x confirms it." in first

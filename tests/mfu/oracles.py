@@ -55,7 +55,8 @@ class Oracle:
         return Fraction(self["expected"])
 
     @property
-    def card(self) -> ModelCard:
+    def values(self) -> dict[str, object]:
+        """Return what the row says of its model, by the keys of a card; None where it is blank."""
         values: dict[str, object] = {"name": self["model"] or "model"}
         values |= {key: self.count(key) for key in COUNTS}
         values |= {new: self.count(old) for old, new in RENAMED.items()}
@@ -70,7 +71,11 @@ class Oracle:
             values["experts"] = {new: self.count(old) for old, new in EXPERTS.items()}
         if not values["layers"] and not values["params"]:
             values["params"] = 10**9  # the figure needs no model
-        return build(values, self["id"])
+        return values
+
+    @property
+    def card(self) -> ModelCard:
+        return build(self.values, self["id"])
 
     @property
     def run(self) -> Run:

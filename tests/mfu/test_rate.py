@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from traceflops.errors import UsageError
+from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.presets import preset
-from traceflops.mfu.rate import Peak, decimal, percent, rate, raw_rate
+from traceflops.mfu.rate import Peak, decimal, percent, rate, raw_rate, reasons
 from traceflops.mfu.run import Checkpoint, Lora, Run
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
@@ -190,17 +190,25 @@ def test_a_published_rate_turned_into_another_convention() -> None:
 def test_more_than_everything_is_refused_with_likely_reasons(
     card: ModelCard, run: Run, reason: str
 ) -> None:
-    with pytest.raises(UsageError, match="is more than the devices can do") as caught:
+    with pytest.raises(InputError, match="is more than the devices can do") as caught:
         rate(card, run, H100)
     assert reason in caught.value.hint
     assert "\n" not in caught.value.message + caught.value.hint
     assert raw_rate(card, run, H100).mfu > 1
 
 
+def test_the_likeliest_reason_comes_first() -> None:
+    card = preset("llama-3-8b")
+    run = Run(seq=4096, step_seconds=Fraction(1))
+    assert reasons(Fraction(8), POST, ONE_NODE)[0].startswith("time or tokens are off by 1,000")
+    assert reasons(Fraction(13, 10), card, run)[0] == "the peak of an A100 for an H100 or H200"
+    assert reasons(Fraction(4), card, run)[0] == "the devices of one node in place of all"
+
+
 def test_hfu_above_everything_is_refused_too() -> None:
     run = Run(seq=4096, tokens_per_s=Fraction(16_000), checkpoint=Checkpoint("c", Fraction(1)))
     assert raw_rate(preset("llama-3-8b"), run, H100).mfu < 1
-    with pytest.raises(UsageError, match=r"HFU 1\d\d\.\d % is more"):
+    with pytest.raises(InputError, match=r"1\d\d\.\d % of the peak is more .* no HFU"):
         rate(preset("llama-3-8b"), run, H100)
 
 

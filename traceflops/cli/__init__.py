@@ -1,7 +1,7 @@
 """The command line: reads options, calls the core, picks a renderer, sets the exit code.
 
-Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be read or is
-not recognised.
+Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be read, is
+not recognised or cannot be true.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from traceflops.cli.export import EXAMPLES as EXPORT_EXAMPLES
 from traceflops.cli.export import export
 from traceflops.cli.info import EXAMPLES as INFO_EXAMPLES
 from traceflops.cli.info import info
+from traceflops.cli.mfu import EXAMPLES as MFU_EXAMPLES
+from traceflops.cli.mfu import mfu
 from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
 from traceflops.cli.report import report
+from traceflops.cli.sections import Sectioned
 from traceflops.cli.summary import EXAMPLES as SUMMARY_EXAMPLES
 from traceflops.cli.summary import summary
 from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
@@ -27,7 +30,7 @@ from traceflops.cli.why import why
 
 EPILOG = (
     "Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be "
-    "read or is not recognised. Nothing is ever sent over a network."
+    "read, is not recognised or cannot be true. Nothing is ever sent over a network."
 )
 
 app = typer.Typer(
@@ -44,9 +47,10 @@ for command, examples in (
     (info, INFO_EXAMPLES),
     (export, EXPORT_EXAMPLES),
     (why, WHY_EXAMPLES),
+    (mfu, MFU_EXAMPLES),
     (devices, DEVICES_EXAMPLES),
 ):
-    app.command(epilog=examples)(command)
+    app.command(epilog=examples, cls=Sectioned)(command)
 
 
 def _versions(wanted: bool) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from traceflops.cli.options import Question, Reading
+    from traceflops.reports.terminal import Style
     from traceflops.results import Analysis
     from traceflops.trace import Trace
 
@@ -132,18 +133,22 @@ def print_summary(analysis: Analysis) -> None:
 
 def terminal_lines(analysis: Analysis) -> list[Text]:
     """Return the summary in the width, characters and colours of the terminal."""
+    from traceflops.reports.terminal import render_terminal
+
+    return render_terminal(analysis, terminal_style())
+
+
+def terminal_style() -> Style:
+    """Return what standard output can show: its width, characters and colours."""
     from rich.console import Console
 
-    from traceflops.reports.terminal import Style, render_terminal
+    from traceflops.reports.terminal import Style
 
     console = Console()
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
     width = console.width if console.is_terminal or "COLUMNS" in os.environ else 100
-    return render_terminal(
-        analysis,
-        Style(
-            width=width,
-            unicode=encoding.startswith("utf"),
-            colour=console.color_system is not None and not console.no_color,
-        ),
+    return Style(
+        width=width,
+        unicode=encoding.startswith("utf"),
+        colour=console.color_system is not None and not console.no_color,
     )

@@ -21,7 +21,7 @@ EXAMPLES = (
 SCHEMA = "traceflops.devices/1"
 
 _LABEL = 11
-_NO_MFU_YET = "--device and --peak will be options of the MFU figure; this version has none yet."
+_WHERE = "--device and --peak are options of `traceflops mfu`, which reads no traces yet."
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _NONE = "-"
 _LONGEST_NAME = 100
@@ -200,7 +200,7 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
     typer.echo("\n\n".join(blocks) or "The trace has no device but the host.")
     if blocks:
-        typer.echo(f"\n{_NO_MFU_YET}")
+        typer.echo(f"\n{_WHERE}")
 
 
 def _explanation(found: Match, labels: list[str]) -> Iterator[str]:

@@ -29,7 +29,8 @@ def _text(path: Path, where: str) -> str:
     """Return the text of a small file."""
     hint = f"give a text file of at most {LARGEST_FILE // 1024} KiB"
     if not path.is_file():
-        problem = "it is a folder" if path.is_dir() else "there is no such file"
+        problem = "it is no regular file" if path.exists() else "there is no such file"
+        problem = "it is a folder" if path.is_dir() else problem
         raise InputError(f"{where}: {problem}", "name a config.json or a TOML card")
     try:
         with path.open("rb") as file:

@@ -17,8 +17,9 @@ from traceflops.mfu.card import ModelCard
 from traceflops.mfu.conventions import CONVENTIONS, Convention
 from traceflops.mfu.modelflops import obstacle
 from traceflops.mfu.quantities import Reported
-from traceflops.mfu.rate import PUBLISHED, Peak, Rate, percent, raw_rate
+from traceflops.mfu.rate import Peak, Rate, percent, raw_rate
 from traceflops.mfu.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
+from traceflops.mfu.work import PUBLISHED, counted_by_nobody_knows_what
 
 Metric = Literal["mfu", "hfu"]
 
@@ -30,6 +31,9 @@ SPARSE = 2
 
 CUT_OFF = 1
 """Cost of supposing that the figure's last digit was cut off, not rounded."""
+
+FARFETCHED = 5
+"""Cost from which a candidate is called possible only: at least two things must be supposed."""
 
 GPUS_PER_NODE = 8
 MOST_NAMES = 3
@@ -89,7 +93,8 @@ class Explanation:
         if best.reproduces:
             others = len(self.reproduced) - 1
             more = f" ({others} less simple {'way' if others == 1 else 'ways'} to it)"
-            return f"{said} is {best.text}{more if others else ''}; {self._honest}."
+            verb = "is" if best.cost < FARFETCHED else "could be"
+            return f"{said} {verb} {best.text}{more if others else ''}; {self._honest}."
         nearest = f"{best.text} gives {percent(best.value)}, {percent(best.error)} off"
         return f"Nothing known gives {said}; {nearest}; {self._honest}."
 
@@ -166,7 +171,7 @@ class _Search:
 
     def _rules(self) -> Iterator[Convention]:
         """Yield what can be computed; of a rate counted who knows how, nothing but the division."""
-        if self.run.achieved is not None and self.run.achieved_basis is None:
+        if counted_by_nobody_knows_what(self.run):
             yield CONVENTIONS[PUBLISHED]
             return
         for rule in CONVENTIONS.values():
@@ -235,10 +240,10 @@ class _Search:
 def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:
     """Yield peaks that may have been used instead, and what it costs to suppose so."""
     yield _sparse(stated), 2
-    for peak in others:
-        if peak.flops_per_ns != stated.flops_per_ns:
-            yield peak, 3
-            yield _sparse(peak), 5
+    for other in others:
+        for peak, cost in ((other, 3), (_sparse(other), 5)):
+            if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
+                yield peak, cost
 
 
 def _sparse(peak: Peak) -> Peak:

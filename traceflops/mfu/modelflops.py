@@ -30,14 +30,14 @@ from traceflops.mfu.weights import needs_architecture, needs_matrices, square, w
 VECTOR_FLOPS_OF_LEVANTER = 3
 """Per key and head: what Levanter charges for the mask and the softmax."""
 
+ELSE = "choose another convention, or describe the model fully (preset, config.json, TOML card)"
+
 
 def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
     """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
     rule = convention(name)
-    if (problem := obstacle(card, run, name)) is not None:
-        raise UsageError(
-            f"{name} cannot be computed: {problem}", "add what is missing, or choose another"
-        )
+    if (found := _refusal(card, run, rule)) is not None:
+        raise UsageError(f"{name} cannot be computed: {found.message}", found.hint)
     return _Count(card, run, rule, run.shape(card)).ledger()
 
 
@@ -78,12 +78,18 @@ def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
 
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
     """Return in one line why a convention cannot be computed, or None if it can."""
-    rule = convention(name)
+    found = _refusal(card, run, convention(name))
+    return found.message if found is not None else None
+
+
+def _refusal(card: ModelCard, run: Run, rule: Convention) -> TraceflopsError | None:
+    """Return why a convention cannot be computed and what would help, or None if it can."""
     try:
         shape = run.shape(card)
-        return _obstacle(card, run, rule, shape)
+        problem = _obstacle(card, run, rule, shape)
     except TraceflopsError as error:
-        return error.message
+        return error
+    return UsageError(problem, ELSE) if problem is not None else None
 
 
 def _obstacle(card: ModelCard, run: Run, rule: Convention, shape: Shape) -> str | None:

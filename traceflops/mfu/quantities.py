@@ -24,16 +24,17 @@ _SECONDS = {
     "h": Fraction(3600),
 }
 MOST_LENGTHS = 10_000_000
+LARGEST, LARGEST_RATE, LONGEST_SECONDS = 10**18, 10**24, 10**9
+"""Above every count, rate and time that can be meant: a billion seconds are 31 years."""
 
 
 def parse_count(option: str, text: str) -> int:
     """Return a whole number such as `1024`, `405e9`, `8.03B` or `16k` (decimal thousands)."""
     match = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
-    if match is None:
-        raise _bad(option, text, "a number", f"{option} 405e9 or {option} 405B")
-    value = _decimal(match) * 10 ** _SCALES[match[4].lower()]
-    if value.denominator != 1 or value < 1:
-        raise _bad(option, text, "a whole number of at least 1", f"{option} 1024")
+    value = _decimal(match) * 10 ** _SCALES[match[4].lower()] if match else Fraction(0)
+    if value.denominator != 1 or not 1 <= value <= LARGEST:
+        what = "a whole number from 1 to 1e18"
+        raise _bad(option, text, what, f"{option} 1024, {option} 16k or {option} 8e9")
     return int(value)
 
 
@@ -41,17 +42,17 @@ def parse_seconds(option: str, text: str) -> Fraction:
     """Return a time such as `30`, `30s` or `820ms` in seconds; without a unit it is seconds."""
     match = _TIME.fullmatch(text.strip())
     value = _decimal(match) * _SECONDS[match[4] or "s"] if match else Fraction(0)
-    if value <= 0:
+    if not 0 < value <= LONGEST_SECONDS:
         raise _bad(option, text, "a time above 0", f"{option} 0.82, {option} 820ms or {option} 30s")
     return value
 
 
-def parse_rate(option: str, text: str) -> Fraction:
+def parse_rate(option: str, text: str, example: str = "14079") -> Fraction:
     """Return a positive number such as `14079`, `1300`, `989.5` or `1.2e6`."""
     match = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
     value = _decimal(match) * 10 ** _SCALES[match[4].lower()] if match else Fraction(0)
-    if value <= 0:
-        raise _bad(option, text, "a number above 0", f"{option} 14079")
+    if not 0 < value <= LARGEST_RATE:
+        raise _bad(option, text, "a number above 0", f"{option} {example}")
     return value
 
 

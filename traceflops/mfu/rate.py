@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.errors import UsageError
+from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
-from traceflops.mfu.conventions import convention
-from traceflops.mfu.ledger import Count, Ledger, Line
-from traceflops.mfu.modelflops import default_convention, model_flops
-from traceflops.mfu.run import Run, Shape
+from traceflops.mfu.ledger import Count, Ledger
+from traceflops.mfu.run import Run
+from traceflops.mfu.work import TERA, Work, work
 
 NS_PER_S = 10**9
-TERA = 10**12
 LARGEST_PEAK = 10**8
 """FLOP per nanosecond: 100 PFLOP/s, far above any device."""
 
 DOUBTFUL = Fraction(1, 1000)
-PUBLISHED = "published-tflops"
+TIME_HINT = "give the step time (--step-time) or the tokens per second (--tokens-per-s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,53 +105,38 @@ class Rate:
 def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
     """Return MFU and HFU of a described run; the default convention where none is named.
 
-    Raises UsageError where a number is missing, and for more than 100 %, with the likely reasons.
+    Raises UsageError where a number is missing, and InputError for more than 100 %.
     """
     found = raw_rate(card, run, peak, name)
-    for metric, value in (("MFU", found.mfu), ("HFU", found.hfu)):
-        if value > 1:
-            raise UsageError(
-                f"{metric} {percent(value)} is more than the devices can do "
-                f"({found.convention}, {peak.text}, {decimal(found.seconds, 6)} s per step)",
-                f"likely: {'; '.join(reasons(value, card, run))}",
-            )
+    check_possible(found, card, run)
     return found
 
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
-    """Return the rate as it comes out, above 100 % too.
-
-    A published rate of unknown convention is only divided by the peak, unless one is named.
-    """
-    unknown = run.achieved is not None and run.achieved_basis is None
-    rule = convention(name or (PUBLISHED if unknown else default_convention(card, run)))
-    if rule.id == PUBLISHED:
-        return _published(run, peak)
-    ledger = model_flops(card, run, rule.id)
-    shape = run.shape(card)
-    seconds = step_seconds(card, run, shape, ledger)
-    return Rate(ledger, seconds, run.devices, peak, shape.slot_tokens)
+    """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
+    found = rate_of(work(card, run, name), peak)
+    if found is None:
+        raise UsageError("how long a step takes is not known", TIME_HINT)
+    return found
 
 
-def step_seconds(card: ModelCard, run: Run, shape: Shape, ledger: Ledger) -> Fraction:
-    """Return the time of a step, also from an achieved rate in its own convention."""
-    seconds = run.seconds(shape)
-    if seconds is None and run.achieved is not None:
-        basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)
-        seconds = Fraction(basis.figure) / (run.achieved * run.devices)
-    if seconds is None:
-        raise UsageError(
-            "how long a step takes is not known", "give the step time or the tokens per second"
-        )
-    return seconds
+def rate_of(done: Work, peak: Peak) -> Rate | None:
+    """Return the share of a peak that some work is; None where its time is not known."""
+    if done.seconds is None:
+        return None
+    return Rate(done.ledger, done.seconds, done.devices, peak, done.tokens)
 
 
-def _published(run: Run, peak: Peak) -> Rate:
-    """Return a published rate as a share of the peak: one second of it, nothing counted."""
-    if run.achieved is None:
-        raise UsageError(f"{PUBLISHED} needs a published rate", "give the TFLOP/s per device")
-    line = Line("model.published", run.achieved * run.devices)
-    return Rate(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, peak, None)
+def check_possible(found: Rate, card: ModelCard, run: Run) -> None:
+    """Raise InputError, with the likely reasons, for more than the devices can do."""
+    for metric, value in (("MFU", found.mfu), ("HFU", found.hfu)):
+        if value > 1:
+            raise InputError(
+                f"{percent(value)} of the peak is more than the devices can do, so it is no "
+                f"{metric} ({found.convention}, {found.peak.text}, "
+                f"{decimal(found.seconds, 6)} s per step)",
+                f"likely: {'; '.join(reasons(value, card, run))}",
+            )
 
 
 def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction:
@@ -181,6 +164,9 @@ OVERSTATEMENTS: tuple[tuple[Fraction, str], ...] = (
 PLAUSIBLE = (Fraction(1, 1000), Fraction(9, 10))
 """What a utilisation is between, once the mistake is mended."""
 
+TYPICAL = Fraction(2, 5)
+"""What most training runs are near: the nearer to it a mistake leads, the likelier it is."""
+
 MOST_REASONS = 4
 
 
@@ -188,7 +174,9 @@ def reasons(value: Fraction, card: ModelCard, run: Run) -> tuple[str, ...]:
     """Return what may have made a share as large as this, the most fitting first."""
     known = (*_of_this_run(card, run), *OVERSTATEMENTS)
     least, most = PLAUSIBLE
-    plausible = [words for factor, words in known if least <= value / factor <= most]
+    mended = {words: value / factor for factor, words in known}
+    plausible = [words for words, share in mended.items() if least <= share <= most]
+    plausible.sort(key=lambda words: max(mended[words] / TYPICAL, TYPICAL / mended[words]))
     others = ("tokens of all micro-batches with the time of one", "a clock or unit mix-up")
     return (*plausible, *others)[:MOST_REASONS]
 

@@ -145,7 +145,10 @@ class Shape:
         """Return the real sequences or the slots; a UsageError where neither is known."""
         lengths = self.documents if real else self.slots
         if lengths is None:
-            raise UsageError("the sequence length is not known", "give the sequence length")
+            raise UsageError(
+                "the sequence length is not known",
+                "give it (--seq), or choose a convention that counts no attention (6N)",
+            )
         return lengths
 
 
@@ -227,7 +230,8 @@ class Run:
             if self.tokens is None:
                 raise UsageError(
                     "how many tokens a step has is not known",
-                    "give batch and sequence length, or the tokens per step",
+                    "give batch and sequence length (--batch, --seq), or the tokens per step "
+                    "(--tokens)",
                 )
             return Shape(self.real_tokens or self.tokens, self.tokens)
         return self._slots(seq)
@@ -276,7 +280,9 @@ class Run:
         encoder = card.encoder
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
-            raise UsageError("the encoder's sequence length is not known", "give encoder_seq")
+            raise UsageError(
+                "the encoder's sequence length is not known", "give it (--encoder-seq)"
+            )
         lengths = ((seq, shape.sequences),)
         return Shape(_total(lengths), _total(lengths), lengths, lengths)
 

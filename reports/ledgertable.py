@@ -1,0 +1,138 @@
+"""A ledger as a table: a row per part of the model, a column per pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from rich.text import Text
+
+from traceflops.mfu.ledger import Count, Ledger, Line
+from traceflops.reports.units import UNKNOWN, flop_scale, percent, significant, visible
+
+COLUMNS = {
+    "forward": "forward",
+    "input_grad": "input grad",
+    "weight_grad": "weight grad",
+    "recompute": "recompute",
+}
+"""Passes in a ledger's names, and what their columns are called."""
+
+PASSES = {"backward": "input_grad", **{name: name for name in COLUMNS}}
+"""Where the passes of a name stand: an attention core has no weights, only inputs' gradients."""
+
+PARTS = {
+    "attention": "attention matrices",
+    "cross": "cross-attention",
+    "ffn": "feed-forward",
+    "shared": "shared experts",
+    "mtp": "MTP modules",
+    "head": "output head",
+    "patch": "patches",
+    "parameters": "all parameters",
+    "conv": "convolutions",
+    "embedding": "input embedding",
+}
+WHOLE = {
+    "algorithmic.attention": "scores again",
+    "overcompute.mask": "masked pairs",
+    "overcompute.padding.tokens": "padding: tokens",
+    "overcompute.padding.attention": "padding: attention",
+    "overcompute.padding.vocab": "padding: vocab",
+    "overcompute.padding.experts": "spare expert rows",
+    "convention.attention": "attention, 4th-5th",
+    "convention.vector": "vector work",
+    "model.published": "published rate",
+}
+"""Lines that belong to no pass."""
+
+CORE = "attention core"
+_LABEL, _CELL, _SUM, _SHARE = 18, 11, 9, 8
+"""Widths in columns: all of them are 80 with every pass there is."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One part of the model: its FLOPs by pass, and in all."""
+
+    passes: dict[str, Count] = field(default_factory=dict)
+    total: Count = 0
+
+    def add(self, line: Line, to: str | None) -> None:
+        """Add a line of the ledger, to a pass if it belongs to one."""
+        self.total += line.flops
+        if to is not None:
+            self.passes[to] = self.passes.get(to, 0) + line.flops
+
+
+def ledger_table(ledger: Ledger, unit: str) -> Iterator[Text]:
+    """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0."""
+    rows = _rows(ledger)
+    if not rows:
+        return
+    columns = [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
+    scale, prefix = flop_scale(max(row.total for row in rows.values()))
+    heads = "".join(f"{COLUMNS[name]:>{_CELL + (name == 'weight_grad')}}" for name in columns)
+    title = f"{prefix}FLOP per {unit}"
+    yield Text(f"{title:<{_LABEL}}{heads}{'sum':>{_SUM}}{'share':>{_SHARE}}", "bold")
+    for label, row in rows.items():
+        yield _line(label, row, columns, scale, ledger.executed)
+    if len(rows) > 1:
+        yield _line("executed", _sum(rows), columns, scale, ledger.executed)
+
+
+def _line(label: str, row: Row, columns: list[str], scale: int, executed: Count) -> Text:
+    cells = "".join(
+        f"{_cell(row.passes.get(name), scale):>{_CELL + (name == 'weight_grad')}}"
+        for name in columns
+    )
+    share = percent(float(Fraction(row.total) / Fraction(executed))) if executed else UNKNOWN
+    total = _cell(row.total, scale)
+    return Text(f"{visible(label)[:_LABEL]:<{_LABEL}}{cells}{total:>{_SUM}}{share:>{_SHARE}}")
+
+
+def _cell(flops: Count | None, scale: int) -> str:
+    if not flops:
+        return UNKNOWN
+    value = Fraction(flops) / scale
+    if abs(value) < Fraction(1, 10_000):
+        return "<0.0001"
+    return significant(value, 4 if value >= 1 else 3, zeros=True)
+
+
+def _sum(rows: dict[str, Row]) -> Row:
+    found = Row()
+    for row in rows.values():
+        found.total += row.total
+        for name, flops in row.passes.items():
+            found.passes[name] = found.passes.get(name, 0) + flops
+    return found
+
+
+def _rows(ledger: Ledger) -> dict[str, Row]:
+    """Return the rows in the order in which their first lines stand; what is overhead last."""
+    parts: dict[str, Row] = {}
+    others: dict[str, Row] = {}
+    for line in ledger.lines:
+        part, to = _place(line.name)
+        target = others if part in WHOLE.values() else parts
+        target.setdefault(part, Row()).add(line, to)
+    return {**parts, **others}
+
+
+def _place(name: str) -> tuple[str, str | None]:
+    """Return the row and the pass of a line."""
+    if name in WHOLE:
+        return WHOLE[name], None
+    first, kind, *rest = name.split(".")
+    if first == "recompute":
+        part = rest[0] if rest else kind
+        return _part(kind, part), "recompute"
+    if first == "model" and rest:
+        return _part(kind, rest[-1]), PASSES.get(rest[0])
+    return name, None
+
+
+def _part(kind: str, part: str) -> str:
+    return CORE if kind == "attention" else PARTS.get(part, part)

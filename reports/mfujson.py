@@ -1,0 +1,191 @@
+"""A utilisation as JSON, schema traceflops.mfu/1 (see mfu.schema.json and docs/mfu.md).
+
+Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
+`_text`, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+
+from traceflops._version import __version__
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.explain import Candidate, Explanation
+from traceflops.mfu.ledger import Count
+from traceflops.mfu.rate import Rate
+from traceflops.mfu.run import Lengths, Run
+from traceflops.mfu.utilisation import Entry, Utilisation
+from traceflops.mfu.work import TERA, Work
+
+SCHEMA: Final = "traceflops.mfu/1"
+MODELS_SCHEMA: Final = "traceflops.models/1"
+
+
+def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
+    """Return a utilisation as plain dicts and lists. Shares are 0 to 1, unknown is null."""
+    possible = found.rate if found.is_possible else None
+    return {
+        "schema": SCHEMA,
+        "traceflops_version": __version__,
+        "metric": possible.sentence if possible is not None else None,
+        "convention": found.work.ledger.convention,
+        "unit": found.unit,
+        **_figures(found.work, possible),
+        "model": _model(found.card),
+        "run": _run(found),
+        "peak": _peak(found),
+        "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
+        "ledger": [
+            {"line": one.name, **_count("flops", one.flops)} for one in found.work.ledger.lines
+        ],
+        "conventions": [_entry(one) for one in found.entries],
+        "reported": _explained(explained) if explained is not None else None,
+        "notes": list(found.notes),
+    }
+
+
+def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
+    """Return the presets as plain dicts and lists."""
+    listed = [{"id": name, **_model(card)} for name, card in models]
+    return {"schema": MODELS_SCHEMA, "models": listed}
+
+
+def _figures(done: Work, rate: Rate | None) -> dict[str, Any]:
+    """Return what a convention says: an executed one has no MFU."""
+    is_model = not done.ledger.executed_only
+    return {
+        "mfu": float(rate.mfu) if rate is not None and is_model else None,
+        "hfu": float(rate.hfu) if rate is not None and done.is_counted else None,
+        "tflops_per_device": _float(done.tflops_per_device),
+        "flops_per_token": _float(done.flops_per_token),
+        **_count("model_flops", done.ledger.model if is_model else None),
+        **_count("executed_flops", done.ledger.executed if done.is_counted else None),
+    }
+
+
+def _count(name: str, value: Count | None) -> dict[str, Any]:
+    """Return a number of FLOPs twice; integers of any size stay integers."""
+    if value is None:
+        return {name: None, f"{name}_text": None}
+    whole = value.denominator == 1
+    number = msgspec.Raw(str(int(value)).encode()) if whole else float(value)
+    return {name: number, f"{name}_text": str(value)}
+
+
+def _model(card: ModelCard) -> dict[str, Any]:
+    known = card.complete
+    return {
+        "name": card.name,
+        "source": card.source,
+        "parameters": card.total,
+        "active_parameters": card.active if known else None,
+        "weights_per_token": card.weights() if known else None,
+        "lacks": list(card.lacks),
+    }
+
+
+def _run(found: Utilisation) -> dict[str, Any]:
+    run, done = found.run, found.work
+    shape = run.shape(found.card) if done.tokens is not None else None
+    return {
+        "devices": run.devices,
+        "tokens": shape.slot_tokens if shape is not None else None,
+        "real_tokens": shape.tokens if shape is not None else None,
+        "sequences": _lengths(shape.slots) if shape is not None else None,
+        "documents": _lengths(shape.documents) if shape is not None else None,
+        "seconds": _float(done.seconds),
+        "tokens_per_s": _float(done.tokens_per_s),
+        "achieved_tflops_per_device": _float(run.achieved / TERA if run.achieved else None),
+        "achieved_convention": run.achieved_basis,
+        **_training(found, run),
+    }
+
+
+def _training(found: Utilisation, run: Run) -> dict[str, Any]:
+    lora, again = run.lora, run.checkpoint
+    return {
+        "forward_only": run.forward_only,
+        "frozen": ["all"] if run.is_frozen else sorted(run.frozen),
+        "frozen_layers": run.frozen_layers,
+        "lora_parameters": lora.parameters(found.card) if lora is not None else None,
+        "checkpointing": {
+            "name": again.name,
+            "matmul_share": float(again.linear),
+            "attention_share": float(again.attention),
+        },
+        "attention_kernel": run.attention_kernel,
+    }
+
+
+def _lengths(lengths: Lengths | None) -> list[dict[str, int]] | None:
+    if lengths is None:
+        return None
+    return [{"tokens": length, "count": number} for length, number in lengths]
+
+
+def _peak(found: Utilisation) -> dict[str, Any] | None:
+    peak, spec = found.choice.peak, found.choice.spec
+    if peak is None:
+        return None
+    from_table = spec is not None and not peak.label.endswith("given")
+    return {
+        "tflops": float(peak.flops_per_ns / 1000),
+        "label": peak.label,
+        "dtype": found.choice.dtype,
+        "device": spec.id if spec is not None else None,
+        "product": spec.product if spec is not None else None,
+        "source": spec.source if spec is not None and from_table else "--peak",
+        "confidence": spec.confidence if spec is not None and from_table else "U",
+    }
+
+
+def _entry(one: Entry) -> dict[str, Any]:
+    figures: dict[str, Any] = dict.fromkeys(
+        (
+            *("mfu", "hfu", "tflops_per_device", "flops_per_token"),
+            *("model_flops", "model_flops_text", "executed_flops", "executed_flops_text"),
+        )
+    )
+    problem = one.problem
+    if one.work is not None:
+        impossible = one.rate is not None and max(one.rate.mfu, one.rate.hfu) > 1
+        problem = "more than the devices can do" if impossible else problem
+        figures = _figures(one.work, None if impossible else one.rate)
+    return {
+        "id": one.convention.id,
+        "is_hfu": one.convention.executed,
+        "problem": problem or None,
+        **figures,
+        "counts": one.convention.words,
+        "used_by": one.convention.used_by,
+    }
+
+
+def _explained(found: Explanation) -> dict[str, Any]:
+    return {
+        "text": found.reported.text,
+        "share": float(found.reported.value),
+        "sentence": found.sentence,
+        "candidates": [_candidate(one) for one in found.candidates],
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    return {
+        "conventions": list(one.conventions),
+        "peak_label": one.peak.label,
+        "peak_tflops": float(one.peak.flops_per_ns / 1000),
+        "treatment": one.treatment,
+        "share": float(one.value),
+        "error": float(one.error),
+        "reproduces": one.reproduces,
+        "supposes": one.cost,
+    }
+
+
+def _float(value: Fraction | None) -> float | None:
+    return float(value) if value is not None else None

@@ -1,0 +1,292 @@
+"""A utilisation in a terminal: the metric with its name, what is behind it, and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from rich.text import Text
+
+from traceflops.mfu.explain import Candidate, Explanation
+from traceflops.mfu.rate import Rate, percent, share
+from traceflops.mfu.run import Shape
+from traceflops.mfu.utilisation import Entry, Utilisation
+from traceflops.reports.ledgertable import ledger_table
+from traceflops.reports.terminal import Style, fitted, labelled, wrapped
+from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible
+
+EXTRAS = {
+    "recompute": "recomputed",
+    "algorithmic": "scores again (flash)",
+    "overcompute": "padded or masked",
+}
+"""What is executed besides the model FLOPs, by the first word of its lines."""
+
+CANDIDATES_SHOWN = 6
+_NARROWEST = 80
+_LABEL, _VALUE = 20, 18
+_NAME = 60
+_COLUMNS = (("convention", -17), ("MFU", 8), ("HFU", 8), ("TFLOP/s", 9), ("per token", 14))
+
+
+def render_utilisation(found: Utilisation, style: Style) -> list[Text]:
+    """Return the figure, what it is made of, and the ledger."""
+    style = _wide_enough(style)
+    parts = (
+        *_head(found, style),
+        Text(),
+        *_facts(found, style.width),
+        *_ledger(found),
+        *_notes(found, style),
+    )
+    return [fitted(line, style) for line in parts]
+
+
+def render_conventions(found: Utilisation, style: Style) -> list[Text]:
+    """Return the figures of all conventions side by side, and why some have none."""
+    style = _wide_enough(style)
+    heads = "".join(_cell(name, width) for name, width in _COLUMNS)
+    parts = (
+        *_head(found, style),
+        Text(),
+        Text(f"{heads}  used by", "bold"),
+        *(_entry(one, style) for one in found.entries if one.work is not None),
+        Text(),
+        *_not_computed(found.entries, style),
+        *_notes(found, style),
+    )
+    return [fitted(line, style) for line in parts]
+
+
+def render_explanation(found: Utilisation, explained: Explanation, style: Style) -> list[Text]:
+    """Return the verdict on a reported figure and the best candidates for it."""
+    style = _wide_enough(style)
+    hidden = len(explained.candidates) - CANDIDATES_SHOWN
+    parts = (
+        *(Text(line, "bold") for line in wrapped(explained.sentence, style.width)),
+        *_provenance(found, style),
+        Text(),
+        Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
+        *_candidates(explained.candidates[:CANDIDATES_SHOWN], style),
+        Text(f"{count(hidden)} ways that are less likely: --json has them", "dim"),
+        *_notes(found, style),
+    )
+    return [fitted(line, style) for line in parts]
+
+
+def _wide_enough(style: Style) -> Style:
+    return replace(style, width=max(style.width, _NARROWEST))
+
+
+# The head: the figure by its full name, or why there is none; and what was run
+
+
+def _head(found: Utilisation, style: Style) -> Iterator[Text]:
+    if found.rate is not None:
+        yield Text(found.rate.sentence, "bold")
+    for lack in found.lacks:
+        text = f"No MFU: {lack.problem}. To get one: {lack.remedy}."
+        for line in wrapped(visible(text), style.width):
+            yield Text(line, "bold")
+    yield from _provenance(found, style)
+
+
+def _provenance(found: Utilisation, style: Style) -> Iterator[Text]:
+    line = ""
+    for part in _parts(found):
+        longer = f"{line} · {part}" if line else part
+        if len(longer) > style.width and line:
+            yield Text(line, "dim")
+            longer = part
+        line = longer
+    yield Text(line, "dim")
+
+
+def _parts(found: Utilisation) -> Iterator[str]:
+    run = found.run
+    yield shorten_middle(found.card.name, _NAME)
+    yield _devices(found)
+    if found.work.tokens is not None:
+        yield _sizes(found, run.shape(found.card))
+    if found.unit == "step" and found.work.seconds is not None:
+        yield f"step {significant(found.work.seconds)} s"
+    if run.achieved is not None:
+        basis = f" by {run.achieved_basis}" if run.achieved_basis else ""
+        yield f"published {significant(run.achieved / 10**12)} TFLOP/s per device{basis}"
+    yield from _manner(found)
+
+
+def _devices(found: Utilisation) -> str:
+    spec, number = found.choice.spec, found.run.devices
+    if spec is not None:
+        return f"{count(number)} × {spec.product}"  # noqa: RUF001
+    return f"{count(number)} device{'s' * (number > 1)}"
+
+
+def _sizes(found: Utilisation, shape: Shape) -> str:
+    if found.unit == "token":
+        return "one token"
+    if found.unit == "sequence" and shape.slots is not None:
+        return f"sequences of {count(shape.slot_tokens)} tokens{_real(shape)}"
+    if shape.slots is None:
+        return f"{count(shape.slot_tokens)} tokens per step{_real(shape)}"
+    if len(shape.slots) > 1:
+        return f"{count(shape.sequences)} documents of {count(shape.tokens)} tokens"
+    ((length, number),) = shape.slots
+    cached = f" after {count(found.run.cached)}" if found.run.cached else ""
+    return f"{count(number)} × {count(length)} tokens{cached}{_real(shape)}"  # noqa: RUF001
+
+
+def _real(shape: Shape) -> str:
+    if shape.tokens == shape.slot_tokens:
+        return ""
+    return f", {percent(Fraction(shape.tokens, shape.slot_tokens))} of them real"
+
+
+def _manner(found: Utilisation) -> Iterator[str]:
+    """Yield in which way it was trained, where that is not the usual one."""
+    run = found.run
+    if run.forward_only:
+        yield "forward only"
+    if run.lora is not None:
+        yield f"LoRA with {count(run.lora.parameters(found.card))} weights"
+    elif run.is_frozen:
+        yield "base weights frozen"
+    if run.frozen - {"all"}:
+        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
+    if run.frozen_layers:
+        yield f"first {run.frozen_layers} layers untrained"
+    if run.checkpoint.name != "none":
+        yield f"checkpointing {run.checkpoint.name}"
+
+
+def _ledger(found: Utilisation) -> Iterator[Text]:
+    if found.work.is_counted:
+        yield Text()
+        yield from ledger_table(found.work.ledger, found.unit)
+
+
+# The facts: everything that the figure is made of
+
+
+def _facts(found: Utilisation, width: int) -> Iterator[Text]:
+    room = width - _LABEL - _VALUE
+    for label, value, remark in _lines(found):
+        first, *more = wrapped(visible(remark), room) or [""]
+        line = Text(f"{label:<{_LABEL}}{value:<{_VALUE - 1}} ")
+        yield line.append(first, "dim")
+        for rest in more:
+            yield Text(f"{'':{_LABEL + _VALUE}}").append(rest, "dim")
+
+
+def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
+    """Yield the facts as label, value and remark."""
+    done, unit = found.work, found.unit
+    if found.rate is not None and not found.rate.is_hfu and done.is_counted:
+        yield "HFU", percent(found.rate.hfu), _hfu(found.rate)
+    if done.tflops_per_device is not None:
+        what = "executed" if done.ledger.executed_only else "model"
+        yield f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device"
+    if done.tokens_per_s is not None:
+        each = significant(done.tokens_per_s / done.devices)
+        yield "throughput", f"{significant(done.tokens_per_s)} tokens/s", f"{each} per device"
+    per_token, basis = done.flops_per_token, f"by {done.ledger.convention}"
+    if per_token is not None:
+        if unit != "token":
+            yield f"FLOPs per {unit}", flops(done.ledger.figure), basis
+        yield "FLOPs per token", flops(per_token), basis
+    yield from _peak(found)
+    if done.tokens is not None:
+        yield "parameters", count(found.card.total), _weights(found)
+
+
+def _hfu(rate: Rate) -> str:
+    """Return what HFU has besides MFU, as shares of the peak."""
+    parts = [
+        f"{percent(share(extra, rate.seconds, rate.devices, rate.peak))} {words}"
+        for first, words in EXTRAS.items()
+        if (extra := rate.ledger.total(first))
+    ]
+    return " + ".join(("MFU", *parts)) if parts else "nothing else is executed, as described"
+
+
+def _peak(found: Utilisation) -> Iterator[tuple[str, str, str]]:
+    peak, spec = found.choice.peak, found.choice.spec
+    if peak is None:
+        return
+    remark = f"{peak.label}, of one {spec.one_device_is if spec is not None else 'device'}"
+    if spec is not None and not peak.label.endswith("given"):
+        remark += f"; source {spec.confidence}: {spec.source}"
+    yield "peak", f"{significant(peak.flops_per_ns / 1000, 5)} TFLOP/s", remark
+
+
+def _weights(found: Utilisation) -> str:
+    card = found.card
+    if not card.complete:
+        return ""
+    used = f"each token meets {count(card.weights())} weights"
+    return f"{count(card.active)} active; {used}" if card.active < card.total else used
+
+
+def _notes(found: Utilisation, style: Style) -> Iterator[Text]:
+    if found.notes:
+        yield Text()
+    for note in found.notes:
+        yield from labelled("note", note, style)
+
+
+# All conventions
+
+
+def _entry(one: Entry, style: Style) -> Text:
+    assert one.work is not None, "only entries that were computed are rows"
+    rate, per_token = one.rate, one.work.flops_per_token
+    speed = one.work.tflops_per_device
+    cells = (
+        one.convention.id,
+        _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
+        _share(rate.hfu) if rate is not None and one.work.is_counted else UNKNOWN,
+        significant(speed, zeros=True) if speed is not None else UNKNOWN,
+        flops(per_token) if per_token is not None else UNKNOWN,
+    )
+    widths = (width for _, width in _COLUMNS)
+    row = Text("".join(_cell(text, width) for text, width in zip(cells, widths, strict=True)))
+    room = style.width - row.cell_len - 2
+    row.append(f"  {_start(one.convention.used_by, room)}", "dim")
+    return row
+
+
+def _share(value: Fraction) -> str:
+    return percent(value) if value <= 1 else "> 100 %"
+
+
+def _start(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;')}…"
+
+
+def _cell(text: str, width: int) -> str:
+    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
+
+
+def _not_computed(entries: Iterable[Entry], style: Style) -> Iterator[Text]:
+    """Yield the conventions without a figure, those with the same reason together."""
+    reasons: dict[str, list[str]] = {}
+    for one in entries:
+        if one.work is None:
+            reasons.setdefault(one.problem, []).append(one.convention.id)
+    for problem, names in reasons.items():
+        for line in wrapped(f"not computed: {', '.join(names)} ({problem})", style.width):
+            yield Text(visible(line), "dim")
+
+
+# A reported figure
+
+
+def _candidates(found: Iterable[Candidate], style: Style) -> Iterator[Text]:
+    for one in found:
+        off = "fits" if one.reproduces else percent(one.error)
+        first, *more = wrapped(one.text, style.width - 20)
+        yield Text(f"{percent(one.value):>9}{off:>9}  {first}", "" if one.reproduces else "dim")
+        for line in more:
+            yield Text(f"{'':20}{line}", "" if one.reproduces else "dim")

@@ -1,0 +1,215 @@
+"""What `traceflops mfu` refuses: always one error line and one hint line, and the right code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cli.test_commands import assert_refused, run
+from tests.conftest import ROOT
+
+CARD = "hidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n"
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+SMALL = "--model llama-3-8b --seq 8"
+
+REFUSED = [
+    # options, words of the error, words of the hint
+    ("", "no model is given", "--model"),
+    ("--params nan", "--params is not a whole number", "--params 8e9"),
+    ("--params 1e400", "--params is not a whole number", "--params 8e9"),
+    ("--params -5", "--params is not a whole number", "--params 8e9"),
+    ("--params 405", "too few for a model", "405e9"),
+    ("--params 8e9 --tokens 0", "--tokens is not a whole number from 1", "--tokens 1024"),
+    ("--params 8e9 --tokens 1e19", "--tokens is not a whole number from 1", "--tokens 1024"),
+    ("--params 8e9 --tokens 9 --gpus 0", "--gpus is not a whole number from 1", "--gpus 1024"),
+    ("--params 8e9 --tokens 9 --gpus -3", "--gpus is not a whole number from 1", "--gpus 1024"),
+    ("--params 8e9 --tokens 9 --peak nan", "--peak is not a number above 0", "--peak 989.4"),
+    ("--params 8e9 --tokens 9 --peak inf", "--peak is not a number above 0", "--peak 989.4"),
+    ("--params 8e9 --tokens 9 --peak 1e400", "--peak is not a number above 0", "--peak 989.4"),
+    ("--params 8e9 --tokens 9 --peak -1", "--peak is not a number above 0", "--peak 989.4"),
+    ("--params 8e9 --tokens 9 --peak 989e12", "too large for a device", "--peak 989"),
+    ("--params 8e9 --tokens 9 --peak 0.9", "too small for a device", "--peak 900"),
+    ("--params 8e9 --tokens 9 --step-time 0", "--step-time is not a time", "820ms"),
+    ("--params 8e9 --tokens 9 --step-time -1", "--step-time is not a time", "820ms"),
+    ("--params 8e9 --tokens 9 --step-time nan", "--step-time is not a time", "820ms"),
+    ("--params 8e9 --tokens 9 --step-time 1e40", "--step-time is not a time", "820ms"),
+    ("--params 8e9 --step-time 3", "how many tokens a step has", "--batch, --seq"),
+    ("--params 8e9 --tokens 9 --lora-rank 4", "--lora-rank says too little", "--lora-params"),
+    ("--params 8e9 --tokens 9 --mtp 1", "no layers that an MTP module", "--model"),
+    ("--params 8e9 --tokens 9 --padded-vocab 9", "vocabulary of model of", "--model"),
+    ("--params 8e9 --tokens 9 --convention exact-causal", "lacks hidden, layers", "describe"),
+    ("--params 8e9 --model gpt2", "exclude each other", "one of them"),
+    ("--model llama-3-8b --tokens 99", "the sequence length is not known", "--seq"),
+    ("--model llama-3-8b --batch 3", "how many tokens a step has", "--batch, --seq"),
+    (f"{SMALL} --step-time 3", "how many sequences a step has", "--batch"),
+    (f"{SMALL} --batch 3 --tokens 20", "20 tokens are not batch 3 x 8 = 24", "correct"),
+    (f"{SMALL} --step-time 1 --tokens-per-s 3", "exclude each other", "one of them"),
+    (f"{SMALL} --tokens-per-s 3 --samples-per-s 3", "exclude each other", "one of them"),
+    (f"{SMALL} --documents 5,x", "--documents is not a list", "512,1024,3x4096"),
+    (f"{SMALL} --cached 5", "--cached is for decoding", "--forward-only"),
+    (f"{SMALL} --forward-only --checkpointing full", "exclude each other", "leave one out"),
+    (f"{SMALL} --encoder-seq 5", "has no encoder", "--encoder-seq"),
+    ("--model t5-small --seq 8", "the encoder's sequence length", "--encoder-seq"),
+    (f"{SMALL} --achieved-convention 6N", "--achieved-convention is of --achieved", "TFLOPS"),
+    (f"{SMALL} --achieved 4 --achieved-convention x", "no convention is called 'x'", "6N"),
+    (f"{SMALL} --convention x", "no convention is called 'x'", "6N"),
+    (f"{SMALL} --convention deepspeed", "it needs what was measured", "another"),
+    (f"{SMALL} --convention published-tflops", "needs a published rate", "--achieved"),
+    (f"{SMALL} --lora-rank 3 --lora-params 4", "exclude each other", "one of them"),
+    (f"{SMALL} --lora-targets q", "needs the rank", "--lora-rank"),
+    (f"{SMALL} --lora-rank 3 --lora-targets q,zz", "no matrix 'zz' to adapt", "down, gate"),
+    (f"{SMALL} --frozen heart", "no part 'heart' can be frozen", "attention"),
+    (f"{SMALL} --frozen-layers 99", "more than the layers known (32)", "at most"),
+    (f"{SMALL} --checkpointing some", "--checkpointing is no way", "selective"),
+    (f"{SMALL} --checkpointing -1,1", "--checkpointing is no way", "selective"),
+    (f"{SMALL} --attention-kernel x", "--attention-kernel is 'x'", "flash or unfused"),
+    (f"{SMALL} --expert-capacity 1.2", "has no experts", "--expert-capacity"),
+    (f"{SMALL} --padded-vocab 10", "less than the 128256", "padding adds rows"),
+    ("--model mixtral-8x7b --seq 8 --expert-capacity 0.2", "below 1", "1 or more"),
+    (f"{SMALL} --reported 46%", "how long a step takes is not known", "--step-time"),
+    (f"{SMALL} --tokens-per-s 1000 --reported 46%", "no device is named", "--peak"),
+    (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported 0", "not a percentage", "46.2%"),
+    (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported -4%", "not a percentage", "46.2%"),
+    (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported 4 --reported-hfu 4", "exclude", "one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "hint"), REFUSED, ids=[one[0] for one in REFUSED])
+def test_options_that_cannot_be_meant(options: str, error: str, hint: str) -> None:
+    result = run("mfu", *options.split())
+    assert_refused(result, 2, error)
+    assert hint in result.stderr.splitlines()[1]
+
+
+CARDS = [
+    # text of a TOML card, words of the error
+    ("hidden = 64", "'layers' is missing"),
+    (f"{CARD}colour = 3", "unknown key 'colour'"),
+    (f"{CARD}kv_head = 2", "unknown key 'kv_head'"),
+    (CARD.replace("heads = 4", "heads = 5"), "5 heads do not divide the hidden width 64"),
+    (f"{CARD}kv_heads = 3", "4 heads cannot share 3 kv_heads"),
+    (f"{CARD}[experts]\ncount = 4\ntopk = 5\nwidth = 8", "topk 5 is more than the 4 experts"),
+    (CARD.replace("= 64", "= -64"), "'hidden' is -64"),
+    (CARD.replace("= 64", "= nan"), "'hidden' is not a whole number"),
+    (CARD.replace("= 64", "= 1e400"), "'hidden' is not a whole number"),
+    (CARD.replace("= 64", "= 'wide'"), "'hidden' is not a whole number"),
+    (CARD.replace("layers = 2", "layers = 1000000"), "more than 10000"),
+    (f"{CARD}name = 'a\\u001b[31m'\n".replace("'", '"'), "'name' is not one line of text"),
+    (f'{CARD}name = "\\u202Eevil"', "'name' is not one line of text"),
+    ("[" * 100_000, "bad TOML"),
+    ("hidden = ", "bad TOML"),
+    ("", "is missing"),
+]
+
+
+@pytest.mark.parametrize(("text", "error"), CARDS, ids=[one[1] for one in CARDS])
+def test_cards_that_are_wrong(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "card.toml"
+    path.write_text(text, encoding="utf-8")
+    result = run("mfu", "--seq", "8", "--model", path)
+    assert_refused(result, 3, error, "card 'card.toml'")
+    assert str(tmp_path) not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"num_attention_heads": 5}, "5 heads do not divide"),
+        ({"hidden_size": "wide"}, "not a whole number"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not known"),
+        ({"model_type": None}, "it has no model_type"),
+        ({"vocab_size": None}, "'vocab' is missing"),
+    ],
+)
+def test_configs_that_are_wrong(tmp_path: Path, change: dict[str, object], error: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | change), encoding="utf-8")
+    assert_refused(run("mfu", "--seq", "8", "--model", path), 3, error)
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    assert run("mfu", "--seq", "8", "--model", tmp_path).exit_code == 0
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    def refused(path: object, *words: str) -> None:
+        assert_refused(run("mfu", "--seq", "8", "--model", str(path)), 3, *words)
+
+    refused("no-such-model", "no model is called 'no-such-model'", "config.json")
+    refused("lama-3-8b", "did you mean llama-3-8b")
+    refused("", "no model is called ''")
+    refused(tmp_path, "it is a folder")
+    refused(tmp_path / "absent.json", "there is no such file")
+    refused("./absent", "there is no such file")
+    refused("/dev/zero", "it is no regular file")
+    refused("x" * 5000, "no model is called")
+    binary = tmp_path / "weights.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    refused(binary, "it is not UTF-8 text")
+    huge = tmp_path / "huge.json"
+    with huge.open("wb") as file:
+        file.truncate(1 << 30)
+    refused(huge, "it is larger than 1024 KiB")
+    broken = tmp_path / "config.json"
+    for text in ("{", "[]", "", '{"model_type": "llama", "a": ' + "[" * 100_000):
+        broken.write_text(text, encoding="utf-8")
+        refused(broken, "config 'config.json'")
+    loop = tmp_path / "loop.toml"
+    loop.symlink_to(loop)
+    refused(loop, "there is no such file")
+
+
+def test_a_name_that_is_markup_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "card.toml"
+    name = "[bold red]x[/] [link=http://a]y[/link] :smile: " + "n" * 300
+    path.write_text(f"{CARD}name = '{name}'", encoding="utf-8")
+    result = run("mfu", "--seq", "8", "--model", path)
+    assert result.exit_code == 0
+    assert "[bold red]x[/] [link=http://a]" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 100
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG | {"_name_or_path": "a\x1b[31m\u202e"}), encoding="utf-8")
+    result = run("mfu", "--seq", "8", "--model", config)
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert result.stdout.splitlines()[-1] != ""
+
+
+OPTIONS = ("params", "tokens", "batch", "seq", "step-time", "tokens-per-s", "gpus", "peak")
+
+
+@given(
+    values=st.dictionaries(
+        st.sampled_from(OPTIONS),
+        st.one_of(
+            st.text(max_size=12),
+            st.floats().map(str),
+            st.integers().map(str),
+            st.sampled_from(["8e9", "1024", "1e-9", "9e99", "0", "1e18", "٣", "1/0", "--", "-"]),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=60)
+def test_whatever_is_given_there_is_no_fault(values: dict[str, str]) -> None:
+    words = [f"--{name}={text}" for name, text in ({"params": "8e9"} | values).items()]
+    for view in ((), ("--json",), ("--all-conventions",)):
+        result = run("mfu", *words, *view)
+        assert result.exit_code in (0, 2, 3), result.output
+        assert "Traceback" not in result.output
+
+
+def test_the_page_shows_the_refusal_as_it_is() -> None:
+    page = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```text\n\$ traceflops (mfu .+)\n((?:.+\n)+)```$", page, re.M)
+    assert run(*block[0].split()).stderr == block[1]

@@ -1,0 +1,37 @@
+"""docs/mfu.md names every convention, key, model type and option, and its cards can be read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer.main
+
+from tests.conftest import ROOT
+from traceflops.cli import app
+from traceflops.mfu.cardtable import CONV, EXPERTS, IMAGE, KEYS, LINEAR, MLA, build, parse_toml
+from traceflops.mfu.conventions import CONVENTIONS
+from traceflops.mfu.huggingface import FAMILIES
+from traceflops.mfu.run import PARTS
+
+PAGE = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
+CODE = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.M | re.S)))
+
+
+def test_it_names_everything_there_is_to_name() -> None:
+    names = (*CONVENTIONS, *KEYS, *MLA, *IMAGE, *EXPERTS, *CONV, *LINEAR, *FAMILIES, *PARTS)
+    assert [name for name in names if name not in CODE] == []
+
+
+def test_it_has_every_option() -> None:
+    commands: Any = typer.main.get_command(app)
+    options = {name for one in commands.commands["mfu"].params for name in one.opts}
+    named = {word for span in CODE for word in re.findall(r"--[a-z-]+", span)}
+    assert sorted(options - named) == []
+
+
+def test_its_cards_can_be_read() -> None:
+    cards = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)
+    assert cards
+    for text in cards:
+        assert build(parse_toml(text, "page"), "page").complete

@@ -1,0 +1,59 @@
+"""The peak that options ask for: never a default, never a sparse figure."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from traceflops.errors import UsageError
+from traceflops.mfu.peakchoice import choose_peak, other_peaks, plain_dtype
+from traceflops.mfu.peaks import load_devices
+
+
+@pytest.mark.parametrize(
+    ("device", "tflops", "dtype", "text"),
+    [
+        ("h100-sxm", None, "bf16", "bf16 dense 989.4 TFLOP/s"),
+        ("H100-SXM", None, "torch.float8", "fp8 dense 1,978.9 TFLOP/s"),
+        (None, Fraction(1300), None, "given 1,300 TFLOP/s"),
+        (None, Fraction("989.5"), "bf16", "bf16 given 989.5 TFLOP/s"),
+        ("h100-sxm", Fraction(900), "bf16", "bf16 given 900 TFLOP/s"),
+        ("no-such", Fraction(900), None, "given 900 TFLOP/s"),
+    ],
+)
+def test_a_peak(device: str | None, tflops: Fraction | None, dtype: str | None, text: str) -> None:
+    found = choose_peak(device, tflops, dtype)
+    assert found.peak is not None
+    assert (found.peak.text, found.problem) == (text, "")
+
+
+def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
+    for spec in load_devices():
+        for dtype in ("bf16", "fp16", "fp8", "fp4", "tf32", "int8", "nf4"):
+            rate = None if dtype == "int8" else spec.peak(dtype)
+            found = choose_peak(spec.id, None, dtype)
+            assert (found.peak.flops_per_ns if found.peak else None) == rate
+            assert (found.peak is None) == bool(found.problem and found.remedy)
+
+
+def test_notes_on_what_was_given() -> None:
+    assert "twice the dense" in choose_peak("h100-sxm", Fraction(1979), "bf16").notes[0]
+    assert choose_peak("h100-sxm", Fraction(1979), "fp8").notes == ()
+    assert "no id of the device table" in choose_peak("no-such", Fraction(9), "fp8").notes[0]
+    with pytest.raises(UsageError, match="too large"):
+        choose_peak(None, Fraction(10**9), None)
+
+
+def test_data_types_as_people_write_them() -> None:
+    assert [plain_dtype(text) for text in ("BF16", "torch.float16", "fp8", " half ")] == [
+        *("bf16", "fp16", "fp8", "fp16")
+    ]
+
+
+def test_other_peaks_are_of_the_device_or_of_devices_alike() -> None:
+    labels = {one.label for one in other_peaks(choose_peak("h100-sxm", None, "bf16"))}
+    assert {"fp8 dense", "tf32 dense", "bf16 dense (h100-pcie)"} <= labels
+    assert any("a100" in label for label in labels)
+    assert not [one for one in labels if "rtx-4090" in one or "mi300" in one or "int8" in one]
+    assert other_peaks(choose_peak(None, Fraction(900), "bf16")) == ()

@@ -1,0 +1,138 @@
+"""The utilisation of a described run: its ledger, what is missing, every convention beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from traceflops.errors import UsageError
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.conventions import CONVENTIONS, Convention
+from traceflops.mfu.modelflops import obstacle
+from traceflops.mfu.peakchoice import PeakChoice
+from traceflops.mfu.rate import Rate, check_possible, rate_of
+from traceflops.mfu.run import Run
+from traceflops.mfu.work import Work, counted_by_nobody_knows_what, work
+
+Unit = Literal["step", "sequence", "token", "second"]
+"""What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
+
+TIME_REMEDY = "--step-time TIME or --tokens-per-s N says it"
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What keeps the MFU from being computed, and the options that would supply it."""
+
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run under one convention: its work and rate, or why there is none."""
+
+    convention: Convention
+    work: Work | None
+    rate: Rate | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """What can be said of a run: `rate` is None where something lacks, the rest is there."""
+
+    card: ModelCard
+    run: Run
+    unit: Unit
+    work: Work
+    rate: Rate | None
+    choice: PeakChoice
+    lacks: tuple[Lack, ...]
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether the devices can do what the rate says."""
+        return self.rate is None or max(self.rate.mfu, self.rate.hfu) <= 1
+
+    def check(self) -> None:
+        """Raise InputError, with the likely reasons, where the rate is above 100 %."""
+        if self.rate is not None:
+            check_possible(self.rate, self.card, self.run)
+
+
+def utilisation(
+    card: ModelCard, run: Run, choice: PeakChoice, name: str | None = None
+) -> Utilisation:
+    """Return the utilisation of a run by a convention, the usual one where none is named.
+
+    Raises UsageError where the FLOPs cannot be counted.
+    """
+    unit = _unit(card, run)
+    if unit == "token":
+        run = replace(run, tokens=1)
+    if run.lora is not None:
+        run.lora.adapters(card)  # refuses targets that the model lacks
+    done = work(card, run, name)
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    return Utilisation(
+        card=card,
+        run=run,
+        unit="second" if done.tokens is None else unit,
+        work=done,
+        rate=rate,
+        choice=choice,
+        lacks=tuple(_lacks(done, choice)),
+        entries=tuple(_entry(card, run, choice, rule) for rule in CONVENTIONS.values()),
+        notes=(*card.notes, *choice.notes, *_doubts(card, done, rate, name)),
+    )
+
+
+def _unit(card: ModelCard, run: Run) -> Unit:
+    """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
+    if run.batch or run.tokens or run.documents:
+        return "step"
+    known = run.seq is not None or card.seq is not None
+    if run.step_seconds is not None and known:
+        raise UsageError(
+            "how many sequences a step has is not known",
+            "give the batch of all devices together (--batch), or the tokens per step (--tokens)",
+        )
+    needs_no_step = run.step_seconds is None and run.samples_per_s is None
+    return "token" if needs_no_step and not known else "sequence"
+
+
+def _lacks(done: Work, choice: PeakChoice) -> list[Lack]:
+    found = []
+    if done.seconds is None:
+        found.append(Lack("how long a step takes is not known", TIME_REMEDY))
+    if choice.peak is None:
+        found.append(Lack(choice.problem, choice.remedy))
+    return found
+
+
+def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> Entry:
+    is_published = rule.id == "published-tflops" and counted_by_nobody_knows_what(run)
+    if counted_by_nobody_knows_what(run) and not is_published:
+        problem = "the published rate does not say how it was counted (--achieved-convention)"
+        return Entry(rule, None, None, problem)
+    problem = "" if is_published else obstacle(card, run, rule.id) or ""
+    if problem:
+        return Entry(rule, None, None, problem)
+    done = work(card, run, rule.id)
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    return Entry(rule, done, rate)
+
+
+def _doubts(card: ModelCard, done: Work, rate: Rate | None, name: str | None) -> list[str]:
+    found = []
+    if name is None and done.tokens is not None and not card.complete:
+        found.append(
+            f"the description lacks {', '.join(card.lacks)}, so {done.ledger.convention} counts "
+            "all parameters alike and no attention; a full one (--model) is counted exactly"
+        )
+    if rate is not None and rate.doubt is not None:
+        found.append(rate.doubt)
+    return found
