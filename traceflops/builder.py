@@ -5,6 +5,8 @@ The builder knows the schema, so a parser never spells out an Arrow type.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
@@ -12,14 +14,32 @@ from traceflops.columns import IntArray, dictionary_column, number_column, strin
 from traceflops.rows import ABSENT, Array, Rows
 from traceflops.schema import TABLES, Column, arrow_schema
 
+MOST_TEXTS: Final = 500_000
+"""So many distinct texts a column holds; no recording has more, and each costs memory for good."""
+
+BEYOND: Final = "(one of very many more names)"
+"""The name of a record that has none of those."""
+
 
 class TableBuilder(Rows):
-    """Collects the rows of one declared table."""
+    """Collects the rows of one declared table, with so many distinct texts that memory suffices.
+
+    Further names are BEYOND, further texts of columns that may be null are null.
+    """
 
     def __init__(self, table: str) -> None:
         super().__init__()
         self.table = table
         self._columns = {column.name: column for column in TABLES[table]}
+        for column in TABLES[table]:
+            if pa.types.is_dictionary(column.type):
+                self.names[column.name].most = MOST_TEXTS
+                self.names[column.name].beyond = None if column.nullable else BEYOND
+
+    @property
+    def overflowed(self) -> list[str]:
+        """Return the columns that had more distinct texts than they hold."""
+        return [column for column, names in self.names.items() if names.overflowed]
 
     def add(self, count: int, **columns: Array | int) -> None:
         """Append `count` rows. Raises ValueError for a column the table does not have."""

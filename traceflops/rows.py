@@ -6,6 +6,7 @@ here knows Arrow, so that a process that only decodes starts quickly.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
@@ -20,13 +21,23 @@ Array = npt.NDArray[Any]
 
 
 class Names(dict[str, int]):
-    """Distinct texts in the order in which they were first seen; `names[text]` is its code."""
+    """Distinct texts in the order in which they were first seen; `names[text]` is its code.
+
+    Once there are `most` of them, all further texts count as `beyond`; as none where that is None.
+    """
+
+    most: int = sys.maxsize
+    beyond: str | None = None
+    overflowed: bool = False
 
     def __missing__(self, text: str) -> int:
         """Give a text that was not seen before the next code."""
-        code = len(self)
-        self[text] = code
-        return code
+        if len(self) < self.most:
+            code = len(self)
+            self[text] = code
+            return code
+        self.overflowed = True
+        return -1 if self.beyond is None else self.setdefault(self.beyond, len(self))
 
     def codes(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
         """Return the code of each text."""

@@ -14,7 +14,7 @@ from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.pytorch.block import KinetoBlock
 from traceflops.parsers.pytorch.metadata import DeviceProperties, Metadata, read_metadata
-from traceflops.parsers.pytorch.notes import reading_notes
+from traceflops.parsers.pytorch.notes import overflow_notes, reading_notes
 from traceflops.rows import ABSENT
 from traceflops.trace import Source, SourceFile, Trace
 
@@ -39,6 +39,12 @@ class Collected:
         self.odd: Counter[str] = Counter()
         self.pids: Counter[int] = Counter()
         self.flows: list[IntArray] = []
+
+    @property
+    def overflowed(self) -> list[str]:
+        """Return the columns that had more distinct texts than are kept."""
+        tables = (self.activities, self.calls, self.ops, self.marks, self.counters)
+        return [f"{table.table}.{name}" for table in tables for name in table.overflowed]
 
     def absorb(self, block: KinetoBlock) -> None:
         """Add what one block gives; blocks are added in the order of the text."""
@@ -78,15 +84,18 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
             identities=metadata.identities,
         ),
         tables=tables,
-        notes=reading_notes(
-            source,
-            stream,
-            collected.counts,
-            collected.odd,
-            metadata,
-            tables,
-            devices.tolist(),
-            python_stacks=collected.python_stacks,
+        notes=(
+            *reading_notes(
+                source,
+                stream,
+                collected.counts,
+                collected.odd,
+                metadata,
+                tables,
+                devices.tolist(),
+                python_stacks=collected.python_stacks,
+            ),
+            *overflow_notes(collected.overflowed, source.name),
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from traceflops.builder import BEYOND, MOST_TEXTS
 from traceflops.parsers.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.jsonmend import INVALID_UTF8
@@ -85,6 +86,17 @@ def _dropped(damage: Damage) -> Note:
     else:
         what = f"left out {where}; whether they held events cannot be told"
     return Note("dropped", "json-dropped", f"Damaged JSON: {what}.", damage.dropped_places)
+
+
+def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
+    """Return what to say of columns that had more distinct texts than are kept."""
+    if not columns:
+        return ()
+    text = (
+        f"More than {MOST_TEXTS:,} distinct texts are in {', '.join(columns)}. The first are kept; "
+        f"further names read {BEYOND!r}, other texts are left out."
+    )
+    return (Note("dropped", "names-left-out", text, None, file),)
 
 
 def _input_cut(cut: str, damage: Damage) -> Note:

@@ -162,3 +162,18 @@ def test_a_name_that_looks_like_a_list_of_events_is_a_name() -> None:
     nasty = kernel(20, r"x\"}],\"traceEvents\":[{\"ph\":\"X\"")
     found = read_one(source_of(document(*GOOD[:20], nasty, *GOOD[21:])))
     assert (starts(found), counts(found)) == (list(range(40)), {})
+
+
+def test_of_endless_distinct_texts_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceflops.builder.MOST_TEXTS", 3)
+    event = '{"ph":"X","cat":"%s","name":"n%d","ts":%d,"dur":1,"args":{"Input Dims":[[%d]]}}'
+    texts = [
+        event % (category, n, n, n) for category in ("kernel", "cpu_op") for n in (0, 1, 2, 3, 4, 1)
+    ]
+    trace = read_bytes(f"[{','.join(texts)}]".encode())
+    kept = ["n0", "n1", "n1", "n2"]
+    further = ["(one of very many more names)"] * 2
+    assert sorted(trace.activities["name"].to_pylist()) == sorted([*kept, *further])
+    assert trace.ops["input_dims"].to_pylist() == ["[[0]]", "[[1]]", "[[1]]", "[[2]]", None, None]
+    (note,) = [note for note in trace.notes if note.code == "names-left-out"]
+    assert "activities.name, ops.name, ops.input_dims" in note.text
