@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from traceflops._version import __version__
+from traceflops.reports.measuredjson import measured_object
 from traceflops.results import Account, Analysis, DeviceReport, Gap, WholeSpan, Window
 from traceflops.selection import Selection
 from traceflops.trace import Source
@@ -42,16 +43,24 @@ def _encodable(value: Any) -> Any:
 def report_object(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
     return {
-        "schema": SCHEMA,
-        "traceflops_version": __version__,
-        "source": _source(analysis.source),
-        "selection": _selection(analysis.selection),
+        **report_head(analysis, SCHEMA),
         "verdict": asdict(analysis.verdict),
-        "steps": asdict(analysis.steps),
         "total": _account(analysis.total),
+        "utilisation": measured_object(analysis.measured),
         "devices": [_device(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": analysis.kernels.to_pylist(),
+    }
+
+
+def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
+    """Return what every object about a trace begins with: what it is of."""
+    return {
+        "schema": schema,
+        "traceflops_version": __version__,
+        "source": _source(analysis.source),
+        "selection": _selection(analysis.selection),
+        "steps": asdict(analysis.steps),
         "notes": [asdict(note) for note in analysis.notes],
     }
 

@@ -32,6 +32,8 @@ PARTS = {
     "patch": "patches",
     "parameters": "all parameters",
     "conv": "convolutions",
+    "matmul": "matrix products",
+    "logits": "output head",
     "embedding": "input embedding",
 }
 WHOLE = {
@@ -130,7 +132,7 @@ def _place(name: str) -> tuple[str, str | None]:
         part = rest[0] if rest else kind
         return _part(kind, part), "recompute"
     if first == "model" and rest:
-        return _part(kind, rest[-1]), PASSES.get(rest[0])
+        return _part(kind, rest[1] if len(rest) > 1 else kind), PASSES.get(rest[0])
     return name, None
 
 

@@ -7,19 +7,16 @@ Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any, Final
-
-import msgspec
 
 from traceflops._version import __version__
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.explain import Candidate, Explanation
-from traceflops.mfu.ledger import Count
 from traceflops.mfu.rate import Rate
 from traceflops.mfu.run import Lengths, Run
 from traceflops.mfu.utilisation import Entry, Utilisation
 from traceflops.mfu.work import TERA, Work
+from traceflops.reports.counts import as_float, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
@@ -40,7 +37,7 @@ def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict
         "peak": _peak(found),
         "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
         "ledger": [
-            {"line": one.name, **_count("flops", one.flops)} for one in found.work.ledger.lines
+            {"line": one.name, **flop_count("flops", one.flops)} for one in found.work.ledger.lines
         ],
         "conventions": [_entry(one) for one in found.entries],
         "reported": _explained(explained) if explained is not None else None,
@@ -60,20 +57,11 @@ def _figures(done: Work, rate: Rate | None) -> dict[str, Any]:
     return {
         "mfu": float(rate.mfu) if rate is not None and is_model else None,
         "hfu": float(rate.hfu) if rate is not None and done.is_counted else None,
-        "tflops_per_device": _float(done.tflops_per_device),
-        "flops_per_token": _float(done.flops_per_token),
-        **_count("model_flops", done.ledger.model if is_model else None),
-        **_count("executed_flops", done.ledger.executed if done.is_counted else None),
+        "tflops_per_device": as_float(done.tflops_per_device),
+        "flops_per_token": as_float(done.flops_per_token),
+        **flop_count("model_flops", done.ledger.model if is_model else None),
+        **flop_count("executed_flops", done.ledger.executed if done.is_counted else None),
     }
-
-
-def _count(name: str, value: Count | None) -> dict[str, Any]:
-    """Return a number of FLOPs twice; integers of any size stay integers."""
-    if value is None:
-        return {name: None, f"{name}_text": None}
-    whole = value.denominator == 1
-    number = msgspec.Raw(str(int(value)).encode()) if whole else float(value)
-    return {name: number, f"{name}_text": str(value)}
 
 
 def _model(card: ModelCard) -> dict[str, Any]:
@@ -97,9 +85,9 @@ def _run(found: Utilisation) -> dict[str, Any]:
         "real_tokens": shape.tokens if shape is not None else None,
         "sequences": _lengths(shape.slots) if shape is not None else None,
         "documents": _lengths(shape.documents) if shape is not None else None,
-        "seconds": _float(done.seconds),
-        "tokens_per_s": _float(done.tokens_per_s),
-        "achieved_tflops_per_device": _float(run.achieved / TERA if run.achieved else None),
+        "seconds": as_float(done.seconds),
+        "tokens_per_s": as_float(done.tokens_per_s),
+        "achieved_tflops_per_device": as_float(run.achieved / TERA if run.achieved else None),
         "achieved_convention": run.achieved_basis,
         **_training(found, run),
     }
@@ -185,7 +173,3 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "reproduces": one.reproduces,
         "supposes": one.cost,
     }
-
-
-def _float(value: Fraction | None) -> float | None:
-    return float(value) if value is not None else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
-from traceflops.reports.units import count, duration, percent, ratio, shorten_middle
+from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
 from traceflops.reports.wording import (
     numbered,
     products,
@@ -86,22 +86,12 @@ def segments(components: Components) -> list[Segment]:
     parts = components.parts()
     found: list[Segment] = []
     start = 0
-    for component, units in _thousandths(parts, total).items():
+    widths = apportioned(list(parts.values()), BAR_UNITS)
+    for component, units in zip(parts, widths, strict=True):
         if units:
             found.append(Segment(component, start, units, parts[component] / total))
         start += units
     return found
-
-
-def _thousandths(parts: dict[str, int], total: int) -> dict[str, int]:
-    """Return whole widths by the method of the largest remainder."""
-    if total <= 0:
-        return dict.fromkeys(parts, 0)
-    widths = {name: ns * BAR_UNITS // total for name, ns in parts.items()}
-    by_remainder = sorted(parts, key=lambda name: -(parts[name] * BAR_UNITS % total))
-    for name in by_remainder[: BAR_UNITS - sum(widths.values())]:
-        widths[name] += 1
-    return widths
 
 
 def document_title(analysis: Analysis) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
 from traceflops.reports.units import (
+    apportioned,
     count,
     duration,
     kernel_label,
@@ -98,6 +99,11 @@ def _segments(line: Text) -> Iterator[tuple[str, str]]:
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     for line in wrapped(analysis.verdict.sentence, style.width):
         yield Text(line, "bold")
+    yield from provenance(analysis, style)
+
+
+def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield what the figures are of: devices, steps, selection, files."""
     parts = [part for part in _provenance(analysis) if part]
     for line in wrapped(" · ".join(parts), style.width):
         yield Text(line, "dim")
@@ -135,22 +141,10 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 def _bar(account: Account, style: Style, width: int) -> Text:
     bar = Text()
-    for name, cells in zip(COMPONENTS, _cells(account, width), strict=True):
+    cells_of = apportioned(list(account.components.parts().values()), width)
+    for name, cells in zip(COMPONENTS, cells_of, strict=True):
         bar.append(style.fill(LOOKS[name]) * cells, LOOKS[name].colour if style.colour else "")
     return bar
-
-
-def _cells(account: Account, width: int) -> list[int]:
-    """Return the cells of each component; they sum to `width` (largest remainders)."""
-    parts = list(account.components.parts().values())
-    total = sum(parts)
-    if not total:
-        return [0] * len(parts)
-    cells = [part * width // total for part in parts]
-    remainders = sorted(range(len(parts)), key=lambda i: parts[i] * width % total, reverse=True)
-    for place in remainders[: width - sum(cells)]:
-        cells[place] += 1
-    return cells
 
 
 def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
@@ -187,3 +188,18 @@ def _shown(char: str) -> str:
         return char
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def apportioned(parts: Sequence[int], units: int) -> list[int]:
+    """Return whole units per part that sum to `units`, by the method of the largest remainder.
+
+    All are 0 where the parts sum to 0.
+    """
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    shares = [part * units // total for part in parts]
+    by_remainder = sorted(range(len(parts)), key=lambda place: -(parts[place] * units % total))
+    for place in by_remainder[: units - sum(shares)]:
+        shares[place] += 1
+    return shares

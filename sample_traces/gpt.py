@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sample_traces.config import RunConfig
 from sample_traces.kernels import Kernels, Layout, element_type
@@ -26,6 +27,22 @@ class Gradient:
 
     block: Block
     parameters: tuple[Parameter, ...] = ()
+
+
+_FLAGS: Final = {"flash": ("0.", "True", "False"), "efficient": ("", "True", "0.", "True")}
+_INNER_FLAGS: Final = {
+    "flash": ("", "", "", "", "0.", "True", "False"),
+    "efficient": ("", "", "", "", "", "0.", "1", "True"),
+}
+_BACKWARD_FLAGS: Final = {
+    "flash": ("out", "lse", "", "", "", "", "0.", "True"),
+    "efficient": ("", "out", "lse", "", "", "0.", "[True, True, True, False]", "True"),
+}
+_INNER_BACKWARD_FLAGS: Final = {
+    "flash": ("out", "lse", "", "", "", "", "0.", "True"),
+    "efficient": ("", "out", "", "", "", "", "lse", "0.", "", "", "1"),
+}
+"""What follows query, key and value in torch's schemas: causal, no dropout, nothing packed."""
 
 
 def contiguous(shape: Shape, type_: str) -> Argument:
@@ -241,11 +258,11 @@ class Model:
         kind = "efficient" if config.dtype == "fp32" else "flash"
         heads = self._tensor(config.batch, config.heads, config.sequence, config.head_size)
         rows = self._tensor(config.batch, config.sequence, config.heads, config.head_size)
-        flags = (scalar("0."), scalar("True"))
+        flags = map(scalar, _FLAGS[kind])
         inner = op(
             f"aten::_{kind}_attention_forward",
             kernel(self.kernels.attention_forward()),
-            inputs=(rows, rows, rows, *flags),
+            inputs=(rows, rows, rows, *map(scalar, _INNER_FLAGS[kind])),
         )
         fused = self._differentiable(
             op(
@@ -259,7 +276,7 @@ class Model:
         return op(
             "aten::scaled_dot_product_attention",
             fused,
-            inputs=(heads, heads, heads, scalar(""), *flags),
+            inputs=(heads, heads, heads, scalar(""), scalar("0."), scalar("True")),
         )
 
     def _attention_backward(self, kind: str, heads: Argument, rows: Argument) -> Block:
@@ -267,17 +284,23 @@ class Model:
         if kind == "flash":
             works.insert(0, self.kernels.attention_backward_helper("dot_do_o"))
             works.append(self.kernels.attention_backward_helper("convert_dq"))
-        flags = (scalar("0."), scalar("True"))
         inner = op(
             f"aten::_{kind}_attention_backward",
             *(kernel(work) for work in works),
-            inputs=(rows,) * 5 + flags,
+            inputs=self._gradient_inputs(rows, _INNER_BACKWARD_FLAGS[kind]),
         )
         return op(
             f"aten::_scaled_dot_product_{kind}_attention_backward",
             inner,
-            inputs=(heads,) * 5 + flags,
+            inputs=self._gradient_inputs(heads, _BACKWARD_FLAGS[kind]),
         )
+
+    def _gradient_inputs(self, shape: Argument, flags: tuple[str, ...]) -> tuple[Argument, ...]:
+        """Return the inputs of an attention's gradient: tensors where its schema has them."""
+        config = self.config
+        statistics = contiguous((config.batch, config.heads, config.sequence), "float")
+        tensors = {"out": shape, "lse": statistics}
+        return (shape,) * 4 + tuple(tensors.get(flag) or scalar(flag) for flag in flags)
 
     def _dropout(self) -> Block:
         shape = self._tensor(*self.activation)

@@ -20,6 +20,8 @@ from traceflops.kernels import (
     join_windows,
     kernel_table,
 )
+from traceflops.mfu.measurement import measure
+from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.phases import phase
 from traceflops.prepare import Prepared, prepare
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
@@ -38,19 +40,21 @@ def analyze(
     *,
     rules: Path | None = None,
     include_environment: bool = False,
+    peaks: PeakOptions = FROM_THE_TRACE,
 ) -> Analysis:
-    """Return where the time of a trace went.
+    """Return where the time of a trace went and how much of its devices was used.
 
-    `rules` is a file of category rules that are tried before the built-in ones. Host and user
-    names and home directories are shortened unless `include_environment` is set. Raises
-    UsageError where the selection asks for something the trace does not have.
+    `peaks` says what the devices can do where the trace does not. `rules` is a file of category
+    rules that are tried before the built-in ones. Host and user names and home directories are
+    shortened unless `include_environment` is set. Raises UsageError where the selection asks for
+    something the trace does not have.
     """
     prepared = prepare(trace, selection, rules=rules, include_environment=include_environment)
-    return analysis_of(prepared)
+    return analysis_of(prepared, peaks)
 
 
-def analysis_of(prepared: Prepared) -> Analysis:
-    """Return where the time of a prepared trace went."""
+def analysis_of(prepared: Prepared, peaks: PeakOptions = FROM_THE_TRACE) -> Analysis:
+    """Return where the time of a prepared trace went and how much of its devices was used."""
     linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
     windows = prepared.windows
     with phase("accounts"):
@@ -61,16 +65,25 @@ def analysis_of(prepared: Prepared) -> Analysis:
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
         kernels = _kernels(linked, accounts, windows, total.components.window_ns)
+    with phase("FLOPs"):
+        measured = measure(prepared, peaks)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=verdict(total, plan.choice, len(devices)),
+        verdict=verdict(total, plan.choice, len(devices), measured),
         steps=plan.choice,
         devices=tuple(devices),
         total=total,
         kernels=kernels,
         categories=category_table(kernels, total.components.window_ns),
-        notes=(*linked.trace.notes, *plan.notes, *_device_notes(devices), *_linked_notes(linked)),
+        notes=(
+            *linked.trace.notes,
+            *plan.notes,
+            *_device_notes(devices),
+            *_linked_notes(linked),
+            *measured.notes,
+        ),
+        measured=measured,
     )
 
 

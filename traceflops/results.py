@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from traceflops.mfu.measurement import Measurement
+
 COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
 """Where a nanosecond of a window goes, first match first; communication here is exposed."""
 
@@ -295,7 +297,8 @@ class Analysis:
     """Everything a report shows.
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
-    one per (top, sub); see `traceflops.kernels` for their columns.
+    one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
+    says of utilisation.
     """
 
     source: Source
@@ -307,6 +310,7 @@ class Analysis:
     kernels: pa.Table
     categories: pa.Table
     notes: tuple[Note, ...]
+    measured: Measurement
 
     @property
     def components(self) -> Components:

@@ -1,8 +1,14 @@
-"""The one sentence at the top: the largest loss."""
+"""The one sentence at the top: how much of the devices was used, and the largest loss."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from traceflops.results import Account, StepChoice, Verdict
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measurement import Measurement
 
 _LOSSES = {
     "communication": "exposed communication",
@@ -13,8 +19,16 @@ _LOSSES = {
 }
 
 
-def verdict(total: Account, steps: StepChoice, devices: int) -> Verdict:
+def verdict(
+    total: Account, steps: StepChoice, devices: int, measured: Measurement | None = None
+) -> Verdict:
     """Return the largest loss of the chosen windows: whatever takes most and is not compute."""
+    found = _loss(total, steps, devices)
+    figure = measured.figure if measured is not None else None
+    return found if figure is None else replace(found, sentence=f"{figure}. {found.sentence}")
+
+
+def _loss(total: Account, steps: StepChoice, devices: int) -> Verdict:
     components = total.components
     if not devices:
         return Verdict("There is no device work in this trace.", None, None)

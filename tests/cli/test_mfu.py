@@ -380,6 +380,7 @@ def test_help_groups_the_options() -> None:
     text = run("mfu", "--help").stdout
     headings = re.findall(r"^(\w.*):$", text, re.M)
     assert headings == [
+        "Arguments",
         "Model",
         "Tokens of one step, all devices together",
         "Time (one of these)",

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pyarrow as pa
 
+from tests.conftest import ROOT
+from tests.core.build import trace_of
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.parsers import read
+from traceflops.prepare import prepare
 from traceflops.results import (
     EMPTY_ACCOUNT,
     Account,
@@ -206,7 +212,15 @@ def analysis(
         kernels=kernels,
         categories=category_table(kernels),
         notes=tuple(notes),
+        measured=measured(bool(devices)),
     )
+
+
+@cache
+def measured(some: bool) -> Measurement:
+    """Return what a sample says of utilisation, or a trace without anything."""
+    sample = read([ROOT / "sample_traces" / "gpt_1rank.json.gz"])
+    return measure(prepare(sample if some else trace_of()))
 
 
 def ranks(number: int, steps: int = 6) -> Analysis:

@@ -1,4 +1,4 @@
-"""`traceflops mfu`: how much of the machine a described run uses, and by which rule of counting."""
+"""`traceflops mfu`: how much of the machine a run uses, traced or described."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from traceflops.cli.mfuoptions import (
     one_of,
     run_of,
 )
-from traceflops.cli.options import Json, grouped
+from traceflops.cli.mfutrace import measure_traces, print_measured, refuse_time
+from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading, grouped
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from traceflops.mfu.utilisation import Utilisation
 
 EXAMPLES = (
-    "Examples: traceflops mfu --model llama-3-8b --batch 128 --seq 8192 --step-time 9.31 --gpus 8 "
+    "Examples: traceflops mfu trace.json.gz | traceflops mfu ranks/ --peak 989.4 | "
+    "traceflops mfu --model llama-3-8b --batch 128 --seq 8192 --step-time 9.31 --gpus 8 "
     "--device h100-sxm --dtype bf16 | traceflops mfu --params 405e9 --tokens 1024 --step-time 30 "
     "--gpus 8 --peak 1300 --lora | traceflops mfu --model palm-540b --seq 2048 --tokens-per-s "
     "238300 --gpus 6144 --device tpu-v4 --dtype bf16 --reported 46.2% | traceflops mfu --model "
@@ -39,6 +41,14 @@ DEVICES, TRAINING = DeviceOptions(), TrainingOptions()
 
 @grouped
 def mfu(
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TRACE...]",
+            help="Trace files or a folder of them: then FLOPs, times and devices are the trace's.",
+            show_default=False,
+        ),
+    ] = None,
     model: ModelOptions = MODEL,
     tokens: TokenOptions = TOKENS,
     time: TimeOptions = TIME,
@@ -77,12 +87,20 @@ def mfu(
         ),
     ] = None,
     json: Json = False,
+    question: Question = EVERYTHING,
+    reading: Reading = AS_USUAL,
 ) -> None:
-    """Compute MFU, HFU and FLOPs of a run from its description; no trace is read."""
-    with failures():
+    """Compute MFU, HFU and FLOPs of a trace, or of a run from its description."""
+    with failures(reading):
         if model.list_models:
             _print_models(json)
             return
+        if traces:
+            refuse_time(time)
+            print_measured(measure_traces(traces, question, reading, devices), json=json)
+            return
+        if question != EVERYTHING:
+            raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")
         one_of({"--reported": reported, "--reported-hfu": reported_hfu})
         found = _utilisation(model, tokens, time, devices, training, convention)
         explanation = None

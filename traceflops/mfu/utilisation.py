@@ -8,6 +8,7 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.conventions import CONVENTIONS, Convention
+from traceflops.mfu.lacks import Lack
 from traceflops.mfu.modelflops import obstacle
 from traceflops.mfu.peakchoice import PeakChoice
 from traceflops.mfu.rate import Rate, check_possible, rate_of
@@ -18,14 +19,6 @@ Unit = Literal["step", "sequence", "token", "second"]
 """What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
 
 TIME_REMEDY = "--step-time TIME or --tokens-per-s N says it"
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """What keeps the MFU from being computed, and the options that would supply it."""
-
-    problem: str
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)

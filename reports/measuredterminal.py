@@ -1,0 +1,186 @@
+"""What a trace says of utilisation, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceflops.mfu.ledger import Ledger, Line
+from traceflops.reports.ledgertable import ledger_table
+from traceflops.reports.measured import Part, facts, parts, roof, roofline, why_not
+from traceflops.reports.palette import LOOKS
+from traceflops.reports.terminal import (
+    NARROWEST,
+    Style,
+    fitted,
+    labelled,
+    provenance,
+    wrapped,
+)
+from traceflops.reports.units import (
+    UNKNOWN,
+    apportioned,
+    count,
+    duration,
+    kernel_label,
+    percent,
+    significant,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.roofline import Measured
+    from traceflops.results import Analysis
+
+_LABEL, _VALUE, _SHARE = 26, 18, 9
+_ROWS = 8
+_NOTES = 6
+_CELLS = (9, 9, 9, 8, 9, 9)
+_HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
+_BAR = 100
+
+
+def render_measured(analysis: Analysis, style: Style | None = None) -> list[Text]:
+    """Return the lines of `traceflops mfu TRACE`."""
+    style = style or Style()
+    style = replace(style, width=max(style.width, NARROWEST))
+    measured = analysis.measured
+    lines = [
+        *_head(analysis, style),
+        *_waterfall(analysis, style),
+        *_facts(measured, style),
+        *_ledger(analysis),
+        *_kernels(analysis, style),
+        *_ops(analysis, style),
+        *_notes(analysis, style),
+    ]
+    return [fitted(line, style) for line in lines]
+
+
+def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
+    measured = analysis.measured
+    sentences = why_not(measured)
+    if measured.figure is not None:
+        sentences = [f"{measured.figure} ({measured.basis})"]
+    for sentence in sentences:
+        for line in wrapped(visible(sentence), style.width):
+            yield Text(line, "bold")
+    yield from provenance(analysis, style)
+
+
+def _waterfall(analysis: Analysis, style: Style) -> Iterator[Text]:
+    fall = analysis.measured.waterfall
+    if fall is None:
+        return
+    found = parts(fall)
+    yield Text()
+    yield _bar(found, style, min(style.width, _BAR))
+    for part in found:
+        line = Text()
+        look = LOOKS[part.component]
+        line.append(style.fill(look) + " ", look.colour if style.colour else "")
+        line.append(f"{part.label:<{_LABEL}}").append(f"{part.percent:>{_SHARE}}  ", "bold")
+        if cell_len(line.plain) + len(part.text) <= style.width:
+            line.append(part.text, "dim")
+        yield line
+    window = analysis.components.window_ns
+    devices = count(len(analysis.devices))
+    whole = f"100.0 % is what {devices} device(s) could do in {duration(window)} at the peak."
+    yield Text(whole.replace("(s)", "" if devices == "1" else "s"), "dim")
+
+
+def _bar(found: list[Part], style: Style, width: int) -> Text:
+    bar = Text()
+    cells = apportioned([part.thousandths for part in found], width)
+    for part, number in zip(found, cells, strict=True):
+        look = LOOKS[part.component]
+        bar.append(style.fill(look) * number, look.colour if style.colour else "")
+    return bar
+
+
+def _facts(measured: Measurement, style: Style) -> Iterator[Text]:
+    yield Text()
+    for fact in facts(measured):
+        line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE}}")
+        yield line.append(visible(fact.remark)[: style.width - 2 * _VALUE], "dim")
+
+
+def _ledger(analysis: Analysis) -> Iterator[Text]:
+    """Yield the ledger as means per window."""
+    ledger = analysis.measured.executed.ledger()
+    if not ledger.lines:
+        return
+    windows = max(analysis.windows_used, 1)
+    lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in ledger.lines)
+    yield Text()
+    unit = "step" if analysis.steps.used else "window"
+    yield from ledger_table(Ledger(ledger.convention, lines), unit)
+    yield Text(f"Means per {unit} and device.", "dim")
+
+
+def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
+    measured = analysis.measured
+    rows = [row for row in measured.kernels if row.measured.flops][:_ROWS]
+    if not rows:
+        return
+    yield from _table_head("Kernels with counted FLOPs", style)
+    for row in rows:
+        bound = roofline(measured, row.measured, row)
+        yield _row(row.name, row.measured, bound.bound if bound else "", measured, style)
+
+
+def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
+    measured = analysis.measured
+    rows = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
+    if not rows:
+        return
+    yield from _table_head("Operators", style)
+    for row in rows:
+        bound = roofline(measured, row.measured, None)
+        yield _row(row.name, row.measured, bound.bound if bound else "", measured, style)
+
+
+def _table_head(title: str, style: Style) -> Iterator[Text]:
+    yield Text()
+    cells = "".join(f"{head:>{width}}" for head, width in zip(_HEADS, _CELLS, strict=True))
+    yield Text(f"{title:<{_name_width(style)}}{cells}", "bold")
+
+
+def _row(name: str, work: Measured, bound: str, measured: Measurement, style: Style) -> Text:
+    peak, _ = roof(measured)
+    rate, used, intensity = work.flops_per_ns, work.bytes_per_ns, work.intensity
+    cells = (
+        duration(work.time_ns),
+        significant(rate / 1000, zeros=True) if rate else UNKNOWN,
+        percent(float(share)) if rate and (share := work.share_of_peak(peak)) else UNKNOWN,
+        count(round(used)) if used is not None else UNKNOWN,
+        significant(intensity, zeros=True) if intensity else UNKNOWN,
+        bound or UNKNOWN,
+    )
+    width = _name_width(style)
+    label = kernel_label(name, width - 1)
+    row = Text(f"{label}{' ' * (width - cell_len(label))}")
+    return row.append(
+        "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
+    )
+
+
+def _name_width(style: Style) -> int:
+    return max(20, min(48, style.width - sum(_CELLS)))
+
+
+def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
+    notes = [*analysis.measured.notes, *analysis.notes]
+    shown = list({note.text: note for note in notes}.values())
+    if shown:
+        yield Text()
+    for note in shown[:_NOTES]:
+        yield from labelled("note", note.text, style)
+    if len(shown) > _NOTES:
+        yield Text(f"note {len(shown) - _NOTES} more notes: --json has all", "dim")

@@ -1,0 +1,149 @@
+"""MFU of a trace: its model FLOPs over devices x window x peak, or why there is none."""
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.cli.test_commands import run
+from tests.conftest import SAMPLES
+from tests.core.build import launched, trace_of
+from traceflops.analysis import analyze
+from traceflops.errors import UsageError
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.tracepeaks import PeakOptions
+from traceflops.parsers import read
+from traceflops.reports.measured import parts
+from traceflops.trace import Trace
+
+SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+H100_BF16 = 989_400
+"""FLOP per ns: the dense bf16 rate of the data sheet, 989.4 TFLOP/s."""
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"
+H100 = {
+    "product": "NVIDIA H100 80GB HBM3",
+    "compute_major": 9,
+    "compute_minor": 0,
+    "sm_count": 132,
+    "memory_bytes": 84_942_979_072,
+}
+
+
+MATMUL = {
+    "name": "aten::mm",
+    "start_ns": 0,
+    "dur_ns": 50,
+    "input_dims": "[[1000,1000],[1000,1000]]",
+    "input_types": '["c10::BFloat16","c10::BFloat16"]',
+}
+
+
+def matmul(
+    dur_ns: int,
+    *more: dict[str, Any],
+    device: dict[str, Any] | None = None,
+    op: dict[str, Any] | None = None,
+) -> Trace:
+    """Return a trace of one bf16 product of square matrices, and more kernels behind it."""
+    tables = launched((GEMM, 10, 100, dur_ns))
+    tables["activities"] += more
+    return trace_of(**tables, ops=[op or MATMUL], devices=[device or H100])
+
+
+def measured(trace: Trace, **options: Any) -> Measurement:
+    return analyze(trace, peaks=PeakOptions(**options)).measured
+
+
+def test_a_product_at_a_known_rate() -> None:
+    """2 x 1000^3 FLOPs in 4,000 ns are 500 TFLOP/s."""
+    found = measured(matmul(4_000))
+    assert found.mfu == found.hfu == found.most == Fraction(2 * 1000**3, 4_000 * H100_BF16)
+    assert (found.figure, found.basis) == ("MFU 50.5 %", "from trace, bf16 dense 989.4 TFLOP/s")
+    (row,) = found.ops
+    assert row.measured.flops_per_ns == 500_000
+    assert (row.measured.flops, row.measured.min_bytes) == (2 * 1000**3, 3 * 2 * 1000**2)
+
+
+def test_the_sample_is_its_flops_over_its_windows() -> None:
+    analysis = analyze(read([SAMPLES / "gpt_ddp_4rank"]))
+    found = analysis.measured
+    budget = analysis.total.components.window_ns * H100_BF16
+    assert found.mfu == Fraction(found.executed.model_flops, budget)
+    assert found.hfu == Fraction(found.executed.executed_flops, budget)
+    assert found.waterfall is not None
+    assert sum(line.amount for line in found.waterfall.lines) == budget
+    assert sum(part.thousandths for part in parts(found.waterfall)) == 1000
+    assert analysis.verdict.sentence.startswith(f"{found.figure}. The largest loss is ")
+
+
+def test_an_unknown_device_needs_a_peak() -> None:
+    trace = matmul(4_000, device={"product": "Quantum 9000"})
+    found = measured(trace)
+    assert (found.mfu, found.waterfall, found.figure) == (None, None, None)
+    assert "No row of the table has the name 'Quantum 9000'" in found.lacks[0].problem
+    assert "--peak" in found.lacks[0].remedy
+    assert found.executed.executed_flops == 2 * 1000**3
+    given = measured(trace, tflops=1000)
+    assert given.mfu == Fraction(1, 2)
+    assert given.basis == "from trace, given 1,000 TFLOP/s"
+    assert measured(trace, device="h100-sxm").mfu == Fraction(500_000, H100_BF16)
+    for wrong in ({"device": "h100-sxn"}, {"tflops": 1e9}):
+        with pytest.raises(UsageError):
+            measured(trace, **wrong)
+
+
+def test_more_than_the_peak_is_refused() -> None:
+    """2 TFLOP/s per ns would be twice the peak."""
+    found = measured(matmul(1_000))
+    assert (found.mfu, found.waterfall) == (None, None)
+    (lack,) = found.lacks
+    assert "above the peak" in lack.problem
+    assert lack.remedy.startswith("likely: the peak of another device")
+
+
+def test_without_shapes_there_is_no_figure() -> None:
+    op = {name: value for name, value in MATMUL.items() if not name.startswith("input")}
+    found = measured(matmul(4_000, op=op))
+    assert found.mfu is None
+    assert "no shapes" in found.lacks[0].problem
+    assert measured(trace_of()).lacks[0].problem == "the trace has no device work"
+
+
+@pytest.mark.parametrize(
+    ("unknown_ns", "least", "most"),
+    [
+        (0, "50.5", None),
+        (200, "48.1", None),
+        (1_000, "40.4", "60.4"),
+        (3_999, "25.3", "75.3"),
+        (4_001, None, None),
+    ],
+)
+def test_compute_of_unknown_flops_widens_the_figure(
+    unknown_ns: int, least: str | None, most: str | None
+) -> None:
+    """From 5 % of the compute time on it may be anything up to the peak; from half on nothing."""
+    strange = {"name": "cutlass_gemm_of_nobody", "start_ns": 4_100, "dur_ns": unknown_ns}
+    both = matmul(4_000, *([strange] if unknown_ns else []))
+    figure = measured(both).figure
+    if least is None:
+        assert figure is None
+    else:
+        assert figure == f"MFU {least} %" + (f" to {most} %" if most else "")
+
+
+def test_the_command_prints_it() -> None:
+    text = run("mfu", str(SAMPLE)).stdout
+    assert text.splitlines()[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    for words in ("useful work", "memory-bound kernels", "idle", "weight grad", "aten::mm"):
+        assert words in text
+    found = json.loads(run("mfu", str(SAMPLE), "--json").stdout)
+    assert found["schema"] == "traceflops.utilisation/1"
+    lines = found["utilisation"]["waterfall"]["lines"]
+    budget = int(found["utilisation"]["waterfall"]["budget_text"])
+    assert sum(int(line["amount_text"]) for line in lines) == budget
+    ledger = found["utilisation"]["ledger"]
+    total = int(found["utilisation"]["executed_flops_text"])
+    assert sum(int(line["flops_text"]) for line in ledger) == total

@@ -1,0 +1,102 @@
+"""From an executed ledger and peaks to the budgets of a waterfall, and to bounds of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.executed import Executed
+from traceflops.mfu.matching import Match
+from traceflops.mfu.waterfall import DeviceBudget, Peaks, Portion
+from traceflops.prepare import Prepared
+from traceflops.results import Components, Window
+
+_RATES: Final[dict[str, tuple[str, ...]]] = {
+    "fp64": ("fp64_matrix", "fp64"),
+    "fp32": ("fp32_matrix", "fp32"),
+    **{dtype: (dtype,) for dtype in ("tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8")},
+}
+"""The rates of the device table that hold for products of a type; the first one that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """FLOPs that were executed: counted, and with all unattributed compute time at the peak."""
+
+    at_least: int
+    at_most: int
+
+
+def peaks_of(match: Match) -> dict[str, int]:
+    """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
+
+    Types without a rate are left out; `tf32-or-fp32` has none, as the two differ.
+    """
+    found = {}
+    for dtype, rates in _RATES.items():
+        known = [peak for rate in rates if (peak := match.peak(rate)) is not None]
+        found.update({dtype: known[0]} if known else {})
+    return found
+
+
+def device_budgets(
+    prepared: Prepared,
+    executed: Executed,
+    peaks: Mapping[int, Peaks],
+    *,
+    device: int | None = None,
+    window: int | None = None,
+) -> tuple[DeviceBudget, ...]:
+    """Return a budget per device of its chosen windows, or of one window of one device.
+
+    `peaks` are by row of the devices table, FLOP per ns by data type.
+    """
+    chosen = prepared.windows if device is None else {device: prepared.windows[device]}
+    return tuple(
+        _budget(executed, one, windows, peaks.get(one, {}), window)
+        for one, windows in chosen.items()
+    )
+
+
+def _budget(
+    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks, place: int | None
+) -> DeviceBudget:
+    wanted = {
+        at for at, window in enumerate(windows) if (window.used if place is None else at == place)
+    }
+    total = sum((windows[at].account.components for at in sorted(wanted)), Components())
+    cells = [c for c in executed.cells if c.device == device and c.window in wanted]
+    times = [t for t in executed.times if t.device == device and t.window in wanted]
+    return DeviceBudget(
+        components=total.parts(),
+        uncounted_ns=sum(time.uncounted_ns for time in times),
+        work=tuple(
+            Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
+            for cell in cells
+        ),
+        peaks=peaks,
+    )
+
+
+def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
+    """Return the bounds of what was executed in the chosen windows, None where too little is known.
+
+    From 95 % coverage on what was counted stands for all; from 50 % on the rest may be anything up
+    to the peak; below, nothing is said. Counts between two bounds of their own widen the interval.
+    """
+    coverage = executed.coverage
+    if coverage is None or coverage < TOO_LITTLE:
+        return None
+    at_least, at_most = executed.executed_at_least, executed.executed_flops
+    if coverage >= ENOUGH:
+        return Bounds(at_least, at_most)
+    dtypes = {cell.dtype for cell in executed.select()}
+    for time in executed.times:
+        if time.used and time.uncounted_ns:
+            rates = [rate for dtype, rate in peaks.get(time.device, {}).items() if dtype in dtypes]
+            if not rates:
+                return None
+            at_most += max(rates) * time.uncounted_ns
+    return Bounds(at_least, at_most)

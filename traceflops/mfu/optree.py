@@ -1,0 +1,90 @@
+"""The ops of a trace as a forest: what is below what on each thread.
+
+An op's parent is the innermost op of its thread in which it starts. In the order of starts the ops
+below one are then one run of places, so every question here is a search or a running sum, whatever
+the depth: O(n log n) for all ops together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import BoolArray, IntArray, numbers
+from traceflops.groups import joint_codes
+from traceflops.nesting import LastAbove, parents
+from traceflops.rows import ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class OpTree:
+    """The forest of a table of ops; all arrays are int64.
+
+    `parent` is the row of each op's parent, -1 for none. `place` is where a row stands in the
+    order of starts and `order` the row at each place; `stop` is, per place, the place behind the
+    last op below it.
+    """
+
+    parent: IntArray
+    order: IntArray
+    place: IntArray
+    stop: IntArray
+
+    @classmethod
+    def of(cls, ops: pa.Table) -> OpTree:
+        """Return the forest of a table of ops."""
+        start = numbers(ops["start_ns"])
+        end = start + numbers(ops["dur_ns"])
+        thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+        parent = parents(thread, start, end)
+        order = np.lexsort((-end, start, thread))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        above = parent[order]
+        above_place = np.where(above >= 0, place[np.maximum(above, 0)], -1)
+        return cls(parent, order, place, _stops(above_place))
+
+    def below(self, marked: BoolArray) -> IntArray:
+        """Return how many of the marked ops are below each op, itself not among them."""
+        sums = np.append(0, np.cumsum(marked[self.order]))
+        count = sums[self.stop] - sums[np.arange(len(self.stop)) + 1]
+        found: IntArray = count[self.place]
+        return found
+
+    def nearest(self, marked: BoolArray) -> IntArray:
+        """Return the row of the nearest marked op around each op, itself included, or -1."""
+        known = np.flatnonzero(marked[self.order])
+        found = np.full(len(marked), -1, dtype=np.int64)
+        if not len(known):
+            return found
+        places = np.arange(len(self.order), dtype=np.int64)
+        upto = np.searchsorted(known, places, side="right") - 1
+        at = LastAbove(self.stop[known]).find(upto, places)
+        found[self.order] = np.where(at >= 0, self.order[known[np.maximum(at, 0)]], -1)
+        return found
+
+    def around(self, marked: BoolArray) -> IntArray:
+        """Return the row of the nearest marked op around each op, itself not included, or -1."""
+        return taken(self.nearest(marked), self.parent)
+
+
+def taken(values: IntArray, rows: IntArray, missing: int = -1) -> IntArray:
+    """Return the value of each row, `missing` where the row is negative."""
+    if not len(values):
+        return np.full(len(rows), missing, dtype=np.int64)
+    return np.where(rows >= 0, values[np.maximum(rows, 0)], missing)
+
+
+def _stops(above: IntArray) -> IntArray:
+    """Return, per place, the first later place whose parent lies before it; the end if none does.
+
+    Read from behind, that is the last place so far whose negated parent is above the negated place.
+    """
+    count = len(above)
+    places = np.arange(count, dtype=np.int64)
+    if not count:
+        return places
+    found = LastAbove(-above[::-1]).find(count - 2 - places, -places)
+    return np.where(found >= 0, count - 1 - found, count)
