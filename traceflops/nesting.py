@@ -15,6 +15,7 @@ class LastAbove:
     """
 
     def __init__(self, values: IntArray) -> None:
+        self._reach = np.maximum.accumulate(values)
         self._levels = [values]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
@@ -24,6 +25,16 @@ class LastAbove:
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
         """Return, for each question, the last position <= upto with value > threshold, or -1."""
+        if not len(self._reach):
+            return np.full(len(upto), -1, dtype=np.int64)
+        # Most questions are answered by the position itself, or by no value before it at all.
+        at = np.maximum(upto, 0)
+        found = np.where(self._levels[0][at] > threshold, upto, -1)
+        open_rows = np.flatnonzero((found < 0) & (upto >= 0) & (self._reach[at] > threshold))
+        found[open_rows] = self._search(upto[open_rows], threshold[open_rows])
+        return found
+
+    def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
         node = np.full(len(upto), -1, dtype=np.int64)
         height = np.zeros(len(upto), dtype=np.int64)
         edge = upto + 1
