@@ -28,7 +28,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import BLOCK_BYTES, BlockReader, Crew
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonmend import mended
-from traceflops.parsers.jsonrescue import EVENT_START
+from traceflops.parsers.jsonrescue import EVENT_START, events_begun
 from traceflops.parsers.jsontext import (
     SPACE,
     Split,
@@ -39,7 +39,14 @@ from traceflops.parsers.jsontext import (
     split,
     violation,
 )
-from traceflops.parsers.jsonwalk import EVENT_BOUNDARY, LONGEST_MENDED, Damage, Walker
+from traceflops.parsers.jsonwalk import (
+    EVENT_BOUNDARY,
+    EVENTS_KEY,
+    LONGEST_MENDED,
+    SECOND_LIST,
+    Damage,
+    Walker,
+)
 
 B = TypeVar("B")
 
@@ -53,7 +60,6 @@ _FLAT = rb"(?:[^][{}]|\{[^][{}]*+\}|\[[^][{}]*+\])*+"
 _END_OF_ALL = re.compile(rb"\}\s*(?=\](?:\s*," + _FLAT + rb")?\s*\}\s*\Z)")
 """The end of an event, of the list, and of an object in which not much follows the list."""
 
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -141,7 +147,7 @@ class EventStream(Generic[B]):
 
     def _after_header(self, body: bytes) -> bytes | None:
         """Return what stands behind the bracket of the events, None if it is not there yet."""
-        for key in islice(_EVENTS_KEY.finditer(body), _KEYS_TRIED):
+        for key in islice(EVENTS_KEY.finditer(body), _KEYS_TRIED):
             if key.end() == len(body):
                 return None
             header = self._read_header(body[: key.start()])
@@ -272,10 +278,10 @@ class EventStream(Generic[B]):
         whole = self._walker.accept(last) or (
             bool(split(last + b",", 0, len(last) + 1).commas) and self._walker.mend(last)
         )
-        broken = not whole and violation(last) is not None
-        behind = self._walker.rescue(last) if broken else 0
+        behind = 0 if whole else self._walker.rescue(last, sound=violation(last) is None)
         unfinished = b"" if whole else last[behind:].strip(SPACE + b",]}")
         lost = self._skipped + len(unfinished)
+        self.damage.cut_events = events_begun(unfinished)
         self.damage.cut_bytes = lost if lost or self._in_list else None
 
     def _read_tail(self, tail: bytes) -> None:
@@ -311,13 +317,16 @@ class EventStream(Generic[B]):
         read, ended = _gather(self._blocks, _HEAD_BYTES)
         rest = b"".join((rest, *read)).strip(SPACE)
         self.damage.another = rest.startswith((b"{", b"["))
-        self.damage.tail_bytes = len(rest) + (0 if ended else sum(map(len, self._blocks)))
+        self.damage.tail_bytes, self.damage.tail_events = len(rest), events_begun(rest)
+        for block in () if ended else self._blocks:
+            self.damage.tail_bytes += len(block)
+            self.damage.tail_events += events_begun(block)
 
     def _later_events(self, header: dict[str, msgspec.Raw]) -> None:
         """Take the events of a second list under the same key."""
         again = bytes(header.pop("traceEvents", b"")).strip(SPACE)
         if again.startswith(b"["):
-            self.damage.repaired["a second list of events read like the first"] += 1
+            self.damage.repaired[SECOND_LIST] += 1
             self._walker.tail = None
             self._walker.walk(again[1:])
 

@@ -15,16 +15,23 @@ from traceflops.parsers.jsonmend import mended
 from traceflops.parsers.jsonrescue import EVENT_START, events_begun, whole_events
 from traceflops.parsers.jsontext import BOUNDARY, SPACE, Split, first_value, split, violation
 
-EVENT_BOUNDARY = re.compile(rb'[]}]\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")')
-"""Where one object ends and one that looks like an event begins."""
+EVENT_BOUNDARY = re.compile(
+    rb'[]}]\s*(?:,\s*)?(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)")'
+)
+"""Where one object ends and one that looks like an event begins, with or without a comma."""
 
 LONGEST_MENDED = 1 << 20
 _STRIDE = 1 << 10
 _LONGEST_STRIDE = 1 << 16
 _AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
 _AFTER_BYTES = 256
+_EVENT_SIGN = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
+EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _LEAD = re.compile(rb"[\s,]*+")
-_CLOSERS = re.compile(rb"(\s*+[\]}][\s\]}]*+),?\s*(?=\{)")
+_CLOSERS = re.compile(rb"(\s*+[\]}][\s\]}]*+),?\s*(?=\{)|(\s*+\}[\s}]*+)(?=\])")
+_OPENERS = re.compile(rb"\[[\s\[]*+(?=" + EVENT_START.pattern + rb")")
+_BRACES = re.compile(rb"\}[\s}]*+")
+SECOND_LIST = "a second list of events read like the first"
 _COMMAS = "commas with nothing before them left out"
 _UNPARTED = "events without a comma between them told apart"
 
@@ -39,7 +46,7 @@ class Damage:
     `dropped_events` is how many events begin in what was dropped, by the look of it.
     `cut_bytes` is what stands after the last complete event where the list does not end,
     `tail_bytes` what could not be read after a list that does, and `another` says that it looks
-    like another trace.
+    like another trace. `cut_events` and `tail_events` are how many events begin in these.
     """
 
     repaired: Counter[str] = field(default_factory=Counter)
@@ -47,7 +54,9 @@ class Damage:
     dropped_events: int = 0
     dropped_bytes: int = 0
     cut_bytes: int | None = None
+    cut_events: int = 0
     tail_bytes: int = 0
+    tail_events: int = 0
     tail_cut: bool = False
     another: bool = False
     array_closed: bool = False
@@ -85,9 +94,9 @@ class Walker:
         """Accept the complete events of a text in strides, past any damage; return what is left."""
         start, stride = 0, _STRIDE
         while self.tail is None:
+            salvaged = self._salvaged
             start = self._skip_lead(text, start)
             stop = min(start + stride, len(text))
-            salvaged = self._salvaged
             resume = self._stride(text, start, stop, split(text, start, stop))
             if (resume is None and stop == len(text)) or resume == start:
                 return text[start:]
@@ -105,14 +114,25 @@ class Walker:
             self.damage.repaired[_COMMAS] += text.count(b",", start, begin)
         if text[begin : begin + 1] in (b"{", b"]", b""):
             return begin
+        end = self._junk_end(text, begin)
+        if end > begin:
+            self._salvaged += 1
+            self.drop(text[begin:end])
+        return end
+
+    def _junk_end(self, text: bytes, begin: int) -> int:
+        """Return where text ends that is the beginning of no value."""
+        closers = _BRACES.match(text, begin)
+        if closers:  # at the very end they are those of what the list stands in
+            return closers.end() if closers.end() < len(text) else begin
+        openers = _OPENERS.match(text, begin)
+        if openers:  # a list that holds events is another beginning of the one they stand in
+            return openers.end()
         whole, length = first_value(memoryview(text)[begin:])
-        event = (
-            None if whole or begin + length == len(text) else self._search(EVENT_START, text, begin)
-        )
-        if event is None:
+        if whole or begin + length == len(text):
             return begin
-        self.drop(text[begin : event.start()])
-        return event.start()
+        event = self._search(EVENT_START, text, begin)
+        return event.start() if event is not None else begin
 
     def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
         """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
@@ -150,7 +170,7 @@ class Walker:
             return end
         closers = _CLOSERS.match(text, end)
         if closers:
-            self.drop(closers.group(1))
+            self.drop(closers.group(closers.lastindex or 0))
         return closers.end() if closers else end
 
     def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
@@ -162,12 +182,21 @@ class Walker:
         if text[at : at + 1] != b"]":
             return False
         if self.ended or len(text) >= at + _AFTER_BYTES:
-            if _AFTER_ARRAY.match(text, at + 1):
-                return True
+            after = _AFTER_ARRAY.match(text, at + 1)
+            if after:
+                return not self._goes_on(text, after.end())
             if self.ended:
                 proven = self._salvaged == 0 and broken is None
                 return proven and self._search(EVENT_BOUNDARY, text, at) is None
         return None
+
+    def _goes_on(self, text: bytes, at: int) -> bool:
+        """Return whether events of the same list follow a bracket, so that it did not end it."""
+        if text[at - 1 : at] == b"[":
+            return False
+        event = self._search(_EVENT_SIGN, text, at - 1)
+        key = EVENTS_KEY.search(text, at, event.start()) if event is not None else None
+        return event is not None and key is None
 
     def _close(self, text: bytes, rest: int, close: int) -> None:
         begin: int | None = rest if text[rest:close].strip(SPACE) else None
@@ -215,7 +244,7 @@ class Walker:
             return None
         broken = violation(value)
         if broken is None:
-            self.drop(value)  # sound, but no object
+            self._rescue(value, sound=True)  # sound, but no object
             return None
         resume = self._behind_whole(text, start, start + broken)
         if resume is not None:
@@ -252,15 +281,16 @@ class Walker:
         if not self.mend(value):
             self._rescue(value)
 
-    def _rescue(self, text: bytes) -> None:
+    def _rescue(self, text: bytes, *, sound: bool = False) -> None:
         """Take the whole events in a damaged text; what stands between them is mended or lost."""
-        self.leftover(text, self.rescue(text))
+        done = self.rescue(text, sound=sound)
+        self._leave(text[done:], whole=not done)
 
-    def rescue(self, text: bytes) -> int:
+    def rescue(self, text: bytes, *, sound: bool = False) -> int:
         """Take the whole events in a damaged text, and return where the last of them ends."""
         done = 0
-        for begin, end in whole_events(text):
-            self.leftover(text[:begin], done)
+        for begin, end in whole_events(text, sound=sound):
+            self._leave(text[done:begin])
             if done and not text[done:begin].strip(SPACE):
                 self.damage.repaired[_UNPARTED] += 1
             if not self.accept(text[begin:end]) and not self.mend(text[begin:end]):
@@ -268,10 +298,13 @@ class Walker:
             done = end
         return done
 
-    def leftover(self, text: bytes, start: int) -> None:
-        """Take what stands behind a rescued event if it can be mended, else count it as lost."""
-        rest = text[start:].strip(SPACE + b",")
-        if rest and not (start and self.mend(rest)):
+    def _leave(self, text: bytes, *, whole: bool = False) -> None:
+        """Take a text beside rescued events if it can be mended, else count it as lost.
+
+        `whole` says that there were none, so that mending was tried.
+        """
+        rest = text.strip(SPACE + b",")
+        if rest and (whole or not self.mend(rest)):
             self.drop(rest)
 
     def accept(self, piece: bytes) -> bool:
@@ -295,6 +328,8 @@ class Walker:
 
     def drop(self, value: bytes) -> None:
         """Count a text as lost."""
+        if EVENTS_KEY.search(value):
+            self.damage.repaired[SECOND_LIST] += 1
         self.damage.dropped_places += 1
         self.damage.dropped_events += events_begun(value)
         self.damage.dropped_bytes += len(value)

@@ -16,6 +16,7 @@ from traceflops.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.errors import InputError
 from traceflops.groups import joint_codes
 from traceflops.parsers.repeats import without_repeats
+from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
 from traceflops.words import several, time_amount
 
@@ -69,8 +70,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
         return replace(trace, notes=(*trace.notes, _apart_note(trace, far)))
     most_ns = max(DAY_NS, high - low)
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
-    if sum(bool(wrong.any()) for wrong in long.values()) > 1 or not _few(long):
-        # What lasts that long on the host as well as on the device is a hang, not a slip.
+    if _is_hang(long, starts, lengths) or not _few(long):
         long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
     if "activities" in ranges:
         long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
@@ -86,14 +86,48 @@ def _without_impossible_times(trace: Trace) -> Trace:
     return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, *notes))
 
 
+def _is_hang(
+    long: Mapping[str, BoolArray], starts: Mapping[str, IntArray], lengths: Mapping[str, IntArray]
+) -> bool:
+    """Return whether what lasts so long is a hang, not a slip: the device hung while a host waited.
+
+    The longest record of the device and that of the host have most of their time in common.
+    """
+    if "activities" not in long or not long["activities"].any():
+        return False
+    device = _longest("activities", long, starts, lengths)
+    hosts = [name for name, rows in long.items() if name != "activities" and rows.any()]
+    for begin, end in (_longest(name, long, starts, lengths) for name in hosts):
+        common = min(end, device[1]) - max(begin, device[0])
+        lasts = (end - begin, device[1] - device[0])
+        if max(lasts) <= _LONGEST_NS and 2 * common >= max(lasts):
+            return True
+    return False
+
+
+def _longest(
+    name: str,
+    rows: Mapping[str, BoolArray],
+    starts: Mapping[str, IntArray],
+    lengths: Mapping[str, IntArray],
+) -> tuple[int, int]:
+    """Return start and end of the longest of some rows of a table."""
+    row = int(np.argmax(np.where(rows[name], lengths[name], -1)))
+    begin = int(starts[name][row])
+    return begin, begin + int(lengths[name][row])
+
+
 def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
     """Return the activities that outlast everything although later work of their stream began.
 
     They last more than a minute and 10 times `stretch_ns`, in which records start. A stream works
-    in order: behind a real hang nothing of it begins.
+    in order: behind a real hang nothing of it begins. Nodes of a graph may run side by side, and
+    of work without a stream nothing is known.
     """
     length, start = numbers(activities["dur_ns"]), numbers(activities["start_ns"])
     suspects = length > max(_MINUTE_NS, _MUCH_LONGER * stretch_ns)
+    for column, wanted in (("stream", True), ("graph", False), ("graph_node", False)):
+        suspects &= (numbers(activities[column], ABSENT) != ABSENT) == wanted
     if not suspects.any():
         return suspects
     device, stream = numbers(activities["device"]), numbers(activities["stream"])
@@ -150,11 +184,9 @@ def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterat
         return
     parts = []
     if far:
-        parts.append(
-            f"{far:,} begin more than a day from the others, or at a time that was not set"
-        )
+        parts.append(f"{far:,} more than a day from the others, or at a time that was not set")
     if too_long:
-        parts.append(f"{too_long:,} last longer than the recording can have been")
+        parts.append(f"{too_long:,} longer than the recording can have been")
     yield Note(
         "dropped",
         "set-aside",

@@ -26,13 +26,6 @@ _NOUNS: Final = {
     "ops": "operator",
     "marks": "mark",
 }
-_SAME: Final = {
-    "activities": ("device", "stream", "correlation", "graph_node"),
-    "calls": ("thread", "correlation", "external_id"),
-    "ops": ("thread", "external_id", "sequence"),
-    "marks": ("kind", "thread", "device", "stream", "correlation", "python_id"),
-}
-"""What must be equal in a repeat, besides start, duration and name."""
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -41,42 +34,63 @@ def without_repeats(trace: Trace) -> Trace:
     An input holds repeats where two records of one id are the same and too long for that to be
     the work of a coarse clock; then all that is the same counts once.
     """
-    same = {name: _same_as_before(trace.table(name), name) for name in _SAME}
+    same = {name: _same_as_before(trace.table(name)) for name in _NOUNS}
     if not any(_is_proof(trace.table(name), name, again) for name, again in same.items()):
         return trace
     counts = {name: int(again.sum()) for name, again in same.items()}
     device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
     listed = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
+    amount = f" ({time_amount(device_ns)} of device work)" if counts["activities"] else ""
     note = Note(
         "repaired",
         "written-twice",
-        "Records of the same id, name and times stand in the file more than once; each counts "
-        f"once. Left out: {listed} ({time_amount(device_ns)} of device work).",
+        "Records that are the same in everything stand in the file more than once; each counts "
+        f"once. Left out: {listed}{amount}.",
         sum(counts.values()),
         trace.source.files[0].name,
     )
     return replace(trace, tables=_kept(trace.tables, same), notes=(*trace.notes, note))
 
 
-def _same_as_before(table: pa.Table, name: str) -> BoolArray:
-    """Return the rows that are the same as the one before them; rows are in order of all this."""
+def _same_as_before(table: pa.Table) -> BoolArray:
+    """Return the rows that are the same as the one before them; times and ids order the rows."""
+    found = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
-        return np.zeros(table.num_rows, dtype=np.bool_)
-    length = numbers(table["dur_ns"])
-    same = length[1:] > 0
-    for values in (numbers(table["start_ns"]), length, codes(table["name"])):
-        same &= values[1:] == values[:-1]
-    for column in _SAME[name]:
-        is_text = pa.types.is_dictionary(table.schema.field(column).type)
-        values = codes(table[column]) if is_text else numbers(table[column], ABSENT)
-        same &= values[1:] == values[:-1]
-    return np.append(False, same)
+        return found
+    length, start, name = numbers(table["dur_ns"]), numbers(table["start_ns"]), codes(table["name"])
+    alike = length[1:] > 0
+    for values in (start, length, name):
+        alike &= values[1:] == values[:-1]
+    before = np.flatnonzero(alike)
+    first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
+    same = np.ones(len(before), dtype=np.bool_)
+    for column in table.schema.names:
+        same &= _equal(first[column], second[column])
+    found[before[same] + 1] = True
+    return found
+
+
+def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> BoolArray:
+    """Return, row by row, whether two columns are equal; nulls are."""
+    if pa.types.is_dictionary(one.type):
+        return np.asarray(codes(one) == codes(other))
+    if pa.types.is_integer(one.type):
+        return np.asarray(numbers(one, ABSENT) == numbers(other, ABSENT))
+    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+    return np.fromiter((a == b for a, b in pairs), dtype=np.bool_, count=len(one))
 
 
 def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
+    """Return whether two rows of one id are the same and cannot be two that are alike.
+
+    Device work of a clock of whole microseconds can: branches of a graph that run side by side.
+    """
     if name not in _UNIQUE or not again.any():
         return False
-    known = numbers(table[_UNIQUE[name]], ABSENT) != ABSENT
+    ids, start = numbers(table[_UNIQUE[name]], ABSENT), numbers(table["start_ns"])
+    if name == "activities" and not (start % 1_000).any():
+        return False
+    known = (ids != ABSENT) & (ids != 0)
     return bool((again & known & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 

@@ -82,6 +82,7 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
+            description=metadata.described.words,
         ),
         tables=tables,
         notes=(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.pytorch.description import Described, read_description
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
 from traceflops.rows import ABSENT
 
@@ -73,6 +74,7 @@ class Metadata:
     by_id: Mapping[int | None, DeviceProperties]
     common: DeviceProperties | None
     is_rocm: bool
+    described: Described = Described()
 
     def properties_of(self, local_id: int) -> DeviceProperties | None:
         """Return the properties of a device number; None where the file leaves it open.
@@ -110,6 +112,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         by_id={device.local_id: device for device in reversed(devices)},
         common=_common(devices),
         is_rocm=any(key in header for key in _ROCM_KEYS),
+        described=read_description(header),
     )
 
 

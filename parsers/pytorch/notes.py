@@ -18,6 +18,7 @@ from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
 _UNCATEGORISED = "phase "
+_NO_PHASE = "phase None"
 _ODD_EVENTS: Final[dict[str, tuple[NoteKind, str, str]]] = {
     "no-time": ("dropped", "event", "left out: no time that can be one"),
     "bad-arguments": ("dropped", "event", "without arguments that can be read"),
@@ -53,7 +54,7 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
     if source.cut:
         yield _input_cut(source.cut, damage)
     if damage.cut_bytes is not None:
-        yield _text_cut(damage.cut_bytes)
+        yield _text_cut(damage.cut_bytes, damage.cut_events)
     for what, count in sorted(damage.repaired.items()):
         if count:
             yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
@@ -64,7 +65,8 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
             "dropped",
             "second-trace",
             "Another trace seems to begin behind the one that was read, in the same file: "
-            f"{several(damage.tail_bytes, 'byte')} were not read. To see it, split the file there.",
+            f"{several(damage.tail_bytes, 'byte')} were not read{_events_in(damage.tail_events)}. "
+            "To see it, split the file there.",
             damage.tail_bytes,
         )
     elif damage.tail_cut or damage.tail_bytes:
@@ -72,10 +74,14 @@ def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
             "dropped",
             "tail-cut" if damage.tail_cut else "tail-unread",
             f"{'The file ends too early' if damage.tail_cut else 'Text'} after its list of events: "
-            f"{several(damage.tail_bytes, 'byte')} there were not read, and rank and world size "
-            "may be missing.",
+            f"{several(damage.tail_bytes, 'byte')} there were not read"
+            f"{_events_in(damage.tail_events)}, and rank and world size may be missing.",
             damage.tail_bytes,
         )
+
+
+def _events_in(number: int) -> str:
+    return f" ({several(number, 'event')} among them)" if number else ""
 
 
 def _dropped(damage: Damage) -> Note:
@@ -84,7 +90,7 @@ def _dropped(damage: Damage) -> Note:
     if events:
         what = f"{several(events, 'event')} could not be read: left out {where}"
     else:
-        what = f"left out {where}; whether they held events cannot be told"
+        what = f"left out {where}, in which no event begins"
     return Note("dropped", "json-dropped", f"Damaged JSON: {what}.", damage.dropped_places)
 
 
@@ -114,14 +120,20 @@ def _input_cut(cut: str, damage: Damage) -> Note:
     )
 
 
-def _text_cut(lost_bytes: int) -> Note:
-    what = f"{several(lost_bytes, 'byte')} of an unfinished one are lost. " if lost_bytes else ""
+def _text_cut(lost_bytes: int, lost_events: int) -> Note:
+    if lost_events > 1:
+        what = f"The last {several(lost_bytes, 'byte')}, in which {lost_events:,} events begin, "
+        what += "could not be read. "
+    elif lost_bytes:
+        what = f"{several(lost_bytes, 'byte')} of an unfinished one are lost. "
+    else:
+        what = ""
     return Note(
         "dropped",
         "text-cut",
-        f"The file ends before its list of events does. Every complete event is used; {what}"
-        f"{'L' if lost_bytes else 'l'}ater times are missing, and so is what the writer puts at "
-        "the end (rank, world size).",
+        "The file ends before its list of events does. Every complete event before that is used. "
+        f"{what}Later times are missing, and so is what the writer puts at the end (rank, world "
+        "size).",
         lost_bytes,
     )
 
@@ -155,6 +167,9 @@ def _event_notes(
             f"{frames:,} Python frames were left out to save memory; --python-stacks keeps them.",
             frames,
         )
+    if counts.get(_NO_PHASE):
+        text = f"{several(counts[_NO_PHASE], 'object')} without a phase left out: no events."
+        yield Note("dropped", "no-phase", text, counts[_NO_PHASE])
     for code, (kind, noun, text) in _ODD_EVENTS.items():
         if odd[code]:
             yield Note(kind, code, f"{several(odd[code], noun)} {text}.", odd[code])
@@ -179,6 +194,9 @@ def _content_notes(
             "Operators carry no shapes, so FLOPs cannot be counted from them; record with "
             "record_shapes=True.",
         )
+    if metadata.described.problem:
+        text = f"The trace's own description of its run: {metadata.described.problem}."
+        yield Note("dropped", "description-left-out", text)
     if metadata.rank_from_name:
         yield Note("assumed", "rank-from-name", f"Rank {metadata.rank} is from the file's name.")
     open_devices = [d for d in devices if metadata.by_id and metadata.properties_of(d) is None]

@@ -16,6 +16,8 @@ INPUT, OUTPUT = "INPUT", "OUTPUT"
 COMMANDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (70, ("summary", INPUT, "--json")),
     (8, ("summary", INPUT)),
+    (6, ("mfu", INPUT, "--json")),
+    (2, ("mfu", INPUT)),
     (4, ("info", INPUT)),
     (4, ("info", INPUT, "--json")),
     (3, ("export", INPUT, "-o", OUTPUT)),

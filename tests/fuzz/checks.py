@@ -64,6 +64,8 @@ def _printed(command: str, text: str, thorough: bool) -> Iterator[str]:
         return
     if command == "info":
         yield from _numbers(value)
+    elif command == "mfu":
+        yield from (*_numbers(value), *_utilisation_adds_up(value))
     elif command != "export":
         yield from report_problems(value, thorough)
 
@@ -117,7 +119,22 @@ def _numbers(node: Any, key: str = "", parent: str = "") -> Iterator[str]:
 
 
 def _is_integer(key: str, parent: str) -> bool:
-    return key.endswith("_ns") or parent.endswith("_ns") or key in COUNTS or parent in _COUNTS_BELOW
+    is_time = key.endswith("_ns") and not key.endswith("_per_ns")
+    return is_time or parent.endswith("_ns") or key in COUNTS or parent in _COUNTS_BELOW
+
+
+def _utilisation_adds_up(report: Any) -> Iterator[str]:
+    found = report["utilisation"]
+    executed = int(found["executed_flops_text"] or 0)
+    if sum(int(line["flops_text"]) for line in found["ledger"]) != executed:
+        yield "the lines of the ledger are not what was executed"
+    fall = found["waterfall"]
+    if fall and sum(int(line["amount_text"]) for line in fall["lines"]) != int(fall["budget_text"]):
+        yield "the lines of the waterfall are not the budget"
+    if (found["mfu"] is None) != bool(found["lacks"]):
+        yield "there is an MFU and a reason for none, or neither"
+    if found["mfu"] is not None and not 0 <= found["mfu"] <= found["hfu"] <= 1:
+        yield f"MFU {found['mfu']} and HFU {found['hfu']}"
 
 
 def _accounts_add_up(report: Any) -> Iterator[str]:
@@ -232,4 +249,5 @@ CHECKS: tuple[Callable[[Any], Iterator[str]], ...] = (
     _chosen_windows_add_up,
     _gaps_add_up,
     _tables_add_up,
+    _utilisation_adds_up,
 )

@@ -159,6 +159,38 @@ def test_no_hang_has_work_behind_it(length_us: int, later: dict[str, Any], kept:
     assert notes_of(found) == ({} if kept else {"set-aside": 1})
 
 
+def test_a_node_of_a_graph_and_work_without_a_stream_may_hang() -> None:
+    hung = 600 * 10**6
+    events = [kernel(n * 1000, 900, 10 + n) for n in range(4)]
+    for more in ({"graph node id": 4, "graph id": 1, "stream": 7}, {"tid": "?"}):
+        args = {"device": 0, "correlation": 5} | more
+        pair = [kernel(4_000, hung, args=args), kernel(4_010, 5, args=args | {"graph node id": 5})]
+        pair = [event | {"tid": "no number"} for event in pair]
+        found = trace_of(*events, *pair)
+        assert (len(starts_of(found)), notes_of(found)) == (6, {})
+
+
+def test_wrong_durations_on_host_and_device_are_no_hang() -> None:
+    """What hangs together lasts together, and not for years."""
+    work = [kernel(n * 100, 50, n) for n in range(50)]
+    ops = [kernel(n * 100, 20, cat="cpu_op", tid=1, args={}) for n in range(50)]
+    for device_us, host_us in ((10**13, 10**13), (10 * DAY_US, 2 * DAY_US)):
+        wrong = kernel(5_100, device_us, 99)
+        late = kernel(5_000, host_us, cat="cpu_op", tid=1, args={})
+        found = trace_of(*work, *ops, wrong, late)
+        assert (len(starts_of(found)), notes_of(found)) == (50, {"set-aside": 2})
+
+
+def test_whole_microseconds_prove_no_repeat_of_device_work() -> None:
+    """Two branches of a graph may begin and end in the same ticks; ids of 0 are none."""
+    found = trace_of(kernel(100, 40, 3), kernel(100, 40, 3))
+    assert (len(starts_of(found)), notes_of(found)) == (2, {})
+    call = kernel(100, 40, 0, cat="cuda_runtime", tid=1)
+    assert len(starts_of(trace_of(call, call), "calls")) == 2
+    exact = [kernel(100.001, 40, 3)] * 2
+    assert notes_of(trace_of(*exact)) == {"written-twice": 1}
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -167,6 +199,8 @@ def test_no_hang_has_work_behind_it(length_us: int, later: dict[str, Any], kept:
         {"args": {"device": 0, "stream": 8, "correlation": 1}},
         {"args": {"device": 0, "stream": 7, "correlation": 2}},
         {"args": {"device": 0, "stream": 7, "correlation": 1, "graph node id": 4}},
+        {"args": {"device": 0, "stream": 7, "correlation": 1, "grid": [2, 1, 1]}},
+        {"args": {"device": 0, "stream": 7, "correlation": 1, "bytes": 8}},
     ],
 )
 def test_what_differs_is_not_a_repeat(other: dict[str, Any]) -> None:

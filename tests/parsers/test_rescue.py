@@ -110,6 +110,49 @@ def test_events_need_no_list(between: str, size: int) -> None:
     assert (names(cut), losses(cut)) == (NAMES[:-1], {"json-repaired", "text-cut"})
 
 
+@pytest.mark.parametrize("between", ["\n", ",\n"])
+@pytest.mark.parametrize("cut", ['"ts":', '"list":[', '"args":{', "{"])
+def test_half_a_line_costs_that_line(cut: str, between: str) -> None:
+    """What stands behind it looks like a value of it, but has all that an event has."""
+    events = [
+        COMPACT.printed(event | {"tid": 7, "args": {"list": [{"a": 1}], "stream": 7}})
+        for event in kernels(9)
+    ]
+    events[4] = events[4][: events[4].index(cut) + len(cut)]
+    for head, tail in (("", ""), (HEAD, TAIL)):
+        trace = read_bytes((head + between.join(events) + tail).encode())
+        assert names(trace) == [name for n, name in enumerate(NAMES) if n != 4]
+
+
+@pytest.mark.parametrize("opener", ["[", "[[", "[ \n"])
+def test_a_bracket_that_is_never_closed_swallows_nothing(opener: str) -> None:
+    events = printed(COMPACT)
+    one, all_of_them = events[:], [opener + event for event in events]
+    one[4] = opener + one[4]
+    for mine in (one, all_of_them):
+        trace = read_bytes(file_of(mine, COMPACT))
+        assert names(trace) == NAMES
+        assert "json-dropped" in losses(trace)
+
+
+@pytest.mark.parametrize("end", [']},"x":[', "]", "]}", '], "x": "'])
+def test_the_list_has_not_ended_where_events_follow(end: str) -> None:
+    events = printed(COMPACT)
+    events[4] = end + events[4]
+    found = names(read_bytes(file_of(events, COMPACT)))
+    assert found[:4] == NAMES[:4]
+    assert found[-4:] == NAMES[-4:]
+
+
+def test_a_second_trace_in_the_list_is_said() -> None:
+    whole = file_of(printed(COMPACT), COMPACT).decode()
+    cut = whole[: whole.index('{"ph":"X","cat":"kernel","name":"5')]
+    for half in ("", '{"ph":"X","ts":'):
+        trace = read_bytes((cut + half + whole).encode())
+        texts = " ".join(note.text for note in trace.notes)
+        assert "second list of events" in texts or "without a phase" in texts
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 8), st.binary(max_size=60), min_size=1),
@@ -147,6 +190,10 @@ def test_looking_for_events_is_bounded() -> None:
     """Neither nested nor repeated beginnings cost their square: this would not end in a day."""
     for text in (b'{"id":' * 400_000, b'{"id":[' * 300_000, b'{"id":"' * 300_000):
         assert list(whole_events(text)) == []
+    event = printed(COMPACT)[0].encode()
+    for text in (b'[{"name":"x"},' * 40_000, b"{" * 500_000, (b"[" + event + b",") * 9_000):
+        found = read_bytes(b"[" + event + b"," + text + event + b"]")
+        assert len(names(found)) == 2 + text.count(event)
 
 
 def test_a_list_that_is_not_closed_loses_no_event() -> None:
