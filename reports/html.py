@@ -18,7 +18,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from traceflops._version import __version__
-from traceflops.reports import page, palette, plots, series, units, wording
+from traceflops.reports import page, palette, peakpage, plots, rooflineplot, series, units, wording
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,7 +86,7 @@ def _limits() -> dict[str, Any]:
     return {
         "most_step_rows": MOST_STEP_ROWS,
         "title_width": _TITLE_WIDTH,
-        "looks": palette.LOOKS,
+        "looks": palette.LOOKS | palette.LINE_LOOKS,
         "causes": palette.CAUSE_LABELS,
     }
 
@@ -105,6 +105,7 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
         "present": present,
         "absent": absent,
         "tiles": page.tiles(analysis),
+        "peak": peakpage.peak_page(analysis),
         "devices": page.shown_devices(analysis),
         "kernels": page.kernels(analysis.kernels),
         "categories": analysis.categories.to_pylist(),
@@ -150,6 +151,7 @@ def _environment() -> Environment:
         "look": palette.look,
         "category_label": palette.category_label,
         "segments": page.segments,
+        "angle": rooflineplot.angle,
         "trusted": _trusted,
     }
     return environment

@@ -70,10 +70,10 @@ class Row:
 
 def ledger_table(ledger: Ledger, unit: str) -> Iterator[Text]:
     """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0."""
-    rows = _rows(ledger)
+    rows = ledger_rows(ledger)
     if not rows:
         return
-    columns = [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
+    columns = columns_of(rows)
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
     heads = "".join(f"{COLUMNS[name]:>{_CELL + (name == 'weight_grad')}}" for name in columns)
     title = f"{prefix}FLOP per {unit}"
@@ -81,20 +81,26 @@ def ledger_table(ledger: Ledger, unit: str) -> Iterator[Text]:
     for label, row in rows.items():
         yield _line(label, row, columns, scale, ledger.executed)
     if len(rows) > 1:
-        yield _line("executed", _sum(rows), columns, scale, ledger.executed)
+        yield _line("executed", sum_of(rows), columns, scale, ledger.executed)
+
+
+def columns_of(rows: dict[str, Row]) -> list[str]:
+    """Return the passes in which any row has FLOPs, in the order of COLUMNS."""
+    return [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
 
 
 def _line(label: str, row: Row, columns: list[str], scale: int, executed: Count) -> Text:
     cells = "".join(
-        f"{_cell(row.passes.get(name), scale):>{_CELL + (name == 'weight_grad')}}"
+        f"{scaled(row.passes.get(name), scale):>{_CELL + (name == 'weight_grad')}}"
         for name in columns
     )
     share = percent(float(Fraction(row.total) / Fraction(executed))) if executed else UNKNOWN
-    total = _cell(row.total, scale)
+    total = scaled(row.total, scale)
     return Text(f"{visible(label)[:_LABEL]:<{_LABEL}}{cells}{total:>{_SUM}}{share:>{_SHARE}}")
 
 
-def _cell(flops: Count | None, scale: int) -> str:
+def scaled(flops: Count | None, scale: int) -> str:
+    """Return a count as a number of `scale` FLOPs, in four digits at most."""
     if not flops:
         return UNKNOWN
     value = Fraction(flops) / scale
@@ -103,7 +109,8 @@ def _cell(flops: Count | None, scale: int) -> str:
     return significant(value, 4 if value >= 1 else 3, zeros=True)
 
 
-def _sum(rows: dict[str, Row]) -> Row:
+def sum_of(rows: dict[str, Row]) -> Row:
+    """Return the sum of all rows."""
     found = Row()
     for row in rows.values():
         found.total += row.total
@@ -112,7 +119,7 @@ def _sum(rows: dict[str, Row]) -> Row:
     return found
 
 
-def _rows(ledger: Ledger) -> dict[str, Row]:
+def ledger_rows(ledger: Ledger) -> dict[str, Row]:
     """Return the rows in the order in which their first lines stand; what is overhead last."""
     parts: dict[str, Row] = {}
     others: dict[str, Row] = {}

@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from traceflops.mfu.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.peaks import PER_TERA
 from traceflops.mfu.roofline import Measured, Verdict, verdict
 from traceflops.mfu.waterfall import Waterfall
-from traceflops.mfu.worktables import KernelRow
-from traceflops.reports.units import apportioned, count, flops, percent, significant
+from traceflops.mfu.worktables import KernelRow, OpRow
+from traceflops.reports.units import (
+    UNKNOWN,
+    apportioned,
+    count,
+    duration,
+    flops,
+    percent,
+    significant,
+    size,
+)
 
 THOUSAND: Final = 1000
+_RULES: Final = 3
 
 LABELS: Final = {
     "useful": ("useful work", "model FLOPs at the peak: MFU"),
@@ -111,6 +122,8 @@ def facts(measured: Measurement) -> Iterator[Fact]:
         yield Fact("executed", flops(done.executed_flops), f"model {flops(done.model_flops)}")
         yield Fact("counted", percent(_float(done.coverage)), "of the compute kernels' time")
     yield from _peaks(measured)
+    if measured.inference is not None:
+        yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
         yield Fact("vector work", flops(done.outside.vector_flops), "counts in no utilisation")
     ghosts = done.outside.count("ghost", "cached")
@@ -133,20 +146,47 @@ def _peaks(measured: Measurement) -> Iterator[Fact]:
         )
 
 
+def _inference(found: Inference) -> Iterator[Fact]:
+    """Yield what each phase is, and how much of the bandwidth it used where that limits it."""
+    for phase in found.phases:
+        name = phase.kind or "passes"
+        tokens = "" if phase.queries is None else f"{count(phase.queries)} tokens"
+        rules = "; ".join(rule for rule, _ in phase.rules[:_RULES])
+        passes = f"{count(phase.passes)} pass{'es' if phase.passes > 1 else ''}"
+        yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
+        if phase.kind != "prefill":
+            yield _bandwidth(name, phase)
+
+
+def _bandwidth(name: str, phase: PhaseUse) -> Fact:
+    known = f"bytes known of {percent(_float(phase.coverage))} of its kernels' time"
+    if phase.mbu is None:
+        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth not known")
+    moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
+    return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
+
+
 def _counted(measured: Measurement) -> set[str]:
     return {cell.dtype for cell in measured.executed.select() if cell.flops}
 
 
-def roofline(measured: Measurement, work: Measured, row: KernelRow | None) -> Verdict | None:
-    """Return what bounds some work, where all devices have the same rates."""
-    peak, bandwidth = roof(measured)
-    return verdict(work, peak, bandwidth, row.category if row is not None else None)
+def roofline(
+    measured: Measurement, work: Measured, row: KernelRow | OpRow | None
+) -> Verdict | None:
+    """Return what bounds some work, where all devices have the same rates for it."""
+    peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
+    if work.flops == 0 and work.min_bytes and bandwidth:
+        return Verdict("memory", "shapes")  # whatever the peak
+    return verdict(work, peak, bandwidth, row.category if isinstance(row, KernelRow) else None)
 
 
-def roof(measured: Measurement) -> tuple[int | None, int | None]:
-    """Return peak (FLOP per ns) and bandwidth (bytes per ns); None where they are not one."""
-    dtypes = _counted(measured)
-    peaks = {one.rates.get(dtype) for one in measured.devices for dtype in dtypes}
+def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
+    """Return peak (FLOP per ns) and bandwidth (bytes per ns); None where they are not one.
+
+    The peak is that of `dtypes`, without any that of all that was counted.
+    """
+    counted = dtypes or tuple(_counted(measured))
+    peaks = {one.rates.get(dtype) for one in measured.devices for dtype in counted}
     widths = {one.bandwidth for one in measured.devices}
     return (
         peaks.pop() if len(peaks) == 1 else None,

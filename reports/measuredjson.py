@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from traceflops.mfu.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.roofline import Measured, Verdict
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.mfu.waterfall import Waterfall
+from traceflops.mfu.worktables import KernelRow, OpRow
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.measured import roof, roofline
 
@@ -30,7 +31,7 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         **flop_count("vector_flops", done.outside.vector_flops),
         "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
         "peaks": [_peak(one) for one in found.devices],
-        "waterfall": _waterfall(found.waterfall) if found.waterfall is not None else None,
+        "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
         "ledger": [
             {"line": line.name, **flop_count("flops", line.flops)} for line in done.ledger().lines
         ],
@@ -42,8 +43,36 @@ def measured_object(found: Measurement) -> dict[str, Any]:
             }
             for one in done.ranges()
         ],
+        "inference": _inference(found.inference) if found.inference is not None else None,
         **_outside(found),
         **_tables(found),
+    }
+
+
+def _inference(found: Inference) -> dict[str, Any]:
+    return {
+        "rule": found.rule,
+        "outside_ns": found.outside_ns,
+        "phases": [_phase(one) for one in found.phases],
+    }
+
+
+def _phase(one: PhaseUse) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "rules": [{"rule": rule, "passes": passes} for rule, passes in one.rules],
+        "passes": one.passes,
+        "sequences": one.sequences,
+        "queries": one.queries,
+        "keys": one.keys,
+        "time_ns": one.time_ns,
+        **flop_count("flops", one.flops),
+        "weight_bytes": one.moved.weights,
+        "cache_bytes": one.moved.cache,
+        "min_bytes": one.moved.total,
+        "possible_bytes": one.possible,
+        "bytes_coverage": as_float(one.coverage),
+        "mbu": as_float(one.mbu),
     }
 
 
@@ -68,7 +97,7 @@ def _tables(found: Measurement) -> dict[str, Any]:
                 "count": row.count,
                 "sum_ns": row.sum_ns,
                 "counted": row.counted,
-                **_work(found, row.measured, roofline(found, row.measured, row)),
+                **_work(found, row),
             }
             for row in found.kernels
         ],
@@ -77,7 +106,7 @@ def _tables(found: Measurement) -> dict[str, Any]:
                 "name": row.name,
                 "count": row.count,
                 "launches": row.launches,
-                **_work(found, row.measured, roofline(found, row.measured, None)),
+                **_work(found, row),
             }
             for row in found.ops
         ],
@@ -99,7 +128,8 @@ def _peak(one: DevicePeaks) -> dict[str, Any]:
     }
 
 
-def _waterfall(fall: Waterfall) -> dict[str, Any]:
+def waterfall_object(fall: Waterfall) -> dict[str, Any]:
+    """Return a waterfall: its budget, and its lines that sum to it."""
     return {
         "unit": fall.unit,
         "dtypes": list(fall.dtypes),
@@ -115,8 +145,9 @@ def _waterfall(fall: Waterfall) -> dict[str, Any]:
     }
 
 
-def _work(found: Measurement, work: Measured, bound: Verdict | None) -> dict[str, Any]:
-    peak, bandwidth = roof(found)
+def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
+    work, bound = row.measured, roofline(found, row.measured, row)
+    peak, bandwidth = roof(found, row.dtypes)
     return {
         **flop_count("flops", work.flops),
         "min_bytes": work.min_bytes,

@@ -13,7 +13,15 @@ from rich.text import Text
 from traceflops.mfu.ledger import Ledger, Line
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Part, facts, parts, roof, roofline, why_not
+from traceflops.reports.mfuterminal import conventions_table, run_lines
 from traceflops.reports.palette import LOOKS
+from traceflops.reports.reconciledterminal import (
+    beside_the_bar,
+    described_facts,
+    described_ledger,
+    described_sentences,
+    diagnoses_table,
+)
 from traceflops.reports.terminal import (
     NARROWEST,
     Style,
@@ -35,7 +43,9 @@ from traceflops.reports.units import (
 
 if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.roofline import Measured
+    from traceflops.mfu.reconcile import Reconciliation
+    from traceflops.mfu.waterfall import Waterfall
+    from traceflops.mfu.worktables import KernelRow, OpRow
     from traceflops.results import Analysis
 
 _LABEL, _VALUE, _SHARE = 26, 18, 9
@@ -46,38 +56,70 @@ _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
 _BAR = 100
 
 
-def render_measured(analysis: Analysis, style: Style | None = None) -> list[Text]:
-    """Return the lines of `traceflops mfu TRACE`."""
+def render_measured(
+    analysis: Analysis, style: Style | None = None, found: Reconciliation | None = None
+) -> list[Text]:
+    """Return the lines of `traceflops mfu TRACE`; `found` is what a description says of it."""
     style = style or Style()
     style = replace(style, width=max(style.width, NARROWEST))
     measured = analysis.measured
     lines = [
-        *_head(analysis, style),
-        *_waterfall(analysis, style),
-        *_facts(measured, style),
-        *_ledger(analysis),
+        *_head(analysis, style, found),
+        *_waterfall(analysis, style, found),
+        *_facts(measured, style, found),
+        *_ledger(analysis, found),
+        *(diagnoses_table(found, style) if found is not None else ()),
         *_kernels(analysis, style),
         *_ops(analysis, style),
-        *_notes(analysis, style),
+        *_notes(analysis, style, found),
     ]
     return [fitted(line, style) for line in lines]
 
 
-def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
+def render_measured_conventions(
+    analysis: Analysis, style: Style, found: Reconciliation
+) -> list[Text]:
+    """Return the figures of all conventions over the device windows of a trace."""
+    style = replace(style, width=max(style.width, NARROWEST))
+    lines = [
+        *_head(analysis, style, found),
+        *conventions_table(found.described, style),
+        *_notes(analysis, style, found),
+    ]
+    return [fitted(line, style) for line in lines]
+
+
+def _head(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
     measured = analysis.measured
     sentences = why_not(measured)
     if measured.figure is not None:
         sentences = [f"{measured.figure} ({measured.basis})"]
+    if found is not None:
+        sentences = [*sentences, *described_sentences(measured, found)]
     for sentence in sentences:
         for line in wrapped(visible(sentence), style.width):
             yield Text(line, "bold")
     yield from provenance(analysis, style)
+    if found is not None:
+        yield from run_lines(found.described, style)
 
 
-def _waterfall(analysis: Analysis, style: Style) -> Iterator[Text]:
+def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
     fall = analysis.measured.waterfall
+    if fall is None and found is not None:
+        fall = found.waterfall
     if fall is None:
         return
+    yield from _bars(fall, style)
+    if found is not None:
+        yield from beside_the_bar(found, style)
+    window = analysis.components.window_ns
+    devices = count(len(analysis.devices))
+    whole = f"100.0 % is what {devices} device(s) could do in {duration(window)} at the peak."
+    yield Text(whole.replace("(s)", "" if devices == "1" else "s"), "dim")
+
+
+def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
     found = parts(fall)
     yield Text()
     yield _bar(found, style, min(style.width, _BAR))
@@ -89,10 +131,6 @@ def _waterfall(analysis: Analysis, style: Style) -> Iterator[Text]:
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
-    window = analysis.components.window_ns
-    devices = count(len(analysis.devices))
-    whole = f"100.0 % is what {devices} device(s) could do in {duration(window)} at the peak."
-    yield Text(whole.replace("(s)", "" if devices == "1" else "s"), "dim")
 
 
 def _bar(found: list[Part], style: Style, width: int) -> Text:
@@ -104,17 +142,19 @@ def _bar(found: list[Part], style: Style, width: int) -> Text:
     return bar
 
 
-def _facts(measured: Measurement, style: Style) -> Iterator[Text]:
+def _facts(measured: Measurement, style: Style, found: Reconciliation | None) -> Iterator[Text]:
     yield Text()
-    for fact in facts(measured):
+    described = described_facts(found) if found is not None else ()
+    for fact in (*facts(measured), *described):
         line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE}}")
         yield line.append(visible(fact.remark)[: style.width - 2 * _VALUE], "dim")
 
 
-def _ledger(analysis: Analysis) -> Iterator[Text]:
-    """Yield the ledger as means per window."""
+def _ledger(analysis: Analysis, found: Reconciliation | None) -> Iterator[Text]:
+    """Yield the ledger as means per window; that of the description where the trace has none."""
     ledger = analysis.measured.executed.ledger()
     if not ledger.lines:
+        yield from described_ledger(found) if found is not None else ()
         return
     windows = max(analysis.windows_used, 1)
     lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in ledger.lines)
@@ -131,8 +171,7 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     yield from _table_head("Kernels with counted FLOPs", style)
     for row in rows:
-        bound = roofline(measured, row.measured, row)
-        yield _row(row.name, row.measured, bound.bound if bound else "", measured, style)
+        yield _row(row, measured, style)
 
 
 def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -142,8 +181,7 @@ def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     yield from _table_head("Operators", style)
     for row in rows:
-        bound = roofline(measured, row.measured, None)
-        yield _row(row.name, row.measured, bound.bound if bound else "", measured, style)
+        yield _row(row, measured, style)
 
 
 def _table_head(title: str, style: Style) -> Iterator[Text]:
@@ -152,8 +190,9 @@ def _table_head(title: str, style: Style) -> Iterator[Text]:
     yield Text(f"{title:<{_name_width(style)}}{cells}", "bold")
 
 
-def _row(name: str, work: Measured, bound: str, measured: Measurement, style: Style) -> Text:
-    peak, _ = roof(measured)
+def _row(row: KernelRow | OpRow, measured: Measurement, style: Style) -> Text:
+    work, bound = row.measured, roofline(measured, row.measured, row)
+    peak, _ = roof(measured, row.dtypes)
     rate, used, intensity = work.flops_per_ns, work.bytes_per_ns, work.intensity
     cells = (
         duration(work.time_ns),
@@ -161,12 +200,12 @@ def _row(name: str, work: Measured, bound: str, measured: Measurement, style: St
         percent(float(share)) if rate and (share := work.share_of_peak(peak)) else UNKNOWN,
         count(round(used)) if used is not None else UNKNOWN,
         significant(intensity, zeros=True) if intensity else UNKNOWN,
-        bound or UNKNOWN,
+        bound.bound if bound is not None else UNKNOWN,
     )
     width = _name_width(style)
-    label = kernel_label(name, width - 1)
-    row = Text(f"{label}{' ' * (width - cell_len(label))}")
-    return row.append(
+    label = kernel_label(row.name, width - 1)
+    line = Text(f"{label}{' ' * (width - cell_len(label))}")
+    return line.append(
         "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
     )
 
@@ -175,12 +214,13 @@ def _name_width(style: Style) -> int:
     return max(20, min(48, style.width - sum(_CELLS)))
 
 
-def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
-    notes = [*analysis.measured.notes, *analysis.notes]
-    shown = list({note.text: note for note in notes}.values())
+def _notes(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
+    notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
+    described = found.described.notes if found is not None else ()
+    shown = list(dict.fromkeys((*described, *notes)))
     if shown:
         yield Text()
     for note in shown[:_NOTES]:
-        yield from labelled("note", note.text, style)
+        yield from labelled("note", note, style)
     if len(shown) > _NOTES:
         yield Text(f"note {len(shown) - _NOTES} more notes: --json has all", "dim")

@@ -46,17 +46,18 @@ def render_utilisation(found: Utilisation, style: Style) -> list[Text]:
 def render_conventions(found: Utilisation, style: Style) -> list[Text]:
     """Return the figures of all conventions side by side, and why some have none."""
     style = _wide_enough(style)
-    heads = "".join(_cell(name, width) for name, width in _COLUMNS)
-    parts = (
-        *_head(found, style),
-        Text(),
-        Text(f"{heads}  used by", "bold"),
-        *(_entry(one, style) for one in found.entries if one.work is not None),
-        Text(),
-        *_not_computed(found.entries, style),
-        *_notes(found, style),
-    )
+    parts = (*_head(found, style), *conventions_table(found, style), *_notes(found, style))
     return [fitted(line, style) for line in parts]
+
+
+def conventions_table(found: Utilisation, style: Style) -> Iterator[Text]:
+    """Yield a row per convention, and why some have none."""
+    heads = "".join(_cell(name, width) for name, width in _COLUMNS)
+    yield Text()
+    yield Text(f"{heads}  used by", "bold")
+    yield from (_entry(one, style) for one in found.entries if one.work is not None)
+    yield Text()
+    yield from _not_computed(found.entries, style)
 
 
 def render_explanation(found: Utilisation, explained: Explanation, style: Style) -> list[Text]:
@@ -65,7 +66,7 @@ def render_explanation(found: Utilisation, explained: Explanation, style: Style)
     hidden = len(explained.candidates) - CANDIDATES_SHOWN
     parts = (
         *(Text(line, "bold") for line in wrapped(explained.sentence, style.width)),
-        *_provenance(found, style),
+        *run_lines(found, style),
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
         *_candidates(explained.candidates[:CANDIDATES_SHOWN], style),
@@ -89,10 +90,11 @@ def _head(found: Utilisation, style: Style) -> Iterator[Text]:
         text = f"No MFU: {lack.problem}. To get one: {lack.remedy}."
         for line in wrapped(visible(text), style.width):
             yield Text(line, "bold")
-    yield from _provenance(found, style)
+    yield from run_lines(found, style)
 
 
-def _provenance(found: Utilisation, style: Style) -> Iterator[Text]:
+def run_lines(found: Utilisation, style: Style) -> Iterator[Text]:
+    """Yield what was run: model, devices, tokens, time and what of it is trained."""
     line = ""
     for part in _parts(found):
         longer = f"{line} · {part}" if line else part

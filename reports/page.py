@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
+from traceflops.reports.peakpage import mfu_tile
 from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
 from traceflops.reports.wording import (
     numbered,
@@ -95,9 +96,12 @@ def segments(components: Components) -> list[Segment]:
 
 
 def document_title(analysis: Analysis) -> str:
-    """Return the title of the window: the key figure of the verdict, then the files."""
+    """Return the title of the window: MFU or else the largest loss, then the files."""
     verdict = analysis.verdict
     files = some_files([file.name for file in analysis.source.files], 1)
+    figure = analysis.measured.figure
+    if figure is not None:
+        return f"{figure} · {files} · traceflops"
     if verdict.loss is None or verdict.share is None:
         return f"{shorten_middle(verdict.sentence, 60)} · {files} · traceflops"
     figure = f"{percent(verdict.share)} {loss_label(verdict.loss)}"
@@ -127,10 +131,12 @@ def steps_sentence(analysis: Analysis) -> str:
 
 
 def tiles(analysis: Analysis) -> list[Tile]:
-    """Return the five figures under the bar."""
+    """Return the six figures under the bar."""
     total = analysis.total
     components = total.components
+    mfu = Tile("MFU", *mfu_tile(analysis.measured))
     return [
+        mfu,
         _time_tile(analysis),
         Tile(
             "Exposed communication", percent(components.share("communication")), _hidden(analysis)

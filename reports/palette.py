@@ -8,7 +8,7 @@ white (1.8, 1.3 and 2.2:1), so they are drawn with an outline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceflops.results import COMPONENTS, IDLE_CAUSES
 
@@ -31,6 +31,12 @@ class Look:
     ascii: str
     block: str
     pattern: str
+    hatch: str | None = None
+
+    @property
+    def stroke(self) -> str:
+        """Return the colour that its texture is drawn in: by default that of the ink."""
+        return self.hatch or self.ink
 
 
 LOOKS = {
@@ -42,6 +48,22 @@ LOOKS = {
     "idle": Look("idle", "#A9B0B7", _BLACK, "#59636e", ".", "░", "dot"),
 }
 """Looks by component, in the order of COMPONENTS."""
+
+
+def _of_compute(label: str, pattern: str) -> Look:
+    """Return the look of compute with a dark texture, on which white ink can still be read."""
+    return replace(LOOKS["compute"], label=label, pattern=pattern, hatch="#000000")
+
+
+LINE_LOOKS = {
+    "useful": LOOKS["compute"],
+    "recompute": _of_compute("recomputation", "horizontal"),
+    "algorithmic": _of_compute("computed again by design", "cross"),
+    "overcompute": _of_compute("masks and padding", "dot"),
+    "unattributed": LOOKS["other"],
+    "inefficiency": _of_compute("slow compute kernels", "diagonal"),
+}
+"""Looks of the lines of a waterfall on the page that are no component."""
 
 CAUSE_LABELS = {
     "host_late": "host late",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.mfu.measurement import NEXT_TIME
+from traceflops.reports.measured import why_not
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
 from traceflops.reports.units import (
     apportioned,
@@ -22,6 +24,7 @@ from traceflops.reports.units import (
 )
 from traceflops.reports.wording import basis, products, selected, steps_used
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
+from traceflops.trace import Note
 
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8
@@ -100,6 +103,9 @@ def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     for line in wrapped(analysis.verdict.sentence, style.width):
         yield Text(line, "bold")
     yield from provenance(analysis, style)
+    for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
+        for line in wrapped(visible(sentence), style.width):
+            yield Text(line, "dim")
 
 
 def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -255,13 +261,20 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
-    if analysis.notes:
+    notes = _unsaid(analysis)
+    if notes:
         yield Text()
-    for note in analysis.notes[:_NOTES_SHOWN]:
+    for note in notes[:_NOTES_SHOWN]:
         yield from labelled("note", note.text, style)
-    hidden = len(analysis.notes) - _NOTES_SHOWN
+    hidden = len(notes) - _NOTES_SHOWN
     if hidden > 0:
         yield Text(f"note {hidden} more notes: --json and the page have all", "dim")
+
+
+def _unsaid(analysis: Analysis) -> list[Note]:
+    """Return the notes but for the one that the line on the missing MFU already says."""
+    said = any(lack.remedy == NEXT_TIME for lack in analysis.measured.lacks[:1])
+    return [note for note in analysis.notes if not (said and note.code == "no-shapes")]
 
 
 def labelled(label: str, text: str, style: Style) -> Iterator[Text]:

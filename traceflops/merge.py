@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +40,12 @@ def merge(traces: Sequence[Trace]) -> Trace:
         .combine_chunks()
         for name in TABLES
     }
-    notes = [*_clock_notes(ordered), *_rank_notes(ordered), *_file_notes(ordered)]
+    notes = [
+        *_clock_notes(ordered),
+        *_rank_notes(ordered),
+        *_description_notes(ordered),
+        *_file_notes(ordered),
+    ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     return Trace(_source(ordered, common), tables, tuple(notes))
 
@@ -86,7 +91,37 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         },
         event_counts=dict(sorted(counts.items())),
         identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
+        description=_agreed(traces),
     )
+
+
+def _agreed(traces: Sequence[Trace]) -> dict[str, object] | None:
+    """Return what the files say of their run, without the words that they disagree on."""
+    said = _descriptions(traces)
+    disputed = _disputed(said)
+    found = {k: v for one in said for k, v in one.items() if k not in disputed}
+    return found or None
+
+
+def _descriptions(traces: Sequence[Trace]) -> list[Mapping[str, object]]:
+    return [one for trace in traces if (one := trace.source.description) is not None]
+
+
+def _disputed(said: Sequence[Mapping[str, object]]) -> set[str]:
+    """Return the words that one file says and another says differently, or not at all."""
+    words = {word for one in said for word in one}
+    return {w for w in words if any(w not in one or one[w] != said[0].get(w) for one in said)}
+
+
+def _description_notes(traces: Sequence[Trace]) -> list[Note]:
+    disputed = sorted(_disputed(_descriptions(traces)))
+    if not disputed:
+        return []
+    text = (
+        f"The files describe their run differently ({', '.join(disputed)}): of that nothing is "
+        "used, only what they agree on."
+    )
+    return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
 
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:

@@ -7,7 +7,7 @@ and the user's name, where the trace says them, are replaced wherever they occur
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -86,7 +86,27 @@ def _recoded(old_codes: IntArray, texts: list[str]) -> pa.DictionaryArray:
 def _scrub_source(source: Source, scrub: _Scrubber) -> Source:
     files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
     facts = {key: scrub(value) for key, value in source.facts.items()}
-    return replace(source, files=files, facts=facts, identities=())
+    described = source.description
+    return replace(
+        source,
+        files=files,
+        facts=facts,
+        identities=(),
+        description=_scrub_values(described, scrub) if described is not None else None,
+    )
+
+
+def _scrub_values(values: Mapping[str, object], scrub: _Scrubber) -> dict[str, object]:
+    return {key: _scrub_value(value, scrub) for key, value in values.items()}
+
+
+def _scrub_value(value: object, scrub: _Scrubber) -> object:
+    """Return a JSON value with every text in it shortened; keys are words, and stay."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, Mapping):
+        return _scrub_values(value, scrub)
+    return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
 
 
 def _scrub_note(note: Note, scrub: _Scrubber) -> Note:

@@ -48,7 +48,8 @@ class Source:
     trace's clock is not tied to the calendar. `facts` are versions and switches of the recording
     (never environment, host or user). `identities` are the host and user names the files give;
     they are there to be taken out of what is shared. `event_counts` counts the records by
-    category, read or not.
+    category, read or not. `description` is what the files say of their run, by the words in
+    docs/selfdescribing.md: plain JSON values, as they were written.
     """
 
     format: str
@@ -58,6 +59,7 @@ class Source:
     facts: Mapping[str, str] = field(default_factory=dict)
     event_counts: Mapping[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
+    description: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,20 @@
-"""Numbers in the sentences of notes and errors."""
+"""Words and numbers in the sentences of notes and errors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from traceflops.errors import UsageError
+
+DESCRIPTION_WORDS: Final = (
+    *("model", "params", "mtp", "padded_vocab", "expert_capacity"),
+    *("batch", "seq", "tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum"),
+    *("sequences", "encoder_seq", "forward_only", "cached", "gpus", "dtype"),
+    *("lora", "lora_rank", "lora_targets", "lora_params", "frozen", "frozen_layers"),
+    *("checkpointing", "attention_kernel"),
+)
+"""What a trace may say of its own run: options of `traceflops mfu`, without the dashes."""
 
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
@@ -16,3 +28,10 @@ def time_amount(ns: int) -> str:
     """Return a time in the largest unit of which it holds one."""
     unit, size = next((unit for unit in _UNITS if ns >= unit[1]), _UNITS[-1])
     return f"{ns:,} ns" if size == 1 else f"{ns / size:,.3f} {unit}"
+
+
+def one_of(options: Mapping[str, object | None]) -> None:
+    """Refuse options that exclude each other: raise UsageError where two of them have a value."""
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")

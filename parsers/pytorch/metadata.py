@@ -74,7 +74,7 @@ class Metadata:
     by_id: Mapping[int | None, DeviceProperties]
     common: DeviceProperties | None
     is_rocm: bool
-    described: Described = Described()
+    described: Described
 
     def properties_of(self, local_id: int) -> DeviceProperties | None:
         """Return the properties of a device number; None where the file leaves it open.

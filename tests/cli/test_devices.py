@@ -86,7 +86,7 @@ def test_one_row_in_full() -> None:
     )
 
 
-WHERE = "--device and --peak are options of `traceflops mfu`, which reads no traces yet."
+WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
 
 
 def test_a_name_as_it_stands_in_a_trace() -> None:

@@ -114,7 +114,21 @@ def one(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_it_asks_for_nothing_and_complains_of_nothing(one: Opened) -> None:
     assert one.requests == [one.page.url]
     assert one.complaints == []
-    assert one.page.title().startswith("22.8 % exposed communication")
+    assert one.page.title().startswith("MFU 29.5 % · ")
+
+
+def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
+    section = one.page.locator("#peak")
+    assert section.locator("h2").inner_text() == "Where the peak went"
+    shares = section.locator("#peak-table tbody tr td:nth-child(2)").all_inner_texts()
+    known = [float(text.removesuffix(" %")) for text in shares if not text.startswith("<")]
+    assert round(sum(known), 1) == 100.0
+    assert section.locator("#peak-table tfoot td").first.inner_text() == "100.0 %"
+    widths = section.locator("#peak-bar g").evaluate_all("gs => gs.map(g => g.dataset.units)")
+    assert sum(map(int, widths)) == 1000
+    assert section.locator("svg.roofline circle").count() >= 4
+    assert section.locator("#work-kernels tbody tr").count() >= 4
+    assert section.get_by_text("by shapes").first.is_visible()
 
 
 def test_the_plot_is_painted_in_the_colours_of_the_components(one: Opened) -> None:
@@ -203,7 +217,7 @@ def test_an_injected_script_does_not_run(browser: "Browser", tmp_path: Path) -> 
     text = render_html(factory.analysis())
     bad = "<script>document.title = 'owned'</script><img src='https://example.org/x.png'>"
     found = opened(browser, tmp_path / "bad.html", text.replace("<footer>", f"{bad}<footer>"))
-    assert found.page.title().startswith("22.8 %")
+    assert found.page.title().startswith("MFU 29.5 % · ")
     assert found.failures == ["csp"]
     assert any("Content Security Policy" in each for each in found.complaints)
     found.page.context.close()

@@ -83,8 +83,7 @@ def test_the_title_begins_with_the_key_figure_and_the_heading_is_the_verdict(
     one: Analysis, one_page: str
 ) -> None:
     tree = Tree(one_page)
-    figure = percent(one.components.share("communication"))
-    assert tree.text("title")[0].startswith(f"{figure} exposed communication · rank0.json.gz")
+    assert tree.text("title")[0].startswith(f"{one.measured.figure} · rank0.json.gz")
     assert tree.text("h1") == [one.verdict.sentence]
 
 
@@ -93,13 +92,14 @@ def test_title_tiles_key_and_analysis_agree(one: Analysis, one_page: str) -> Non
     values = tree.text("dd", **{"class": "value"})
     share = one.components.share
     assert values == [
+        percent(float(one.measured.mfu or 0)),
         duration(one.steps.typical_ns),
         percent(share("communication")),
         percent(share("idle")),
         percent(share("compute")),
         "1.31",
     ]
-    assert tree.text("title")[0].split(" exposed")[0] == values[1]
+    assert tree.text("title")[0].split(" · ")[0] == f"MFU {values[0]}"
     key = one_page.split('<ul class="key">')[1].split("</ul>")[0]
     for name, ns in one.components.parts().items():
         if ns:
@@ -145,13 +145,14 @@ def test_a_bar_without_length_has_no_parts() -> None:
 def test_every_bar_of_the_page_is_full_and_has_a_text_alternative() -> None:
     text = render_html(factory.ranks(3))
     bars = re.findall(r'<svg class="bar[^>]*>.*?</svg>', text, re.DOTALL)
-    assert len(bars) == 1 + 3 + 1
+    assert len(bars) == 1 + 1 + 3 + 1
     for bar in bars:
         assert sum(int(units) for units in re.findall(r'data-units="(\d+)"', bar)) == 1000
         widths = [float(w) for w in re.findall(r'width="([\d.]+)%" height="\d+" fill="#', bar)]
         assert sum(widths) == pytest.approx(100, abs=1e-9)
         assert 'role="img"' in bar
-        assert "compute 5" in re.findall(r'aria-label="([^"]*)"', bar)[0]
+        words = "useful work 29.5 %" if 'id="peak-bar"' in bar else "compute 5"
+        assert words in re.findall(r'aria-label="([^"]*)"', bar)[0]
 
 
 def test_the_policy_allows_each_script_by_its_hash_and_nothing_else(one_page: str) -> None:

@@ -18,7 +18,7 @@ from traceflops.phases import phase
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from traceflops.cli.options import Question, Reading
+    from traceflops.cli.options import Question, Rates, Reading
     from traceflops.reports.terminal import Style
     from traceflops.results import Analysis
     from traceflops.trace import Trace
@@ -45,16 +45,23 @@ def read_trace(traces: list[str], reading: Reading) -> Trace:
 def read_and_analyze(
     traces: list[str],
     question: Question,
+    rates: Rates,
     reading: Reading,
     rules: Path | None,
     include_environment: bool,
 ) -> Analysis:
     """Return the analysis that the options ask for."""
-    selection = question.selection()
+    selection, peaks = question.selection(), rates.peaks()
     from traceflops.analysis import analyze
 
     trace = read_trace(traces, reading)
-    return analyze(trace, selection, rules=rules, include_environment=include_environment)
+    return analyze(
+        trace,
+        selection,
+        rules=rules,
+        include_environment=include_environment,
+        peaks=peaks,
+    )
 
 
 @contextmanager

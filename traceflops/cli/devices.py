@@ -21,7 +21,7 @@ EXAMPLES = (
 SCHEMA = "traceflops.devices/1"
 
 _LABEL = 11
-_WHERE = "--device and --peak are options of `traceflops mfu`, which reads no traces yet."
+_WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _NONE = "-"
 _LONGEST_NAME = 100

@@ -17,7 +17,7 @@ from traceflops.cli.mfuoptions import (
     one_of,
     run_of,
 )
-from traceflops.cli.mfutrace import measure_traces, print_measured, refuse_time
+from traceflops.cli.mfutrace import Description, mfu_of_traces, refuse_time
 from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading, grouped
 from traceflops.errors import UsageError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: traceflops mfu trace.json.gz | traceflops mfu ranks/ --peak 989.4 | "
+    "traceflops mfu ranks/ --model llama-3-8b --batch 128 --seq 8192 | "
     "traceflops mfu --model llama-3-8b --batch 128 --seq 8192 --step-time 9.31 --gpus 8 "
     "--device h100-sxm --dtype bf16 | traceflops mfu --params 405e9 --tokens 1024 --step-time 30 "
     "--gpus 8 --peak 1300 --lora | traceflops mfu --model palm-540b --seq 2048 --tokens-per-s "
@@ -45,7 +46,8 @@ def mfu(
         list[str] | None,
         typer.Argument(
             metavar="[TRACE...]",
-            help="Trace files or a folder of them: then FLOPs, times and devices are the trace's.",
+            help="Trace files or a folder of them: then times and devices are the trace's, and the "
+            "FLOPs, too, unless a model says what they should be.",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +99,17 @@ def mfu(
             return
         if traces:
             refuse_time(time)
-            print_measured(measure_traces(traces, question, reading, devices), json=json)
+            described = Description(
+                model,
+                tokens,
+                devices,
+                training,
+                convention,
+                all_conventions,
+                reported,
+                reported_hfu,
+            )
+            mfu_of_traces(traces, question, reading, described, json=json)
             return
         if question != EVERYTHING:
             raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")

@@ -6,18 +6,22 @@ same two lines as any other error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from traceflops.errors import UsageError
+from traceflops.words import one_of as one_of
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from traceflops.mfu.card import ModelCard
     from traceflops.mfu.run import Run
+    from traceflops.mfu.runwords import Words
 
 Text = str | None
 T = TypeVar("T")
@@ -80,18 +84,9 @@ class ModelOptions:
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
-        from traceflops.mfu.models import with_capacity, with_mtp, with_padded_vocab
-        from traceflops.mfu.quantities import parse_count, parse_rate
+        from traceflops.mfu.runwords import adjusted
 
-        card = self._found()
-        if self.mtp is not None:
-            card = with_mtp(card, parse_count("--mtp", self.mtp))
-        if self.padded_vocab is not None:
-            card = with_padded_vocab(card, parse_count("--padded-vocab", self.padded_vocab))
-        if self.expert_capacity is not None:
-            capacity = parse_rate("--expert-capacity", self.expert_capacity, "1.25")
-            card = with_capacity(card, capacity)
-        return card
+        return adjusted(self._found(), words_of(self))
 
     def _found(self) -> ModelCard:
         from traceflops.mfu.models import bare_model, find_model
@@ -152,6 +147,30 @@ class TokenOptions:
             rich_help_panel=_TOKENS,
         ),
     ] = None
+    seq_sum: Annotated[
+        Text,
+        typer.Option(
+            metavar="TOKENS",
+            help="Packed sequences by sums, with the next option: of their lengths.",
+            rich_help_panel=_TOKENS,
+        ),
+    ] = None
+    seq_square_sum: Annotated[
+        Text,
+        typer.Option(
+            metavar="N",
+            help="Sum of the squares of their lengths.",
+            rich_help_panel=_TOKENS,
+        ),
+    ] = None
+    sequences: Annotated[
+        Text,
+        typer.Option(
+            metavar="N",
+            help="How many of them there are, where you know it.",
+            rich_help_panel=_TOKENS,
+        ),
+    ] = None
     encoder_seq: Annotated[
         Text,
         typer.Option(
@@ -175,24 +194,16 @@ class TokenOptions:
 
     def settings(self, card: ModelCard) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.quantities import parse_lengths
+        from traceflops.mfu.runwords import token_settings
 
-        if self.cached is not None and not self.forward_only:
-            raise UsageError("--cached is for decoding", "add --forward-only")
-        if self.encoder_seq is not None and card.encoder is None:
-            raise UsageError(f"{card.name} has no encoder", "leave out --encoder-seq")
-        counts = {
-            "batch": self.batch,
-            "seq": self.seq,
-            "tokens": self.tokens,
-            "real_tokens": self.real_tokens,
-            "encoder_seq": self.encoder_seq,
-            "cached": self.cached,
-        }
-        found: dict[str, Any] = counted(counts)
-        if self.documents is not None:
-            found["documents"] = parse_lengths("--documents", self.documents)
-        return {**found, "forward_only": self.forward_only}
+        found = token_settings(card, words_of(self))
+        total, squares = found.get("seq_sum"), found.get("seq_square_sum")
+        if total is not None and squares is not None and squares > total**2:
+            raise UsageError(
+                f"--seq-square-sum {squares} is more than the square of --seq-sum {total}",
+                "correct one of them",
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,52 +414,21 @@ class TrainingOptions:
 
     def settings(self, card: ModelCard, forward_only: bool) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.quantities import parse_count
-        from traceflops.mfu.run import parse_checkpoint
+        from traceflops.mfu.runwords import Words, training_settings
 
-        found: dict[str, Any] = {"lora": self._adapters(card), "frozen": self._frozen()}
-        if self.frozen_layers is not None:
-            layers = parse_count("--frozen-layers", self.frozen_layers)
-            if layers > card.layers:
-                raise UsageError(
-                    f"--frozen-layers {layers} is more than the layers known ({card.layers})",
-                    "give at most these",
-                )
-            found["frozen_layers"] = layers
-        if self.checkpointing is not None:
-            if forward_only:
-                raise UsageError(
-                    "--checkpointing and --forward-only exclude each other",
-                    "leave one out: what is never used in a backward pass is not recomputed",
-                )
-            found["checkpoint"] = parse_checkpoint("--checkpointing", self.checkpointing)
-        if self.attention_kernel is not None:
-            found["attention_kernel"] = _kernel(self.attention_kernel)
-        return found
+        said = words_of(self)
+        flags = said.flags | ({"forward_only"} if forward_only else frozenset())
+        return training_settings(card, Words(said.values, flags, dashed=True))
 
-    def _frozen(self) -> frozenset[str]:
-        parts = listed(self.frozen)
-        unsized = self.lora and self.lora_rank is None and self.lora_params is None
-        return frozenset(("all", *parts) if unsized else parts)
 
-    def _adapters(self, card: ModelCard) -> Any:
-        from traceflops.mfu.quantities import parse_count
-        from traceflops.mfu.run import Lora
+def words_of(*groups: DataclassInstance) -> Words:
+    """Return what the options of some groups say, as words that describe a run."""
+    from traceflops.mfu.runwords import Words
 
-        one_of({"--lora-rank": self.lora_rank, "--lora-params": self.lora_params})
-        if self.lora_targets is not None and self.lora_rank is None:
-            raise UsageError("--lora-targets needs the rank of the adapters", "add --lora-rank R")
-        if self.lora_params is not None:
-            return Lora(params=parse_count("--lora-params", self.lora_params))
-        if self.lora_rank is None:
-            return None
-        if not card.complete or not card.blocks:
-            raise UsageError(
-                f"--lora-rank says too little: the matrices of the {card.name} are not known",
-                "give --lora-params, or describe the model with --model",
-            )
-        targets = listed(self.lora_targets)
-        return Lora(rank=parse_count("--lora-rank", self.lora_rank), targets=targets)
+    given = {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
+    texts = {name: value for name, value in given.items() if isinstance(value, str)}
+    flags = frozenset(name for name, value in given.items() if value is True)
+    return Words(texts, flags, dashed=True)
 
 
 def run_of(
@@ -470,36 +450,6 @@ def run_of(
     )
 
 
-def one_of(options: Mapping[str, object | None]) -> None:
-    """Refuse options that exclude each other."""
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")
-
-
 def maybe(parse: Callable[[str, str], T], option: str, text: str | None) -> T | None:
     """Return what an option says, None where it is not given."""
     return parse(option, text) if text is not None else None
-
-
-def counted(options: Mapping[str, str | None]) -> dict[str, int]:
-    """Return the whole numbers of the options that are given, by the names of their fields."""
-    from traceflops.mfu.quantities import parse_count
-
-    return {
-        name: parse_count(f"--{name.replace('_', '-')}", text)
-        for name, text in options.items()
-        if text is not None
-    }
-
-
-def listed(text: str | None) -> tuple[str, ...]:
-    """Return the words of a list separated by commas."""
-    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
-
-
-def _kernel(text: str) -> str:
-    kind = text.strip().lower()
-    if kind not in ("flash", "unfused"):
-        raise UsageError(f"--attention-kernel is {text[:40]!r}", "write flash or unfused")
-    return kind

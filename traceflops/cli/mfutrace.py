@@ -1,20 +1,81 @@
-"""`traceflops mfu TRACE`: utilisation of what a trace shows to be executed."""
+"""`traceflops mfu TRACE`: what a trace shows of utilisation, and a description beside it."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from traceflops.cli.common import print_lines, read_trace, terminal_style
+from traceflops.cli.mfuoptions import (
+    DeviceOptions,
+    ModelOptions,
+    TimeOptions,
+    TokenOptions,
+    TrainingOptions,
+    one_of,
+    run_of,
+    words_of,
+)
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.cli.mfuoptions import DeviceOptions, TimeOptions
     from traceflops.cli.options import Question, Reading
+    from traceflops.mfu.card import ModelCard
+    from traceflops.mfu.explain import Explanation
+    from traceflops.mfu.reconcile import Reconciliation
+    from traceflops.mfu.run import Run
+    from traceflops.mfu.runwords import Words
     from traceflops.mfu.tracepeaks import PeakOptions
+    from traceflops.prepare import Prepared
     from traceflops.results import Analysis
+    from traceflops.trace import Note
+
+ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or leave it out"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the options say of the run in a trace, and what is asked about it."""
+
+    model: ModelOptions
+    tokens: TokenOptions
+    devices: DeviceOptions
+    training: TrainingOptions
+    convention: str | None = None
+    all_conventions: bool = False
+    reported: str | None = None
+    reported_hfu: str | None = None
+
+    def is_given(self) -> bool:
+        """Return whether the options name a model."""
+        return self.model.model is not None or self.model.params is not None
+
+    def refuse_without_model(self) -> None:
+        """Raise UsageError where options describe a run of which no model is known."""
+        for option, value in self._options():
+            if value not in (None, False):
+                raise UsageError(f"{option} describes a run, and no model is given", ADD_MODEL)
+
+    def words(self) -> Words:
+        """Return what the options say of the run, in the words that a trace uses, too."""
+        gpus_and_dtype = replace(self.devices, device=None, peak=None)
+        return words_of(self.model, self.tokens, self.training, gpus_and_dtype)
+
+    def card_and_run(self) -> tuple[ModelCard, Run]:
+        """Return the model and a step of its run; the trace has the time."""
+        card = self.model.card()
+        return card, run_of(card, self.tokens, TimeOptions(), self.devices, self.training)
+
+    def _options(self) -> list[tuple[str, Any]]:
+        """Return the options that say something of a run, and what they say."""
+        groups = (self.model, self.tokens, self.training)
+        found = [(f.name, getattr(group, f.name)) for group in groups for f in fields(group)]
+        found += [(name, getattr(self.devices, name)) for name in ("gpus", "dtype")]
+        asked = ("convention", "all_conventions", "reported", "reported_hfu")
+        found += [(name, getattr(self, name)) for name in asked]
+        return [(f"--{name.replace('_', '-')}", value) for name, value in found]
 
 
 def refuse_time(time: TimeOptions) -> None:
@@ -33,25 +94,99 @@ def peak_options(devices: DeviceOptions) -> PeakOptions:
     return PeakOptions(devices.device, float(rate) if rate is not None else None)
 
 
-def measure_traces(
-    traces: list[str], question: Question, reading: Reading, devices: DeviceOptions
-) -> Analysis:
-    """Return the analysis of traces, with the peaks that the options give."""
-    from traceflops.analysis import analyze
+def mfu_of_traces(
+    traces: list[str],
+    question: Question,
+    reading: Reading,
+    described: Description,
+    *,
+    json: bool,
+) -> None:
+    """Print the utilisation of traces, with the peaks and the description that the options give."""
+    from traceflops.analysis import analysis_of
+    from traceflops.prepare import prepare
 
-    peaks, selection = peak_options(devices), question.selection()
-    return analyze(read_trace(traces, reading), selection, peaks=peaks)
+    one_of({"--reported": described.reported, "--reported-hfu": described.reported_hfu})
+    # Before the trace is read: a slip in an option should not cost the time of reading.
+    given = described.card_and_run() if described.is_given() else None
+    peaks, selection = peak_options(described.devices), question.selection()
+    prepared = prepare(read_trace(traces, reading), selection)
+    wanted, notes = _wanted(prepared, described, given)
+    analysis = analysis_of(prepared, peaks)
+    analysis = replace(analysis, notes=(*notes, *analysis.notes))
+    found = _reconciled(analysis, prepared, described, *wanted) if wanted is not None else None
+    explained = _explained(found, described) if found is not None else None
+    _print(analysis, found, explained, all_conventions=described.all_conventions, json=json)
 
 
-def print_measured(analysis: Analysis, *, json: bool) -> None:
-    """Print the utilisation of an analysis."""
+def _wanted(
+    prepared: Prepared, described: Description, given: tuple[ModelCard, Run] | None
+) -> tuple[tuple[ModelCard, Run] | None, tuple[Note, ...]]:
+    """Return model and run, the options before what the trace says itself, and notes on them."""
+    from traceflops.mfu.selfdescribed import SelfDescribed, self_described
+
+    card = given[0] if given is not None else None
+    said = self_described(prepared, card, described.words())
+    if isinstance(said, SelfDescribed):
+        return (said.card, said.run), said.notes
+    if given is None:
+        described.refuse_without_model()
+    return given, said
+
+
+def _reconciled(
+    analysis: Analysis, prepared: Prepared, described: Description, card: ModelCard, run: Run
+) -> Reconciliation:
+    from traceflops.mfu.reconcile import reconcile
+
+    gpus = described.devices.count if described.devices.gpus is not None else None
+    if gpus is None and run.devices > 1:  # the trace's own description says so
+        gpus = run.devices
+    return reconcile(analysis.measured, prepared, card, run, described.convention, gpus)
+
+
+def _explained(found: Reconciliation, described: Description) -> Explanation | None:
+    """Return how a reported figure came about, with the time that the trace shows."""
+    from traceflops.mfu.explain import explain
+    from traceflops.mfu.peakchoice import other_peaks
+    from traceflops.mfu.quantities import parse_reported
+
+    mfu, hfu = described.reported, described.reported_hfu
+    if mfu is None and hfu is None:
+        return None
+    option = "--reported" if mfu is not None else "--reported-hfu"
+    reported = parse_reported(option, mfu or hfu or "")
+    run, choice = found.described.run, found.described.choice
+    if found.described.rate is None or choice.peak is None:
+        lack = found.lacks[0]
+        raise UsageError(f"a reported figure needs more to explain: {lack.problem}", lack.remedy)
+    metric: Any = "mfu" if mfu is not None else "hfu"
+    others = other_peaks(choice)
+    return explain(found.described.card, run, reported, choice.peak, others, metric)
+
+
+def _print(
+    analysis: Analysis,
+    found: Reconciliation | None,
+    explained: Explanation | None,
+    *,
+    all_conventions: bool,
+    json: bool,
+) -> None:
     if json:
-        from traceflops.reports.json import encode, report_head
-        from traceflops.reports.measuredjson import measured_object
+        from traceflops.reports.json import encode
+        from traceflops.reports.reconciledjson import utilisation_object
 
-        head = report_head(analysis, "traceflops.utilisation/1")
-        typer.echo(encode({**head, "utilisation": measured_object(analysis.measured)}))
+        typer.echo(encode(utilisation_object(analysis, found, explained)))
         return
-    from traceflops.reports.measuredterminal import render_measured
+    from traceflops.reports.measuredterminal import render_measured, render_measured_conventions
+    from traceflops.reports.mfuterminal import render_explanation
 
-    print_lines(render_measured(analysis, terminal_style()))
+    style = terminal_style()
+    if found is not None and explained is not None:
+        lines = render_explanation(found.in_doubt, explained, style)
+    elif found is not None and all_conventions:
+        lines = render_measured_conventions(analysis, style, found)
+    else:
+        lines = render_measured(analysis, style, found)
+    print_lines(lines)

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from traceflops.selection import Selection, parse_duration, parse_numbers, parse_steps
+
+if TYPE_CHECKING:
+    from traceflops.mfu.tracepeaks import PeakOptions
 
 Traces = Annotated[
     list[str],
@@ -100,6 +103,39 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """What the devices can do, where the trace does not tell or tells wrong."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Device that MFU is held against, an id of `traceflops devices`.",
+        ),
+    ] = None
+    peak: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TFLOPS",
+            help="Dense peak of one device in TFLOP/s, for every data type.",
+        ),
+    ] = None
+
+    def peaks(self) -> PeakOptions:
+        """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
+        from traceflops.mfu.matching import SeenDevice, chosen
+        from traceflops.mfu.tracepeaks import PeakOptions
+
+        chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
+        return PeakOptions(self.device, self.peak)
+
+    def words(self) -> list[str]:
+        """Return the options as they are typed."""
+        device = ["--device", self.device] if self.device is not None else []
+        return device + (["--peak", f"{self.peak:g}"] if self.peak is not None else [])
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How the input is read and what is told about that."""
 
@@ -152,6 +188,7 @@ class Reading:
 
 
 EVERYTHING = Question()
+FROM_THE_DEVICE_TABLE = Rates()
 AS_USUAL = Reading()
 
 

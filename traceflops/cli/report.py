@@ -12,10 +12,12 @@ from traceflops.cli.common import failures, print_summary, read_and_analyze
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
+    FROM_THE_DEVICE_TABLE,
     Environment,
     Force,
     Json,
     Question,
+    Rates,
     Reading,
     Rules,
     Traces,
@@ -49,6 +51,7 @@ def report(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
     json: Json = False,
     question: Question = EVERYTHING,
+    rates: Rates = FROM_THE_DEVICE_TABLE,
     rules: Rules = None,
     include_environment: Environment = False,
     reading: Reading = AS_USUAL,
@@ -59,7 +62,7 @@ def report(
 
         target = output or default_target(traces)
         check_target(target, force=force)
-        analysis = read_and_analyze(traces, question, reading, rules, include_environment)
+        analysis = read_and_analyze(traces, question, rates, reading, rules, include_environment)
         try:
             if json:
                 typer.echo(analysis.to_json())
@@ -67,7 +70,8 @@ def report(
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
-                save(analysis, target, force=force, command=_command(traces, analysis, question))
+                command = _command(traces, analysis, question, rates)
+                save(analysis, target, force=force, command=command)
         if quiet:
             typer.echo(str(target))
         elif not json:
@@ -83,7 +87,7 @@ def default_target(traces: list[str]) -> Path:
     return Path(f"{name}.report.html")
 
 
-def _command(traces: list[str], analysis: Analysis, question: Question) -> str:
+def _command(traces: list[str], analysis: Analysis, question: Question, rates: Rates) -> str:
     """Return the command that made the report; files by the names the report shows, no paths."""
     names = [file.name for file in analysis.source.files]
     inputs = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
@@ -104,4 +108,4 @@ def _command(traces: list[str], analysis: Analysis, question: Question) -> str:
     for option, value in options.items():
         if value is not None:
             words += [option, value]
-    return shlex.join(words)
+    return shlex.join([*words, *rates.words()])

@@ -8,9 +8,11 @@ from traceflops.cli.common import failures, print_summary, read_and_analyze
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
+    FROM_THE_DEVICE_TABLE,
     Environment,
     Json,
     Question,
+    Rates,
     Reading,
     Rules,
     Traces,
@@ -19,7 +21,8 @@ from traceflops.cli.options import (
 
 EXAMPLES = (
     "Examples: traceflops summary trace.json.gz | traceflops summary ranks/ --ranks 0-3 | "
-    "traceflops summary trace.json --from 1.2s --to 1.5s --json"
+    "traceflops summary trace.json --from 1.2s --to 1.5s --json | "
+    "traceflops summary trace.json --peak 989.4"
 )
 
 
@@ -28,13 +31,14 @@ def summary(
     traces: Traces,
     json: Json = False,
     question: Question = EVERYTHING,
+    rates: Rates = FROM_THE_DEVICE_TABLE,
     rules: Rules = None,
     include_environment: Environment = False,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Print where the time went; write nothing."""
     with failures(reading):
-        analysis = read_and_analyze(traces, question, reading, rules, include_environment)
+        analysis = read_and_analyze(traces, question, rates, reading, rules, include_environment)
         if json:
             typer.echo(analysis.to_json())
         else:

@@ -15,6 +15,7 @@ from typing import Final
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.executed import UNKNOWN_TYPE, Executed, executed
+from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.peaks import PER_TERA
@@ -45,7 +46,7 @@ class Measurement:
     """What a trace says of utilisation, in its chosen windows.
 
     `waterfall` splits the budget of the devices; it is None where `lacks` says why. The ledger in
-    `executed` and the tables are there without it.
+    `executed` and the tables are there without it. `inference` is None for what is none.
     """
 
     executed: Executed
@@ -54,6 +55,7 @@ class Measurement:
     lacks: tuple[Lack, ...]
     kernels: tuple[KernelRow, ...]
     ops: tuple[OpRow, ...]
+    inference: Inference | None = None
 
     @property
     def mfu(self) -> Fraction | None:
@@ -129,6 +131,7 @@ def measure(prepared: Prepared, options: PeakOptions = FROM_THE_TRACE) -> Measur
         lacks,
         kernel_rows(prepared, attribution),
         op_rows(prepared, attribution),
+        inference(prepared, attribution, {one.device: one.bandwidth for one in devices}),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.mfu.blocks import Core, Mask
+from traceflops.mfu.blocks import Mask
 from traceflops.mfu.card import ModelCard, Placed, PlacedCore
 from traceflops.mfu.conv import Conv
 from traceflops.mfu.conventions import (
@@ -24,7 +24,16 @@ from traceflops.mfu.conventions import (
     convention,
 )
 from traceflops.mfu.ledger import Count, Ledger, Line, collect
-from traceflops.mfu.run import FULL_CHECKPOINT, Checkpoint, Lengths, Run, Shape
+from traceflops.mfu.lengths import (
+    Sequences,
+    count_of,
+    cut_by,
+    full_pairs,
+    pairs,
+    squares_of,
+    tokens_of,
+)
+from traceflops.mfu.run import FULL_CHECKPOINT, Checkpoint, Run, Shape
 from traceflops.mfu.weights import needs_architecture, needs_matrices, square, weights
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -87,6 +96,8 @@ def _refusal(card: ModelCard, run: Run, rule: Convention) -> TraceflopsError | N
     try:
         shape = run.shape(card)
         problem = _obstacle(card, run, rule, shape)
+        if problem is None and shape.sums is not None:
+            _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
     except TraceflopsError as error:
         return error
     return UsageError(problem, ELSE) if problem is not None else None
@@ -184,7 +195,7 @@ class _Count:
             return self._tokens(shape)
         if reads == "memory":
             return self._tokens(self.run.memory(self.card, self.shape))
-        sequences = sum(count for _, count in shape.of(self.rule.real))
+        sequences = count_of(shape.of(self.rule.real))
         return sequences if reads == "sequence" else self._tokens(shape) - sequences
 
     def _tokens(self, shape: Shape) -> int:
@@ -254,7 +265,7 @@ class _Count:
 
     def _conv(self, conv: Conv) -> Iterator[Line]:
         """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
-        forward = conv.flops * sum(count for _, count in self.shape.of(self.rule.real))
+        forward = conv.flops * count_of(self.shape.of(self.rule.real))
         counted = self.rule.id == "flopcounter"
         trained = not self.run.freezes("conv") or self.rule.frozen == "never"
         train = not self.run.forward_only
@@ -294,47 +305,46 @@ class _Count:
         """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
         padded = twice
         if one.side == "decoder" and self.shape.padded:
-            padded = self._pairs(one.core, self.shape.of(False))
+            padded = self._pairs(one.core.mask, self.shape.of(False))
             yield Line("overcompute.padding.attention", one.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not one.core.cross:
-            lengths = self._side(one).of(not self.shape.padded)
-            full = 2 * sum(count * length * (length + self.run.cached) for length, count in lengths)
+            full = 2 * full_pairs(self._side(one).of(not self.shape.padded), self.run.cached)
             yield Line("overcompute.mask", one.core.flops(full - padded) * runs)
 
     def _vectors(self, one: PlacedCore) -> int:
         """Return what Levanter adds for masks and softmax, all three passes."""
-        squares = sum(count * length**2 for length, count in self._side(one).of(self.rule.real))
+        squares = squares_of(self._side(one).of(self.rule.real))
         passes = 1 if self.run.forward_only else 3
         return VECTOR_FLOPS_OF_LEVANTER * passes * one.core.heads * squares * one.times
 
     def _twice_pairs(self, one: PlacedCore) -> int:
         """Return twice the pairs of one head in a step, as the convention has them."""
-        lengths = self._side(one).of(self.rule.real)
+        sequences = self._side(one).of(self.rule.real)
         if one.core.cross:
-            return self._cross_pairs(lengths)
+            return self._cross_pairs(sequences)
         if self.rule.context == "exact":
-            return self._pairs(one.core, lengths)
-        cached = self.run.cached
-        return sum(count * self._about(one.core.mask, length, cached) for length, count in lengths)
+            return self._pairs(one.core.mask, sequences)
+        return self._about(one.core.mask, sequences)
 
-    def _about(self, mask: Mask, length: int, cached: int) -> int:
-        """Return twice the pairs of one sequence by the convention's rule for the context."""
-        context, total = self.rule.context, length + cached
-        narrows = mask.kind in ("window", "chunk") and total > mask.size
-        if context == "half-window" and narrows:
-            return 2 * mask.pairs(length, cached)
-        half = context != "full" and mask.kind != "full"
-        return length * (total + cached) if half else 2 * length * total
+    def _about(self, mask: Mask, sequences: Sequences) -> int:
+        """Return twice the pairs of sequences by the convention's rule for the context."""
+        cut: Sequences = ()
+        if self.rule.context == "half-window":
+            cut, sequences = cut_by(mask, sequences, self.run.cached)
+        full = full_pairs(sequences, self.run.cached)
+        half = self.rule.context != "full" and mask.kind != "full"
+        # Half the context: the cache is seen by all queries, their own tokens by half of them.
+        rest = full + self.run.cached * tokens_of(sequences) if half else 2 * full
+        return self._pairs(mask, cut) + rest
 
-    def _pairs(self, core: Core, lengths: Lengths) -> int:
+    def _pairs(self, mask: Mask, sequences: Sequences) -> int:
         """Return twice the pairs that the mask leaves."""
-        cached = self.run.cached
-        return 2 * sum(count * core.mask.pairs(length, cached) for length, count in lengths)
+        return 2 * pairs(mask, sequences, self.run.cached)
 
-    def _cross_pairs(self, lengths: Lengths) -> int:
+    def _cross_pairs(self, sequences: Sequences) -> int:
         """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
-        ((memory, _),) = self.run.memory(self.card, self.shape).of(True)
-        return 2 * memory * sum(count * length for length, count in lengths)
+        ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
+        return 2 * memory * tokens_of(sequences)
 
     # Recomputation
 

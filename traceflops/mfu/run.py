@@ -11,12 +11,11 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.mfu.blocks import Linear
 from traceflops.mfu.card import ModelCard, Placed
+from traceflops.mfu.lengths import Lengths as Lengths
+from traceflops.mfu.lengths import LengthSums, Sequences, count_of, tokens_of
 from traceflops.mfu.quantities import parse_share
 
 Scope = Literal["blocks", "all"]
-Lengths = tuple[tuple[int, int], ...]
-"""Sequences as (length, how many)."""
-
 PARTS = (
     *("all", "encoder", "attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"),
     *("patch", "conv"),
@@ -121,43 +120,39 @@ class Lora:
 class Shape:
     """The sequences of one step: `documents` are the real ones, `slots` what is computed.
 
-    They differ by padding and packing. None: only the number of tokens is known.
+    They differ by padding and packing. `sums` stand in for documents of unknown lengths, and for
+    slots where these are not known either. None of them: only the number of tokens is known.
     """
 
     tokens: int
     slot_tokens: int
     documents: Lengths | None = None
     slots: Lengths | None = None
+    sums: LengthSums | None = None
 
     @property
     def sequences(self) -> int | None:
         """Return how many real sequences there are."""
-        return _many(self.documents) if self.documents is not None else None
+        if self.sums is not None:
+            return self.sums.count
+        return count_of(self.documents) if self.documents is not None else None
 
     @property
     def padded(self) -> bool:
         """Return whether each slot holds one document and some are longer than theirs."""
-        if self.documents is None or self.slots is None or self.slot_tokens == self.tokens:
+        if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
             return False
-        return _many(self.documents) == _many(self.slots)
+        return self.sequences == count_of(self.slots)
 
-    def of(self, real: bool) -> Lengths:
+    def of(self, real: bool) -> Sequences:
         """Return the real sequences or the slots; a UsageError where neither is known."""
-        lengths = self.documents if real else self.slots
-        if lengths is None:
+        found = (self.documents if real else self.slots) or self.sums
+        if found is None:
             raise UsageError(
                 "the sequence length is not known",
                 "give it (--seq), or choose a convention that counts no attention (6N)",
             )
-        return lengths
-
-
-def _many(lengths: Lengths) -> int:
-    return sum(count for _, count in lengths)
-
-
-def _total(lengths: Lengths) -> int:
-    return sum(length * count for length, count in lengths)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +160,9 @@ class Run:
     """One step, on all devices together.
 
     `batch` counts sequences of `seq` tokens; or `tokens` per step; or the lengths of `documents`,
-    packed into batch x seq where these are given too. `real_tokens` are those that are no padding.
+    or, where these are too many, their sum `seq_sum`, the sum of their squares `seq_square_sum` and
+    their number `sequences`; packed into batch x seq where these are given too. `real_tokens` are
+    those that are no padding.
     `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
     `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
     as counted by convention `achieved_basis` (None: the one asked for).
@@ -175,6 +172,9 @@ class Run:
     seq: int | None = None
     tokens: int | None = None
     documents: tuple[int, ...] = ()
+    seq_sum: int | None = None
+    seq_square_sum: int | None = None
+    sequences: int | None = None
     real_tokens: int | None = None
     encoder_seq: int | None = None
     cached: int = 0
@@ -194,12 +194,13 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, and measurements that contradict each other."""
-        for name in ("batch", "seq", "tokens", "real_tokens", "encoder_seq", "devices"):
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", f"give a {name} of at least 1")
         if any(length < 1 for length in self.documents):
             raise UsageError("a document has no tokens", "give lengths of at least 1")
+        self._check_sums()
         measured = [name for name in MEASURES if getattr(self, name) is not None]
         if len(measured) > 1:
             raise UsageError(f"{' and '.join(measured)} are both given", "give one of them")
@@ -209,6 +210,31 @@ class Run:
         if unknown := sorted(self.frozen - {*PARTS}):
             known = ", ".join(PARTS)
             raise UsageError(f"no part {unknown[0][:40]!r} can be frozen", f"known: {known}")
+
+    def _check_sums(self) -> None:
+        """Refuse one sum without the other, and sums beside the lengths themselves."""
+        if (self.seq_sum is None) != (self.seq_square_sum is None):
+            raise UsageError(
+                "of packed sequences both sums are needed: of lengths and of their squares",
+                "give --seq-sum and --seq-square-sum",
+            )
+        if self.seq_sum is None and self.sequences is not None:
+            raise UsageError(
+                "a number of sequences needs the sums of their lengths",
+                "give --seq-sum and --seq-square-sum, or --batch and --seq",
+            )
+        if self.documents and self.seq_sum is not None:
+            raise UsageError(
+                "lengths of documents and sums of lengths are both given", "give one of them"
+            )
+        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+
+    @property
+    def sums(self) -> LengthSums | None:
+        """Return the packed sequences by their sums, None where these are not given."""
+        if self.seq_sum is None or self.seq_square_sum is None:
+            return None
+        return LengthSums(self.seq_sum, self.seq_square_sum, self.sequences)
 
     @property
     def is_frozen(self) -> bool:
@@ -222,7 +248,7 @@ class Run:
     def shape(self, card: ModelCard) -> Shape:
         """Return the sequences of a step. Raises UsageError where the numbers contradict."""
         seq = self.seq if self.seq is not None else card.seq
-        if self.documents:
+        if self.documents or self.sums is not None:
             return self._packed(seq)
         if seq is None and self.batch is not None and self.tokens is not None:
             seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
@@ -259,21 +285,36 @@ class Run:
         return Shape(real, computed, documents, ((seq, batch),))
 
     def _packed(self, seq: int | None) -> Shape:
-        documents = tuple(sorted(Counter(self.documents).items()))
-        real = _total(documents)
-        if self.tokens not in (None, real) or self.real_tokens not in (None, real):
-            said = self.tokens if self.tokens not in (None, real) else self.real_tokens
+        """Return documents, by lengths or by sums; packed into batch x seq if that is known."""
+        sums = self.sums
+        documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
+        real = tokens_of(sums or documents or ())
+        given = (self.tokens, self.real_tokens)
+        said = [one for one in given if one is not None and one != real]
+        if said and not self._has_slack(real):
             raise UsageError(
-                f"{said} tokens are not the {real} of the documents", "correct one of them"
+                f"{min(said)} tokens are not the {real} of the documents",
+                "correct one of them",
             )
+        if sums is not None and seq is not None:
+            sums = replace(sums, longest=seq)
         if seq is None or self.batch is None:
-            return Shape(real, real, documents, documents)
-        if real > seq * self.batch or max(self.documents) > seq:
+            return Shape(real, self.tokens or real, documents, documents, sums)
+        if sums is not None and self.tokens not in (None, real, seq * self.batch):
+            raise UsageError(
+                f"{self.tokens} tokens are not batch {self.batch} x {seq}", "correct one of them"
+            )
+        if real > seq * self.batch or max(self.documents, default=0) > seq:
             raise UsageError(
                 f"documents of {real} tokens do not fit into batch {self.batch} x {seq}",
                 "correct one of them",
             )
-        return Shape(real, seq * self.batch, documents, ((seq, self.batch),))
+        return Shape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
+
+    def _has_slack(self, real: int) -> bool:
+        """Return whether `tokens` are those computed, more than the sum of the lengths."""
+        more = self.tokens is not None and self.tokens >= real
+        return self.seq_sum is not None and more and self.real_tokens in (None, real)
 
     def memory(self, card: ModelCard, shape: Shape) -> Shape:
         """Return the sequences of the encoder: one for each of the decoder."""
@@ -284,7 +325,7 @@ class Run:
                 "the encoder's sequence length is not known", "give it (--encoder-seq)"
             )
         lengths = ((seq, shape.sequences),)
-        return Shape(_total(lengths), _total(lengths), lengths, lengths)
+        return Shape(tokens_of(lengths), tokens_of(lengths), lengths, lengths)
 
     def seconds(self, shape: Shape) -> Fraction | None:
         """Return the time of a step, from whatever was measured; None where it was not a time."""
@@ -297,6 +338,10 @@ class Run:
         return None
 
 
+COUNTS = (
+    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
+    *("encoder_seq", "devices"),
+)
 MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 
 

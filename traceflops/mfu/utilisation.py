@@ -85,7 +85,7 @@ def utilisation(
 
 def _unit(card: ModelCard, run: Run) -> Unit:
     """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
-    if run.batch or run.tokens or run.documents:
+    if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
     known = run.seq is not None or card.seq is not None
     if run.step_seconds is not None and known:

@@ -65,7 +65,7 @@ def kernel_rows(prepared: Prepared, attribution: Attribution) -> tuple[KernelRow
 def op_rows(prepared: Prepared, attribution: Attribution) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
     rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
-    unit = _units(prepared, attribution)[rows]
+    unit = units_of_work(prepared, attribution)[rows]
     found = _op_rows(prepared, attribution, rows[unit >= 0], unit[unit >= 0])
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
 
@@ -74,7 +74,7 @@ def _by_time(row: KernelRow) -> tuple[int, str]:
     return -row.sum_ns, row.name
 
 
-def _units(prepared: Prepared, attribution: Attribution) -> IntArray:
+def units_of_work(prepared: Prepared, attribution: Attribution) -> IntArray:
     """Return, per activity, the executed op it worked for; else one that moves known bytes."""
     moving = vector_ops(prepared, attribution)
     moving &= attribution.work.of_ops(attribution.work.min_bytes) > 0

@@ -5,6 +5,11 @@ Where the counts differ on purpose:
 * causal and windowed attention: torch counts all pairs, the table the pairs that are attended;
 * the weight gradient of a grouped convolution: torch counts it `groups` times over;
 * complex products: torch counts a complex multiply-add as one of two real operations;
+* `cudnn_convolution`: torch reads `benchmark` where other convolutions say whether they are
+  transposed, so only without it the counts agree; `_slow_conv2d_forward`: the same mistake leaves
+  its formula an argument short, and it cannot be called at all;
+* `_efficient_attention`: its tensors are [B, S, H, D], and unless they are packed torch's formula
+  takes them as [B, H, S, D], so the table is held against the formula on transposed shapes;
 * packed sequences: torch has the lengths, a trace has not, so the table gives bounds around them.
 
 Torch has no formula for grouped products, matrix-vector products, linear, matmul and the attention
@@ -127,6 +132,45 @@ def test_convolutions_and_their_gradients(
     assert geometry.transposed is transposed
 
 
+def backend_arguments(name: str, w: torch.Tensor, options: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a backend's convolution takes behind input and weight."""
+    stride, padding, dilation = (options[key] for key in ("stride", "padding", "dilation"))
+    transposed = "output_padding" in options
+    extra = options.get("output_padding", [0] * (w.dim() - 2))
+    if name == "cudnn_convolution":
+        return padding, stride, dilation, options["groups"], False, False, False
+    usual = (None, stride, padding, dilation, transposed, extra, options["groups"])
+    return (*usual, False, False, False, False) if name == "_convolution" else usual
+
+
+@given(
+    convolutions(),
+    st.sampled_from(["_convolution", "cudnn_convolution", "convolution_overrideable"]),
+)
+def test_convolutions_of_backends(
+    drawn: tuple[torch.Tensor, torch.Tensor, dict[str, Any]], name: str
+) -> None:
+    x, w, options = drawn
+    transposed = "output_padding" in options
+    assume(not (transposed and name == "cudnn_convolution"))  # that is an op of its own
+    func = getattr(aten, name).default
+    arguments = (x, w, *backend_arguments(name, w, options))
+    out = getattr(F, f"conv{'_transpose' * transposed}{x.dim() - 2}d")(x, w, None, **options)
+    theirs = counter.flop_registry[func.overloadpacket](*arguments, out_val=out)
+    assert work_of_row(row_of(func, arguments, {})).flops == theirs
+
+
+def test_the_slow_convolution_where_torch_has_no_count() -> None:
+    x, w = on_meta(2, 4, 7, 7), on_meta(6, 4, 3, 3)
+    func = aten._slow_conv2d_forward.default
+    arguments = (x, w, [3, 3], None, [1, 1], [0, 0])
+    out = F.conv2d(x, w)
+    with pytest.raises(TypeError, match="transposed"):
+        counter.flop_registry[func.overloadpacket](*arguments, out_val=out)
+    theirs = counter.conv_flop_count(x.shape, w.shape, out.shape)
+    assert work_of_row(row_of(func, arguments, {})).flops == theirs
+
+
 @st.composite
 def heads(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw query, key and value [B, H, S, D], keys perhaps shared by several heads."""
@@ -231,6 +275,41 @@ def test_packed_sequences_lie_within_the_bounds(
     assert work.flops == core.pairs * per_pair
     if len(set(lengths)) == 1:
         assert work.exact
+
+
+@given(heads(), st.booleans(), st.booleans())
+def test_memory_efficient_attention(
+    qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor], causal: bool, backward: bool
+) -> None:
+    q, _, _ = qkv
+    heads, size = q.shape[1], qkv[2].shape[3]
+    # This op has [B, S, H, D], and as many heads of keys as of queries.
+    keys = qkv[1].shape[2]
+    q = q.transpose(1, 2)
+    k = on_meta(q.shape[0], keys, heads, q.shape[3], dtype=torch.bfloat16)
+    v = on_meta(q.shape[0], keys, heads, size, dtype=torch.bfloat16)
+    mask = 1 if causal else 0
+    func = aten._efficient_attention_forward.default
+    arguments: tuple[Any, ...] = (q, k, v, None, None, None, None, None, 0.0, mask)
+    if backward:
+        gradient = on_meta(*q.shape[:3], size, dtype=torch.bfloat16)
+        func = aten._efficient_attention_backward.default
+        tail = (None, None, q.shape[1], keys, gradient, 0.0, gradient, gradient, mask, False)
+        arguments = (gradient, q, k, v, None, gradient, *tail)
+    work = work_of_row(row_of(func, arguments, {}))
+    by_heads = [one.transpose(1, 2).shape for one in (q, k, v)]
+    theirs = counter.sdpa_flop_count(*by_heads)
+    if backward:
+        theirs = counter.sdpa_backward_flop_count(gradient.transpose(1, 2).shape, *by_heads)
+    pairs = q.shape[1] * keys
+    mine = seen(q.shape[1], keys, False) if causal else pairs
+    assert work.flops * pairs == theirs * mine
+    assert work.exact
+    same = [on_meta(2, 3, 3, 8) for _ in range(3)]  # where it does not matter which is which
+    registered = counter.flop_registry[aten._efficient_attention_forward]
+    dense = (*same, None, None, None, None, None, 0.0, 0)
+    row = row_of(aten._efficient_attention_forward.default, dense, {})
+    assert work_of_row(row).flops == registered(*dense)
 
 
 @given(SIZES, SIZES, SIZES)

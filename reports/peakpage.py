@@ -1,0 +1,192 @@
+"""What the page shows of utilisation: where the peak went, the ledger, kernels and operators.
+
+Chosen and counted here; the words are those of `reports.measured`, the markup is a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from traceflops.mfu.ledger import Ledger, Line
+from traceflops.mfu.peaks import PER_TERA
+from traceflops.mfu.worktables import KernelRow, OpRow
+from traceflops.reports.ledgertable import COLUMNS, Row, columns_of, ledger_rows, scaled, sum_of
+from traceflops.reports.measured import Fact, Part, facts, parts, roof, roofline, why_not
+from traceflops.reports.rooflineplot import RooflinePlot, roofline_plot
+from traceflops.reports.units import (
+    UNKNOWN,
+    count,
+    duration,
+    flop_scale,
+    flops,
+    percent,
+    significant,
+)
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.waterfall import Waterfall
+    from traceflops.results import Analysis
+
+MOST_ROWS: Final = 30
+_ONE_TYPE: Final = "FLOP"
+
+
+@dataclass(frozen=True, slots=True)
+class LineShown:
+    """One line of the waterfall: its share, what that is in time and, at the peak, in FLOPs."""
+
+    part: Part
+    mean_ns: float
+    flops: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkShown:
+    """A kernel's or operator's work in words; numbers beside them sort the column."""
+
+    name: str
+    top: str | None
+    kind: str
+    time_ns: int
+    count: int
+    flops: str
+    rate: str
+    of_peak: str
+    bytes_rate: str
+    of_bandwidth: str
+    intensity: str
+    bound: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerShown:
+    """The ledger as a table: headings, rows, and the sum where there are several rows."""
+
+    unit: str
+    heads: list[str]
+    rows: list[tuple[str, list[str]]]
+    total: tuple[str, list[str]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakPage:
+    """The section; what is not known is empty."""
+
+    figure: str
+    basis: str
+    whole: str
+    why_not: list[str]
+    lines: list[LineShown]
+    budget: str
+    facts: list[Fact]
+    ledger: LedgerShown | None
+    kernels: list[WorkShown]
+    ops: list[WorkShown]
+    more_kernels: int
+    more_ops: int
+    roofline: RooflinePlot | None
+
+
+def peak_page(analysis: Analysis) -> PeakPage:
+    """Return what the section shows."""
+    measured, fall = analysis.measured, analysis.measured.waterfall
+    kernels = [row for row in measured.kernels if row.measured.flops or row.measured.min_bytes]
+    ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes]
+    return PeakPage(
+        figure=measured.figure or "",
+        basis=measured.basis if fall is not None else "",
+        whole=_whole(analysis),
+        why_not=why_not(measured),
+        lines=list(_lines(analysis, fall)) if fall is not None else [],
+        budget=_amount(fall, fall.budget) if fall is not None else "",
+        facts=list(facts(measured)),
+        ledger=_ledger(analysis),
+        kernels=[_work(measured, row) for row in kernels[:MOST_ROWS]],
+        ops=[_work(measured, row) for row in ops[:MOST_ROWS]],
+        more_kernels=max(len(kernels) - MOST_ROWS, 0),
+        more_ops=max(len(ops) - MOST_ROWS, 0),
+        roofline=roofline_plot(measured),
+    )
+
+
+def mfu_tile(measured: Measurement) -> tuple[str, str]:
+    """Return MFU and what belongs beside it."""
+    if measured.mfu is None or measured.figure is None:
+        reason = measured.lacks[0].problem if measured.lacks else "nothing was counted"
+        return UNKNOWN, reason
+    return measured.figure.removeprefix("MFU "), measured.basis
+
+
+def _whole(analysis: Analysis) -> str:
+    devices, ns = len(analysis.devices), analysis.components.window_ns
+    named = "one device" if devices == 1 else f"{count(devices)} devices together"
+    return f"what {named} could do at the peak in {duration(ns)} of device time"
+
+
+def _lines(analysis: Analysis, fall: Waterfall) -> Iterator[LineShown]:
+    window_ns = analysis.components.window_ns
+    for part in parts(fall):
+        mean_ns = analysis.mean_ns(round(part.share * window_ns))
+        yield LineShown(part, mean_ns, _amount(fall, fall.amount(part.name)))
+
+
+def _amount(fall: Waterfall, amount: int) -> str:
+    """Return an amount in FLOPs, where one data type makes it one."""
+    return flops(amount) if fall.unit == _ONE_TYPE else UNKNOWN
+
+
+def _ledger(analysis: Analysis) -> LedgerShown | None:
+    """Return the ledger as means per window and device."""
+    counted = analysis.measured.executed.ledger()
+    windows = max(analysis.windows_used, 1)
+    lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in counted.lines)
+    rows = ledger_rows(Ledger(counted.convention, lines))
+    if not rows:
+        return None
+    columns = columns_of(rows)
+    scale, prefix = flop_scale(max(row.total for row in rows.values()))
+    whole = sum_of(rows)
+
+    def cells(row: Row) -> list[str]:
+        passes = [scaled(row.passes.get(name), scale) for name in columns]
+        share = percent(float(Fraction(row.total) / Fraction(whole.total)))
+        return [*passes, scaled(row.total, scale), share]
+
+    unit = "step" if analysis.steps.used else "window"
+    return LedgerShown(
+        f"{prefix}FLOP per {unit} and device",
+        [*(COLUMNS[name] for name in columns), "sum", "share"],
+        [(label, cells(row)) for label, row in rows.items()],
+        ("executed", cells(whole)) if len(rows) > 1 else None,
+    )
+
+
+def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
+    work, bound = row.measured, roofline(measured, row.measured, row)
+    peak, bandwidth = roof(measured, row.dtypes)
+    rate, used, intensity = work.flops_per_ns, work.bytes_per_ns, work.intensity
+    kernel = row if isinstance(row, KernelRow) else None
+    return WorkShown(
+        name=row.name,
+        top=kernel.category.top if kernel is not None else None,
+        kind=kernel.category.sub.replace("_", " ") if kernel is not None else "",
+        time_ns=work.time_ns,
+        count=kernel.counted if kernel is not None else row.count,
+        flops=flops(work.flops) if work.flops else UNKNOWN,
+        rate=significant(rate / PER_TERA, zeros=True) if rate else UNKNOWN,
+        of_peak=_percent(work.share_of_peak(peak) if rate else None),
+        bytes_rate=count(round(used)) if used is not None else UNKNOWN,
+        of_bandwidth=_percent(work.share_of_bandwidth(bandwidth)),
+        intensity=significant(intensity, zeros=True) if intensity else UNKNOWN,
+        bound=bound.bound if bound is not None else UNKNOWN,
+        by=bound.basis if bound is not None else "",
+    )
+
+
+def _percent(share: Fraction | None) -> str:
+    return percent(float(share)) if share is not None else UNKNOWN

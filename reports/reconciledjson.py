@@ -1,0 +1,96 @@
+"""What `traceflops mfu TRACE --json` prints, schema traceflops.utilisation/1.
+
+`utilisation` is what the trace says, as in a report; `described` what a description says of it
+(see utilisation.schema.json and docs/mfu.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from traceflops.mfu.diagnosis import Diagnosis
+from traceflops.mfu.explain import Explanation
+from traceflops.mfu.reconcile import Reconciliation
+from traceflops.reports.counts import as_float, flop_count
+from traceflops.reports.json import report_head
+from traceflops.reports.measuredjson import measured_object, waterfall_object
+from traceflops.reports.mfujson import mfu_object
+from traceflops.results import Analysis
+
+SCHEMA: Final = "traceflops.utilisation/1"
+NEAREST: Final = 10
+"""So many changes that were tried and do not fit are told."""
+
+
+def utilisation_object(
+    analysis: Analysis, found: Reconciliation | None = None, explained: Explanation | None = None
+) -> dict[str, Any]:
+    """Return the utilisation of a trace; `described` is null without a description."""
+    return {
+        **report_head(analysis, SCHEMA),
+        "utilisation": measured_object(analysis.measured),
+        "described": described_object(found, explained) if found is not None else None,
+    }
+
+
+def described_object(found: Reconciliation, explained: Explanation | None = None) -> dict[str, Any]:
+    """Return a description held against a trace: its own object, and how the two compare."""
+    own = mfu_object(found.described, explained)
+    own = {name: value for name, value in own.items() if name not in _OF_AN_OBJECT}
+    return {
+        **own,
+        "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
+        **_job(found),
+        **_comparison(found),
+        "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
+    }
+
+
+_OF_AN_OBJECT: Final = ("schema", "traceflops_version")
+
+
+def _job(found: Reconciliation) -> dict[str, Any]:
+    job = found.job
+    return {
+        "devices_told_by": job.told_by,
+        "devices_shown": job.shown,
+        "step_windows": job.windows,
+        "window_ns": job.window_ns,
+        "host_ns": job.host_ns,
+        "host_mfu": as_float(found.host_mfu),
+    }
+
+
+def _comparison(found: Reconciliation) -> dict[str, Any]:
+    counts = found.counts
+    return {
+        **flop_count("needed_flops", found.needed),
+        **flop_count("expected_flops", counts.expected if counts is not None else None),
+        **flop_count("counted_flops", counts.counted if counts is not None else None),
+        **flop_count("counted_flops_at_least", counts.least if counts is not None else None),
+        **flop_count("counted_flops_at_most", counts.most if counts is not None else None),
+        "residual": as_float(found.residual),
+        "agree": found.agree,
+        "difference_of_mfu": as_float(found.gap),
+        "sentence": found.sentence or None,
+        "diagnoses": [_diagnosis(one) for one in _worth_telling(found)],
+    }
+
+
+def _worth_telling(found: Reconciliation) -> tuple[Diagnosis, ...]:
+    """Return what fits, and the nearest of what does not."""
+    others = tuple(one for one in found.diagnoses if not one.fits)
+    return (*found.fitting, *others[:NEAREST])
+
+
+def _diagnosis(one: Diagnosis) -> dict[str, Any]:
+    return {
+        "code": one.code,
+        "words": one.words,
+        "remedy": one.remedy,
+        **flop_count("expected_flops", one.expected),
+        "residual": as_float(one.residual),
+        "distance": as_float(one.distance),
+        "supposes": one.supposes,
+        "fits": one.fits,
+    }

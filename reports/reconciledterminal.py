@@ -1,0 +1,107 @@
+"""A description held against a trace, as blocks of lines of `traceflops mfu TRACE`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from traceflops.mfu.diagnosis import Diagnosis
+from traceflops.mfu.rate import percent
+from traceflops.reports.ledgertable import ledger_table
+from traceflops.reports.measured import Fact
+from traceflops.reports.terminal import Style, wrapped
+from traceflops.reports.units import count, flops, significant, visible
+
+if TYPE_CHECKING:
+    from traceflops.mfu.jobsize import JobSize
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.reconcile import Reconciliation
+
+DIAGNOSES_SHOWN: Final = 4
+LESS_SIMPLE: Final = 3
+"""Diagnoses that suppose so much more than the best one are left to --json."""
+
+_LABEL, _SHARE, _LEAVES = 26, 9, 10
+FROM_DESCRIPTION: Final = (
+    "From the description: useful work is what it needs, and slow compute kernels are the rest of "
+    "the compute time."
+)
+
+
+def described_sentences(measured: Measurement, found: Reconciliation) -> Iterator[str]:
+    """Yield the figure of the description, or why there is none, and how the two compare."""
+    if found.rate is not None:
+        yield found.rate.sentence
+    told = {one.problem for one in measured.lacks}
+    for lack in found.lacks:
+        if lack.problem not in told:
+            yield f"No MFU of the description: {lack.problem.rstrip('.')}; {lack.remedy}."
+    if found.sentence:
+        yield found.sentence
+
+
+def beside_the_bar(found: Reconciliation, style: Style) -> Iterator[Text]:
+    """Yield what the description counts and the trace does not, outside the bar."""
+    if found.waterfall is not None:
+        yield from (Text(line, "dim") for line in wrapped(FROM_DESCRIPTION, style.width))
+    if not found.gap:
+        return
+    sign = "+" if found.gap > 0 else "-"
+    line = Text(f"  {'described less shown':<{_LABEL}}")
+    line.append(f"{sign + percent(abs(found.gap)):>{_SHARE}}  ", "bold")
+    yield line.append(f"outside the bar: {found.described.work.ledger.convention} - trace", "dim")
+
+
+def described_facts(found: Reconciliation) -> Iterator[Fact]:
+    """Yield what the described figure is made of."""
+    work, job = found.described.work, found.job
+    rate, convention = found.rate, work.ledger.convention
+    is_more = rate is not None and (rate.hfu != rate.mfu or found.measured_mfu is None)
+    if rate is not None and is_more and not rate.is_hfu:
+        yield Fact("described HFU", percent(rate.hfu), "with what else is executed, as described")
+    if found.host_mfu is not None:
+        yield Fact("MFU (host)", percent(found.host_mfu), "over the host's step markers instead")
+    if found.needed is not None:
+        yield Fact("needed", flops(found.needed), f"{convention}, {_windows(job)}")
+    if found.counts is not None:
+        yield Fact("trace shows", flops(found.counts.counted), "as model FLOPs")
+    if work.tokens_per_s is not None:
+        yield Fact("tokens per s", significant(work.tokens_per_s), "of the whole job")
+
+
+def _windows(job: JobSize) -> str:
+    """Return what the FLOPs are of: one window per step and device."""
+    windows = f"{count(job.windows)} window{'s' * (job.windows != 1)}"
+    return f"{windows}, {count(job.shown)} of {count(job.devices)} devices"
+
+
+def described_ledger(found: Reconciliation) -> Iterator[Text]:
+    """Yield the ledger of the description."""
+    if not found.described.work.ledger.lines:
+        return
+    yield Text()
+    yield from ledger_table(found.described.work.ledger, found.described.unit)
+    yield Text("As described, of the whole job.", "dim")
+
+
+def diagnoses_table(found: Reconciliation, style: Style) -> Iterator[Text]:
+    """Yield what would make description and trace agree, the simplest first."""
+    fitting = found.fitting
+    if not fitting:
+        return
+    rows = [one for one in fitting if one.score <= fitting[0].score + LESS_SIMPLE]
+    yield Text()
+    yield Text(f"{'leaves':>{_LEAVES - 2}}  what would make them agree, simplest first", "bold")
+    for one in rows[:DIAGNOSES_SHOWN]:
+        yield from _row(one, style)
+
+
+def _row(one: Diagnosis, style: Style) -> Iterator[Text]:
+    left = percent(one.distance) if one.distance else "nothing"
+    text = f"{one.words}: {one.remedy}"
+    first, *more = wrapped(visible(text), style.width - _LEAVES)
+    yield Text(f"{left:>{_LEAVES - 2}}  {first}")
+    for line in more:
+        yield Text(f"{'':{_LEAVES}}{line}")

@@ -1,0 +1,191 @@
+"""The roofline of a trace as a drawing: rate over intensity, both on logarithmic scales.
+
+Everything is in the units of the drawing, so that the template only prints it. Intensities are
+upper bounds, so a dot may belong farther left, never farther right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.mfu.peaks import PER_TERA
+from traceflops.reports.measured import roof, roofline
+from traceflops.reports.units import duration, significant
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.tracepeaks import DevicePeaks
+    from traceflops.mfu.worktables import KernelRow
+
+WIDTH, HEIGHT = 760, 340
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
+_MOST_DOTS: Final = 60
+_MOST_DECADES, _SHORT = 9, 2.5
+_MARGIN: Final = 0.15
+"""Decades that are left free above the highest value, and half of those below the lowest."""
+_SMALLEST, _LARGEST = 3.0, 17.0
+"""Radii; the area of a dot is its share of the time of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the grid: where it is, and what it says."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A line that no work can be above: its ends, and what it is."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One kernel: where, how large, what it looks like, and what it says."""
+
+    x: float
+    y: float
+    radius: float
+    component: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePlot:
+    """The drawing. `balance` is the intensity from which on the peak can be reached."""
+
+    xs: list[Tick]
+    ys: list[Tick]
+    slope: Roof
+    flats: list[Roof]
+    dots: list[Dot]
+    source: str
+    balance: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A logarithmic scale between two powers of ten, over a stretch of the drawing."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Return where a value is, at the edge if it is beyond."""
+        share = (math.log10(value) - self.low) / (self.high - self.low)
+        return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
+
+    def ticks(self) -> list[Tick]:
+        """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
+        steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
+        powers = range(math.floor(self.low), math.ceil(self.high))
+        values = [step * 10.0**power for power in powers for step in steps]
+        inside = [value for value in values if self.low <= math.log10(value) <= self.high]
+        return [Tick(self.at(value), significant(value)) for value in inside]
+
+
+def roofline_plot(measured: Measurement) -> RooflinePlot | None:
+    """Return the drawing; None where nothing can be placed or devices differ."""
+    peaks = _peaks(measured)
+    _, bandwidth = roof(measured)
+    rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
+    rows = [row for row in rows if set(row.dtypes) <= set(peaks) and row.dtypes][:_MOST_DOTS]
+    if not rows or not peaks or not bandwidth:
+        return None
+    balances = [peak / bandwidth for peak in peaks.values()]
+    across = _axis([*balances, *map(_intensity, rows)], LEFT, WIDTH - RIGHT)
+    rates = [*(peak / PER_TERA for peak in peaks.values()), *map(_rate, rows)]
+    up = _axis(rates, HEIGHT - BOTTOM, TOP)
+    top = max(peaks.values())
+    total = sum(row.measured.time_ns for row in rows)
+    return RooflinePlot(
+        xs=across.ticks(),
+        ys=up.ticks(),
+        slope=_slope(bandwidth, top, across, up),
+        flats=[_flat(dtype, peak, bandwidth, across, up) for dtype, peak in peaks.items()],
+        dots=[_dot(measured, row, across, up, total) for row in rows],
+        source=_source(measured.devices[0]),
+        balance=significant(top / bandwidth, 3),
+    )
+
+
+def angle(line: Roof) -> float:
+    """Return how steep a roof rises, in degrees."""
+    return round(math.degrees(math.atan2(line.y1 - line.y2, line.x2 - line.x1)), 1)
+
+
+def _peaks(measured: Measurement) -> dict[str, int]:
+    """Return the peaks of the data types of kernels, where all devices have one and the same."""
+    dtypes = sorted({dtype for row in measured.kernels for dtype in row.dtypes})
+    found = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
+    return {dtype: peak for dtype, peak in found.items() if peak}
+
+
+def _intensity(row: KernelRow) -> float:
+    return float(row.measured.intensity or 0)
+
+
+def _rate(row: KernelRow) -> float:
+    return float(row.measured.flops_per_ns or 0) / PER_TERA
+
+
+def _axis(values: list[float], start: float, end: float) -> _Axis:
+    """Return a scale around some values; the lowest are at its edge if they are too far below."""
+    logs = [math.log10(value) for value in values if value > 0]
+    high = max(logs) + _MARGIN
+    return _Axis(max(min(logs) - 2 * _MARGIN, high - _MOST_DECADES), high, start, end)
+
+
+def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:
+    """Return the roof of the memory, from where it enters the drawing to the highest peak."""
+    enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
+    ends = top / bandwidth
+    return Roof(
+        across.at(enters),
+        up.at(enters * bandwidth / PER_TERA),
+        across.at(ends),
+        up.at(top / PER_TERA),
+        f"{bandwidth:,} GB/s",
+    )
+
+
+def _flat(dtype: str, peak: int, bandwidth: int, across: _Axis, up: _Axis) -> Roof:
+    height = up.at(peak / PER_TERA)
+    text = f"{dtype} {significant(peak / PER_TERA)} TFLOP/s"
+    return Roof(across.at(peak / bandwidth), height, across.end, height, text)
+
+
+def _dot(measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int) -> Dot:
+    work, bound = row.measured, roofline(measured, row.measured, row)
+    radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
+    text = (
+        f"{significant(_rate(row), 3)} TFLOP/s at {significant(_intensity(row), 3)} FLOP/B, "
+        f"{duration(work.time_ns)}"
+    )
+    return Dot(
+        across.at(_intensity(row)),
+        up.at(_rate(row)),
+        round(radius, 1),
+        bound.bound if bound is not None else "other",
+        row.name,
+        text,
+    )
+
+
+def _source(one: DevicePeaks) -> str:
+    """Return where the rates are from."""
+    spec = one.match.spec
+    table = f"{spec.product}: {spec.source}" if spec is not None else one.product
+    return f"peak as given, {table}" if one.given else table

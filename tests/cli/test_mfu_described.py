@@ -1,0 +1,241 @@
+"""`traceflops mfu TRACE --model ...`: what a user sees of a description and a trace together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.simulate import simulate
+from tests.cli.test_commands import assert_refused, run
+from tests.conftest import SAMPLES, shared_file
+from tests.mfu.test_reconcile import ONE, step_flops
+
+SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+RANKS = SAMPLES / "gpt_ddp_4rank"
+CARD = """
+name = "sample"
+hidden = {hidden}
+layers = {layers}
+heads = 16
+ffn = {ffn}
+glu = false
+vocab = {vocab}
+"""
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return cards of the two samples by the number of their ranks."""
+    folder = tmp_path_factory.mktemp("cards")
+    sizes = {"one": (1024, 3), "four": (2048, 2)}
+    for name, (hidden, layers) in sizes.items():
+        text = CARD.format(hidden=hidden, layers=layers, ffn=4 * hidden, vocab=16_384)
+        (folder / f"{name}.toml").write_text(text)
+    return {name: folder / f"{name}.toml" for name in sizes}
+
+
+@pytest.fixture(scope="module")
+def shapeless() -> Iterator[Path]:
+    """Return a trace that was recorded without shapes."""
+    with TemporaryDirectory() as folder:
+        options = KinetoOptions(compression="none", shapes=False)
+        write_pytorch(simulate(RunConfig(steps=4, layers=3)), Path(folder), options=options)
+        yield Path(folder)
+
+
+def printed(*words: str | Path) -> list[str]:
+    done = run("mfu", *words)
+    assert done.exit_code == 0, done.output
+    return [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def content(*words: str | Path) -> Any:
+    return json.loads("\n".join(printed(*words, "--json")))
+
+
+def test_both_figures_stand_at_the_top(cards: dict[str, Path]) -> None:
+    lines = printed(RANKS, "--model", cards["four"], "--batch", "8", "--seq", "2048")
+    assert lines[:3] == [
+        "MFU 35.0 % (from trace, bf16 dense 989.4 TFLOP/s)",
+        "MFU 35.0 % (exact-causal, bf16 dense 989.4 TFLOP/s)",
+        "Description and trace agree to the FLOP.",
+    ]
+    assert any(line.startswith("sample · 4 ") for line in lines[:8])
+    assert any("world size in the trace" in line for line in lines)
+    assert not any("outside the bar" in line for line in lines)
+
+
+def test_a_mistake_is_named_in_plain_words(
+    cards: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = printed(SAMPLE, "--model", cards["one"], "--batch", "8", "--seq", "1024")
+    text = " ".join(lines)
+    assert "The description needs 2 times what the trace shows. It fits if a step has 4" in text
+    assert "described less shown        +29.5 %  outside the bar: exact-causal - trace" in text
+    assert "what would make them agree, simplest first" in text
+    assert "--batch 4" in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_trace_that_describes_itself_needs_no_options(
+    cards: dict[str, Path], tmp_path: Path
+) -> None:
+    sizes = {"hidden": 1024, "layers": 3, "ffn": 4096, "heads": 16, "glu": False, "vocab": 16_384}
+    told = {"model": sizes, "batch": 4, "seq": 1024}
+    trace = json.loads(gzip.decompress(SAMPLE.read_bytes())) | {"traceflops": told}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    options = ("--batch", "4", "--seq", "1024")
+    by_options = printed(SAMPLE, "--model", cards["one"], *options)
+    assert printed(path)[:3] == by_options[:3]
+    # An option wins over what the trace says.
+    doubled = ("--batch", "8")
+    assert (
+        printed(path, *doubled)[:3]
+        == printed(SAMPLE, "--model", cards["one"], *doubled, *options[2:])[:3]
+    )
+    path.write_text(json.dumps(trace | {"traceflops": {"model": "../../etc/passwd"}}))
+    assert printed(path)[0].startswith("MFU 29.5 %")
+    assert any("description" in line for line in printed(path))
+
+
+def test_a_close_description_says_how_close(cards: dict[str, Path], tmp_path: Path) -> None:
+    card = tmp_path / "card.toml"
+    card.write_text(cards["one"].read_text().replace("16384", "16640"))
+    lines = printed(SAMPLE, "--model", card, "--batch", "4", "--seq", "1024")
+    # 256 rows more: 6 x 256 x 1024 of 346.0 M per token
+    assert lines[2] == "Description and trace agree within 0.45 %."
+
+
+def test_all_conventions_over_the_device_windows(cards: dict[str, Path]) -> None:
+    options = ("--model", cards["one"], "--batch", "4", "--seq", "1024")
+    lines = printed(SAMPLE, *options, "--all-conventions")
+    assert lines[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    (row,) = [line for line in lines if line.startswith("matmul-full ")]
+    # T^2 pairs in place of T(T+1)/2: twice the attention
+    full = step_flops(ONE) + 3 * 4 * 3 * 1024 * 4 * (1024**2 - 1024 * 1025 // 2)
+    described = content(SAMPLE, *options)["described"]
+    budget = described["window_ns"] * 989_400
+    assert f"{100 * full * described['step_windows'] / budget:.1f} %" in row
+    by_id = {one["id"]: one for one in described["conventions"]}
+    assert by_id["matmul-full"]["mfu"] == pytest.approx(full * 5 / budget, rel=1e-12)
+    assert by_id["exact-causal"]["mfu"] == described["mfu"]
+
+
+def test_a_convention_by_name(cards: dict[str, Path]) -> None:
+    options = ("--model", cards["one"], "--batch", "4", "--seq", "1024", "--convention", "llmc")
+    lines = printed(SAMPLE, *options)
+    assert "(llmc, bf16 dense 989.4 TFLOP/s)" in lines[1]
+    assert lines[2] == "Description and trace agree to the FLOP."
+    assert content(SAMPLE, *options)["described"]["convention"] == "llmc"
+
+
+def test_a_reported_figure_is_explained_with_the_traced_time(cards: dict[str, Path]) -> None:
+    options = ("--model", cards["one"], "--batch", "4", "--seq", "1024")
+    lines = printed(SAMPLE, *options, "--reported", "31.1%")
+    text = " ".join(lines)
+    assert text.startswith("31.1 % is maxtext-full (as matmul-full, korthikanti, primus)")
+    assert "the honest figure is MFU 29.5 % (exact-causal, bf16 dense 989.4 TFLOP/s)" in text
+    assert content(SAMPLE, *options, "--reported", "31.1%")["described"]["reported"]["candidates"]
+    assert "Description" not in text
+    twice = printed(SAMPLE, *options[:3], "8", *options[4:], "--reported", "31.1%")
+    assert any(line.startswith("note The description needs 2 times") for line in twice)
+
+
+def test_json_counts(cards: dict[str, Path]) -> None:
+    options = ("--model", cards["one"], "--batch", "8", "--seq", "1024")
+    found = content(SAMPLE, *options)["described"]
+    assert found["expected_flops"] == 10 * step_flops(ONE)
+    assert found["counted_flops_text"] == str(5 * step_flops(ONE))
+    assert found["needed_flops"] == found["expected_flops"]
+    assert (found["residual"], found["agree"]) == (1.0, False)
+    assert found["diagnoses"][0]["code"] == "batch"
+    assert found["diagnoses"][0]["fits"]
+    assert found["run"]["devices"] == 1
+    assert found["difference_of_mfu"] == pytest.approx(found["mfu"] / 2)
+
+
+def test_without_a_description_nothing_changes() -> None:
+    lines = printed(SAMPLE)
+    assert lines[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    assert not any("described" in line or "Description" in line for line in lines)
+    assert content(SAMPLE)["described"] is None
+
+
+def test_without_shapes_the_description_counts(cards: dict[str, Path], shapeless: Path) -> None:
+    config = RunConfig(steps=4, layers=3)
+    options = ("--model", cards["one"], "--padded-vocab", "16384", "--batch", "4", "--seq", "1024")
+    lines = printed(shapeless, *options)
+    assert lines[0].startswith("No MFU: the operators carry no shapes")
+    assert any("the trace does not tell the data type" in line for line in lines)
+    lines = printed(shapeless, *options, "--dtype", "bf16")
+    assert any(line.startswith("MFU ") and "(exact-causal" in line for line in lines)
+    assert any(line.startswith("From the description: useful work") for line in lines)
+    assert any("useful work" in line for line in lines)
+    fall = content(shapeless, *options, "--dtype", "bf16")["described"]["waterfall"]
+    assert sum(int(line["amount_text"]) for line in fall["lines"]) == int(fall["budget_text"])
+    assert config.layers == ONE.layers
+
+
+REFUSED = [
+    ("--batch 4", 2, "--batch describes a run", "--model"),
+    ("--seq 1024", 2, "--seq describes a run", "--model"),
+    ("--lora", 2, "--lora describes a run", "--model"),
+    ("--gpus 8", 2, "--gpus describes a run", "--model"),
+    ("--dtype bf16", 2, "--dtype describes a run", "--model"),
+    ("--mtp 1", 2, "--mtp describes a run", "--model"),
+    ("--convention 6N", 2, "--convention describes a run", "--model"),
+    ("--all-conventions", 2, "--all-conventions describes a run", "--model"),
+    ("--reported 40%", 2, "--reported describes a run", "--model"),
+    ("--checkpointing full", 2, "--checkpointing describes a run", "--model"),
+    ("--model CARD --step-time 3", 2, "--step-time and a trace exclude", "the trace has the times"),
+    ("--model CARD", 2, "how many tokens a step has", "--batch"),
+    ("--model CARD --seq 1024", 2, "how many sequences a step has", "--batch"),
+    ("--model CARD --params 8e9", 2, "exclude each other", "one of them"),
+    ("--model CARD --batch 4 --seq 1024 --gpus 0", 2, "--gpus is not", "--gpus 1024"),
+    ("--model CARD --batch 4 --seq 1024 --convention x", 2, "convention", "exact-causal"),
+    ("--model CARD --batch 4 --seq 1024 --convention deepspeed", 2, "deepspeed", "another"),
+    ("--model nowhere.toml --batch 4 --seq 8", 3, "nowhere.toml", "card"),
+    ("--model CARD --batch 4 --seq 8 --reported x", 2, "--reported", "46.2%"),
+    (
+        "--model CARD --batch 4 --seq 8 --reported 4% --reported-hfu 4%",
+        2,
+        "exclude each other",
+        "one of them",
+    ),
+    (
+        "--model CARD --batch 4 --seq 1024 --reported 4% --from 1ms --to 2ms",
+        2,
+        "needs more to explain: a stretch of time",
+        "--steps",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "problem", "hint"), REFUSED)
+def test_what_cannot_be_is_refused(
+    cards: dict[str, Path], options: str, code: int, problem: str, hint: str
+) -> None:
+    words = [str(cards["one"]) if word == "CARD" else word for word in options.split()]
+    result = run("mfu", SAMPLE, *words)
+    assert_refused(result, code, problem)
+    assert hint in result.stderr.splitlines()[1]
+
+
+def test_resnet18_by_its_preset() -> None:
+    trace = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
+    lines = printed(trace, "--model", "resnet-18", "--batch", "80")
+    assert "Description and trace agree" in lines[2]
+    found = content(trace, "--model", "resnet-18", "--batch", "80")["described"]
+    assert found["counted_flops"] == 2 * 106_484_121_600
+    assert (found["run"]["devices"], found["devices_shown"]) == (8, 1)

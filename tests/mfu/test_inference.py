@@ -1,0 +1,236 @@
+"""Prefill, decode and MBU: rules on small traces made by hand, and recordings of real servers."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES, shared_file
+from tests.core.build import launched, trace_of
+from tests.mfu.test_measurement import GEMM, H100
+from traceflops.errors import UsageError
+from traceflops.mfu.decodebytes import cache_elements, decode_bytes
+from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
+from traceflops.mfu.presets import preset
+from traceflops.mfu.servingmarks import ServingMark, engines_of
+from traceflops.trace import Trace
+
+H100_BYTES_PER_NS = 3_350
+BF16 = "c10::BFloat16"
+TABLE = 5_000
+
+
+def product(start_ns: int, rows: int, k: int = 512, n: int = 256) -> dict[str, Any]:
+    dims, types = f"[[{rows},{k}],[{k},{n}]]", f'["{BF16}","{BF16}"]'
+    return op("aten::mm", start_ns, dims, types)
+
+
+def op(name: str, start_ns: int, dims: str, types: str) -> dict[str, Any]:
+    row = {"name": name, "start_ns": start_ns, "dur_ns": 8}
+    return {**row, "input_dims": dims, "input_types": types}
+
+
+def lookup(start_ns: int, indices: str) -> dict[str, Any]:
+    dims, types = f"[[{TABLE},512],{indices},[],[],[]]", f'["{BF16}","long int","","",""]'
+    return op("aten::embedding", start_ns, dims, types)
+
+
+def made(*ops: dict[str, Any], **more: Any) -> Trace:
+    """Return a trace in which every product runs 1,000 ns, one right behind the other."""
+    works = [one for one in ops if one["name"] == "aten::mm"]
+    tables = launched(
+        *((GEMM, one["start_ns"] + 1, 10_000 + 1_000 * i, 1_000) for i, one in enumerate(works))
+    )
+    return trace_of(**tables, ops=list(ops), devices=[H100], **more)
+
+
+def found(trace: Trace) -> Inference:
+    inference = tf.analyze(trace).measured.inference
+    assert inference is not None
+    return inference
+
+
+def only(trace: Trace) -> PhaseUse:
+    (phase,) = found(trace).phases
+    return phase
+
+
+def test_token_indices_tell_decode_from_prefill() -> None:
+    """A prefill of 4 x 64 tokens, and two decodes of 4; each decode moves 270,336 bytes at least.
+
+    512 x 256 weights, 4 x 512 inputs and 4 x 256 outputs, two bytes each.
+    """
+    inference = found(
+        made(
+            *(lookup(100, "[4,64]"), product(110, 256)),
+            *(lookup(200, "[4,1]"), product(210, 4)),
+            *(lookup(300, "[4,1]"), product(310, 4)),
+        )
+    )
+    assert inference.rule == BY_LACK
+    prefill, decode = inference.phase("prefill"), inference.phase("decode")
+    assert prefill is not None
+    assert decode is not None
+    assert (prefill.passes, prefill.sequences, prefill.queries) == (1, 4, 256)
+    assert prefill.rules == (("token indices are 4 x 64", 1),)
+    assert (decode.passes, decode.sequences, decode.queries) == (2, 8, 8)
+    assert (prefill.time_ns, decode.time_ns) == (1_000, 2_000)
+    assert prefill.flops == 2 * 256 * 512 * 256
+    assert decode.moved.weights == 2 * 512 * 256 * 2
+    each = 2 * (512 * 256 + 4 * 512 + 4 * 256)
+    assert decode.moved.total == 2 * each
+    assert decode.mbu == Fraction(2 * each, 2_000 * H100_BYTES_PER_NS)
+    assert decode.coverage == 1
+
+
+@pytest.mark.parametrize(
+    ("ops", "kind", "rule"),
+    [
+        ([product(110, 1), product(130, 1)], "decode", "every product has one row"),
+        ([product(110, 8), product(130, 8)], None, "nothing tells prefill from decode"),
+        ([lookup(100, "[8]"), product(110, 8)], None, "nothing tells prefill from decode"),
+        (
+            [lookup(100, "[8]"), product(110, 8), product(130, 1, 256, TABLE)],
+            "prefill",
+            "logits have 1 rows, every other product at least 8",
+        ),
+        (
+            [lookup(100, "[8]"), product(110, 8), product(130, 8, 256, TABLE)],
+            None,
+            "nothing tells prefill from decode",
+        ),
+    ],
+)
+def test_rows_of_products_tell_where_they_can(
+    ops: list[dict[str, Any]], kind: str | None, rule: str
+) -> None:
+    phase = only(made(*ops))
+    assert (phase.kind, phase.rules) == (kind, ((rule, 1),))
+
+
+@pytest.mark.parametrize(("queries", "kind"), [(1, "decode"), (7, "prefill")])
+def test_queries_per_sequence_tell(queries: int, kind: str) -> None:
+    q, kv = f"[3,8,{queries},64]", "[3,8,100,64]"
+    dims = f"[{q},{kv},{kv},[],[],[],[]]"
+    types = f'["{BF16}","{BF16}","{BF16}","","Scalar","Scalar","Scalar"]'
+    core = op("aten::_scaled_dot_product_flash_attention", 110, dims, types)
+    core["concrete_inputs"] = '["","","","0.","False","False",""]'
+    tables = launched(("flash_fwd_kernel", 111, 1_000, 1_000))
+    phase = only(trace_of(**tables, ops=[core], devices=[H100]))
+    assert (phase.kind, phase.sequences, phase.queries) == (kind, 3, 3 * queries)
+    assert phase.keys == 300
+    assert phase.moved.cache == 300 * 8 * (64 + 64) * 2
+
+
+TRAINING: dict[str, dict[str, Any]] = {
+    "a backward node": {"ops": [op("MmBackward0", 300, "[]", "[]")]},
+    "gradients on": {"ops": [{**product(300, 1), "sequence": 5}]},
+    "an optimizer": {"marks": [{"name": "Optimizer.step#SGD.step", "start_ns": 400, "dur_ns": 5}]},
+}
+
+
+@pytest.mark.parametrize("why", TRAINING)
+def test_what_may_be_training_is_not_called_inference(why: str) -> None:
+    more = dict(TRAINING[why])
+    trace = made(product(110, 1), *more.pop("ops", []), **more)
+    assert tf.analyze(trace).measured.inference is None
+
+
+def test_samples_of_training_are_none() -> None:
+    assert tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")).measured.inference is None
+    assert tf.analyze(trace_of()).measured.inference is None
+
+
+def test_marks_go_before_shapes_and_need_no_operator() -> None:
+    mark = {"name": "step[DECODE bs=32]", "start_ns": 100, "dur_ns": 500}
+    inference = found(made(product(110, 8), marks=[mark]))
+    assert inference.rule == BY_MARKS
+    (phase,) = inference.phases
+    assert (phase.kind, phase.sequences, phase.queries, phase.keys) == ("decode", 32, 32, None)
+
+
+def test_bytes_of_less_than_half_of_the_time_give_no_mbu() -> None:
+    for dur_ns, known in ((900, True), (1_100, False)):
+        trace = made(
+            product(110, 1),
+            marks=[{"name": "step[DECODE bs=1]", "start_ns": 100, "dur_ns": 500}],
+        )
+        tables = {name: table.to_pylist() for name, table in trace.tables.items()}
+        tables["activities"].append(
+            {"name": "someones_kernel", "start_ns": 11_000, "dur_ns": dur_ns}
+        )
+        phase = only(trace_of(**{k: [_given(r) for r in v] for k, v in tables.items()}))
+        assert phase.coverage == Fraction(1_000, 1_000 + dur_ns)
+        assert (phase.mbu is not None) is known
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "execute_context_1(888_788544)_generation_0(0)",
+            ServingMark("prefill", 1, 888, None),
+        ),
+        (
+            "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
+            ServingMark("decode", 32, 32, 32_785),
+        ),
+        ("execute_context_2(600)_generation_30(30)", ServingMark("mixed", 32, 630, None)),
+        ("execute_context_0(0)_generation_0(0)", ServingMark(None, 0, 0, None)),
+        ("step[DECODE bs=32]", ServingMark("decode", 32, 32)),
+        ("step[EXTEND bs=4 toks=900]", ServingMark("prefill", 4)),
+        ("step[TARGET_VERIFY bs=4]", ServingMark(None, 4)),
+        ("step[DECODE bs=32] x", None),
+        ("ProfilerStep#6", None),
+        ("execute_context_" + "9" * 5_000, None),
+    ],
+)
+def test_what_annotations_say(name: str, said: ServingMark | None) -> None:
+    engines = engines_of(["aten::mm", name])
+    assert (engines[0][1] if engines else None) == said
+
+
+def test_bytes_of_a_described_model() -> None:
+    """Llama 3 8B: a token meets 7,504,658,432 weights; keys and values of 32 x 8 x 128 are kept."""
+    card = preset("llama-3-8b")
+    assert cache_elements(card) == 32 * 2 * 8 * 128
+    assert decode_bytes(card, passes=3, keys=1_000) == (
+        3 * 7_504_658_432 * 2 + 1_000 * 32 * 2 * 8 * 128 * 2
+    )
+    half = decode_bytes(card, passes=1, keys=0, weight_bytes=Fraction(1, 2))
+    assert half == Fraction(7_504_658_432, 2)
+
+
+def test_a_prefill_of_16_x_559_tokens() -> None:
+    """Qwen1.5-0.5B without its head: 24 layers of 4 x 1024 x 1024 + 3 x 1024 x 2816 weights."""
+    trace = tf.read(shared_file("traces/pytorch/h100_qwen15_infer.json.gz"))
+    phase = only(trace)
+    assert (phase.kind, phase.sequences, phase.queries) == ("prefill", 16, 16 * 559)
+    assert phase.moved.weights == 24 * (4 * 1024 * 1024 + 3 * 1024 * 2816) * 2
+    assert phase.moved.cache == 24 * 16 * 559 * 16 * (64 + 64) * 2
+    assert found(trace).rule == BY_LACK
+
+
+def test_annotations_of_servers() -> None:
+    prefill = only(tf.read(shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")))
+    assert (prefill.kind, prefill.sequences, prefill.queries) == ("prefill", 1, 888)
+    assert prefill.mbu is None
+    decode = only(tf.read(shared_file("traces/pytorch/mi300x_sglang_qwen3_decode_graph.json.gz")))
+    assert (decode.kind, decode.passes) == ("decode", 1)
+    assert (decode.sequences, decode.queries, decode.keys) == (32, 32, 32_785)
+    assert decode.mbu is None  # a graph launched it: no operator says what was read
+
+
+def test_recordings_of_training_are_none() -> None:
+    trace = tf.read(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz"))
+    assert tf.analyze(trace).measured.inference is None
+
+
+def test_a_window_is_refused_where_reach_is_not_known() -> None:
+    with pytest.raises(UsageError, match="look back part of the way"):
+        decode_bytes(preset("gpt-oss-20b"), passes=1, keys=10)

@@ -1,0 +1,723 @@
+"""A description held against a trace: simulated runs of known size, mistakes made on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.make import SAMPLES as MADE
+from sample_traces.simulate import simulate
+from tests.conftest import SAMPLES, shared_file
+from tests.core.build import launched, step_marks, trace_of
+from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
+from tests.samples.strategies import run_configs
+from traceflops.errors import UsageError
+from traceflops.mfu.blocks import FULL, Attention, Block, Experts, FeedForward
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.cells import Cell
+from traceflops.mfu.diagnosis import diagnose
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.models import bare_model, find_model
+from traceflops.mfu.passes import Passes
+from traceflops.mfu.reconcile import Reconciliation, reconcile
+from traceflops.mfu.run import FULL_CHECKPOINT, Lora, Run
+from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.variants import Seen, with_mask
+from traceflops.prepare import Prepared, prepare
+from traceflops.trace import Trace
+
+ONE = MADE[0].config
+"""The run of the sample of one rank: 3 layers of width 1024, 4 sequences of 1024."""
+
+
+def described(config: RunConfig) -> tuple[ModelCard, Run]:
+    """Return the description of a simulated run, written from its sizes."""
+    block = Block(
+        attention=Attention(
+            heads=config.heads, kv_heads=config.heads, head_dim=config.hidden // config.heads
+        ),
+        feed_forward=FeedForward(width=4 * config.hidden, glu=False),
+    )
+    card = ModelCard(
+        name="GPT",
+        hidden=config.hidden,
+        vocab=config.vocab,
+        blocks=((config.layers, block),),
+        norm="layernorm",
+        positions=config.sequence,
+    )
+    return card, Run(batch=config.batch * config.ranks, seq=config.sequence)
+
+
+def step_flops(config: RunConfig) -> int:
+    """Return the model FLOPs of one rank in one step, by the formulas of a transformer."""
+    weights = 12 * config.layers * config.hidden**2 + config.vocab * config.hidden
+    pairs = config.batch * config.sequence * (config.sequence + 1) // 2
+    return 3 * (2 * config.tokens * weights + 4 * config.layers * config.hidden * pairs)
+
+
+@cache
+def sample(name: str = "gpt_1rank.json.gz") -> tuple[Prepared, Measurement]:
+    prepared = prepare(tf.read(SAMPLES / name))
+    return prepared, measure(prepared)
+
+
+def simulated(config: RunConfig, **options: bool) -> Trace:
+    with TemporaryDirectory() as folder:
+        written = KinetoOptions(compression="none", **options)  # type: ignore[arg-type]
+        write_pytorch(simulate(config), Path(folder), options=written)
+        return tf.read(folder)
+
+
+def found_in(
+    trace: Trace,
+    card: ModelCard,
+    run: Run,
+    convention: str | None = None,
+    gpus: int | None = None,
+    peaks: PeakOptions = FROM_THE_TRACE,
+    selection: tf.Selection | None = None,
+) -> Reconciliation:
+    prepared = prepare(trace, selection)
+    return reconcile(measure(prepared, peaks), prepared, card, run, convention, gpus)
+
+
+def found_of(
+    change: Callable[[ModelCard, Run], tuple[ModelCard, Run]] | None = None,
+    gpus: int | None = None,
+    convention: str | None = None,
+) -> Reconciliation:
+    """Return what a changed description of the sample gives."""
+    prepared, measured = sample()
+    card, run = described(ONE)
+    card, run = change(card, run) if change is not None else (card, run)
+    return reconcile(measured, prepared, card, run, convention, gpus)
+
+
+# What is right agrees
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(config=run_configs(cuda_graph=False))
+def test_every_simulated_run_agrees_with_its_description(config: RunConfig) -> None:
+    """To the FLOP: no convention and no rounding is between the two."""
+    found = found_in(simulated(config), *described(config))
+    job = found.job
+    assert job.devices == config.ranks
+    assert found.counts is not None
+    assert found.counts.expected == found.counts.counted == job.windows * step_flops(config)
+    assert found.residual == 0
+    assert found.agree
+    assert found.diagnoses == ()
+    assert found.sentence == "Description and trace agree to the FLOP."
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_samples_agree_with_their_descriptions(place: int) -> None:
+    config, name = MADE[place].config, ("gpt_1rank.json.gz", "gpt_ddp_4rank")[place]
+    prepared, measured = sample(name)
+    found = reconcile(measured, prepared, *described(config))
+    windows = [w for ws in prepared.windows.values() for w in ws if w.used]
+    time_ns = sum(window.dur_ns for window in windows)
+    flops = len(windows) * step_flops(config)
+    assert found.rate is not None
+    assert found.rate.mfu == measured.mfu == Fraction(flops, time_ns * H100_BF16)
+    assert found.needed == flops
+    assert found.gap == 0
+    assert found.described.run.seconds(found.described.run.shape(found.described.card)) == Fraction(
+        time_ns, len(windows) * 10**9
+    )
+    assert found.rate.sentence == f"{measured.figure} (exact-causal, bf16 dense 989.4 TFLOP/s)"
+    assert found.lacks == ()
+    assert found.waterfall is None
+
+
+def test_the_host_has_a_figure_of_its_own() -> None:
+    """Over ProfilerStep#10 to 14, as the marks of the trace say."""
+    trace = tf.read(SAMPLES / "gpt_1rank.json.gz")
+    marks = trace.marks.to_pylist()
+    names = {f"ProfilerStep#{number}" for number in range(10, 15)}
+    time_ns = sum(m["dur_ns"] for m in marks if m["name"] in names and m["kind"] == "annotation")
+    found = found_of()
+    assert found.job.windows == 5
+    assert found.job.host_ns == time_ns
+    assert found.host_mfu == Fraction(5 * step_flops(ONE), time_ns * H100_BF16)
+    unmarked = simulated(RunConfig(steps=5, layers=1))
+    bare = Trace(unmarked.source, {k: t for k, t in unmarked.tables.items() if k != "marks"})
+    inferred = found_in(bare, *described(RunConfig(steps=5, layers=1)))
+    assert (inferred.job.host_ns, inferred.host_mfu) == (None, None)
+
+
+def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
+    config = MADE[1].config
+    trace = tf.read(SAMPLES / "gpt_ddp_4rank")
+    chosen = tf.Selection(ranks=frozenset({1}), steps=(21, 22))
+    found = found_in(trace, *described(config), selection=chosen)
+    assert (found.job.devices, found.job.shown, found.job.windows) == (4, 1, 2)
+    assert found.needed == 2 * step_flops(config)
+    assert found.agree
+    assert found.job.note == (
+        "The job is taken to have 4 devices: the world size in the trace; 1 of them is shown."
+    )
+
+
+def test_a_convention_is_counted_over_the_device_windows() -> None:
+    """matmul-full: the whole square of attention, no mask."""
+    prepared, measured = sample()
+    full = 3 * (
+        2 * ONE.tokens * (12 * ONE.layers * ONE.hidden**2 + ONE.vocab * ONE.hidden)
+        + 4 * ONE.layers * ONE.hidden * ONE.batch * ONE.sequence**2
+    )
+    found = found_of(convention="matmul-full")
+    time_ns = found.job.window_ns
+    assert found.rate is not None
+    assert found.rate.mfu == Fraction(found.job.windows * full, time_ns * H100_BF16)
+    assert found.agree, "the check is exact, whatever convention the figure is of"
+    assert measured.mfu is not None
+    assert found.gap == found.rate.mfu - measured.mfu > 0
+    entries = {one.convention.id: one for one in found.described.entries}
+    for name in ("matmul-full", "korthikanti", "primus"):
+        rate = entries[name].rate
+        assert rate is not None
+        assert rate.mfu == found.rate.mfu
+    assert {w.used for ws in prepared.windows.values() for w in ws} == {True, False}
+
+
+# What is wrong gets a name
+
+
+Change = Callable[[ModelCard, Run], tuple[ModelCard, Run]]
+
+
+def of_run(**values: object) -> Change:
+    return lambda card, run: (card, replace(run, **values))  # type: ignore[arg-type]
+
+
+def of_card(**values: object) -> Change:
+    return lambda card, run: (replace(card, **values), run)  # type: ignore[arg-type]
+
+
+def layers(number: int) -> Change:
+    return lambda card, run: (replace(card, blocks=((number, card.blocks[0][1]),)), run)
+
+
+def everywhere(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
+    return with_mask(card, FULL), run
+
+
+MISTAKES: list[tuple[str, Change, str, str]] = [
+    ("doubled", of_run(batch=8), "batch", "--batch 4"),
+    ("halved", of_run(batch=2), "batch", "--batch 4"),
+    ("three for four", of_run(batch=3), "batch", "--batch 4"),
+    ("micro-batches", of_run(batch=32), "batch", "--batch 4"),
+    ("tokens doubled", of_run(seq=2048), "sequence", "--seq 1024"),
+    ("padding forgotten", of_run(seq=896), "sequence", "--seq 1024"),
+    ("other split", of_run(batch=8, seq=512), "sequence", "--batch 4 --seq 1024"),
+    ("lora claimed", of_run(frozen=frozenset({"all"})), "not-frozen", "--lora"),
+    ("adapters claimed", of_run(lora=Lora(rank=8)), "not-frozen", "--lora"),
+    ("inference claimed", of_run(forward_only=True), "training", "--forward-only"),
+    ("full attention", everywhere, "causal-attention", "causal"),
+    ("deeper", layers(4), "layers", "layers = 3"),
+    ("shallower", layers(2), "layers", "layers = 3"),
+    ("half the vocabulary", of_card(vocab=8192), "head", "--padded-vocab 16384"),
+    ("twice the vocabulary", of_card(vocab=32768), "head", "vocab = 16384"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "remedy"), [m[1:] for m in MISTAKES], ids=lambda _: "")
+def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) -> None:
+    found = found_of(change)
+    assert found.agree is False
+    best = found.fitting[0]
+    assert best.code == code
+    assert remedy in best.remedy
+    assert best.residual == best.distance == 0
+    assert found.sentence.endswith(".")
+    assert best.words in found.sentence
+
+
+@settings(max_examples=30, deadline=None)
+@given(factor=st.integers(2, 64))
+def test_a_batch_that_is_a_multiple_is_always_found(factor: int) -> None:
+    found = found_of(of_run(batch=ONE.batch * factor))
+    assert found.residual == factor - 1
+    assert found.fitting[0].remedy == f"--batch {ONE.batch}"
+    assert f"one of {factor} micro-batches" in found.fitting[0].words
+
+
+def test_the_batch_of_one_device_for_that_of_all() -> None:
+    config = MADE[1].config
+    prepared, measured = sample("gpt_ddp_4rank")
+    card, run = described(config)
+    found = reconcile(measured, prepared, card, replace(run, batch=config.batch))
+    assert found.residual == Fraction(-3, 4)
+    assert found.fitting[0].words.startswith(f"{config.batch} is the batch of one device")
+    assert found.fitting[0].remedy == f"--batch {config.batch * 4}"
+
+
+@pytest.mark.parametrize("gpus", [8, 2, 1])
+def test_a_wrong_number_of_devices(gpus: int) -> None:
+    """The trace says 4; that is the first thing to suppose, or the second after the batch."""
+    prepared, measured = sample("gpt_ddp_4rank")
+    found = reconcile(measured, prepared, *described(MADE[1].config), gpus=gpus)
+    assert found.residual == Fraction(4, gpus) - 1
+    assert found.job.note.startswith(f"The job is taken to have {gpus} device")
+    assert "--gpus" in found.job.note
+    codes = {one.code: one for one in found.fitting}
+    assert codes["devices"].remedy == "--gpus 4"
+    assert codes["devices"].supposes == 1
+    assert "the job has 4 devices" in found.sentence
+
+
+def test_another_model_altogether() -> None:
+    found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
+    assert found.agree is False
+    assert found.fitting == ()
+    assert "Nothing that was tried fits: is it another model" in found.sentence
+    assert found.rate is None
+    (lack,) = found.lacks
+    assert "of the peak (exact-causal)" in lack.problem
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama-2-7b", "mixtral-8x7b", "deepseek-v2-lite", "bert-base", "palm-540b"]
+)
+@pytest.mark.parametrize("batch", [4, 7])
+def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
+    found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
+    assert found.fitting == ()
+    assert found.sentence.endswith(("?", "%."))
+
+
+def test_a_preset_that_fits_is_named() -> None:
+    """GPT-2's own sizes, described as a model half as wide."""
+    card = find_model("gpt2")
+    weights, tokens = 12 * 12 * 768**2 + 50257 * 768, 2 * 1024
+    pairs = 2 * 1024 * 1025 // 2
+    forward, core = Fraction(2 * tokens * weights), Fraction(4 * 12 * 768 * pairs)
+    seen = Seen(Passes(forward, 2 * forward, core, 2 * core))
+    block = Block(
+        attention=Attention(heads=9, kv_heads=9, head_dim=37),
+        feed_forward=FeedForward(width=1111, glu=True),
+    )
+    wrong = ModelCard(name="a guess", hidden=333, vocab=777, blocks=((5, block),))
+    best = diagnose(wrong, Run(batch=2, seq=1024), seen)[0]
+    assert (best.code, best.fits) == ("model", True)
+    assert card.name in best.words
+
+
+def test_experts_that_all_run() -> None:
+    """8 experts, 2 of them used: the trace has the work of all 8."""
+    experts = Experts(count=8, topk=2, width=512, glu=True)
+    attention = Attention(heads=4, kv_heads=4, head_dim=64)
+    block = Block(attention=attention, feed_forward=experts)
+    card = ModelCard(name="MoE", hidden=256, vocab=1000, blocks=((3, block),))
+
+    def seen(used: int) -> Seen:
+        each = 4 * 256 * 256 + 256 * 8 + used * 3 * 256 * 512
+        forward = Fraction(2 * 2048 * (3 * each + 256_000))
+        core = Fraction(4 * 3 * 256 * 4 * (512 * 513 // 2))
+        return Seen(Passes(forward, 2 * forward, core, 2 * core))
+
+    run = Run(batch=4, seq=512)
+    every, other = diagnose(card, run, seen(8))[0], diagnose(card, run, seen(3))[0]
+    assert every.code == "all-experts"
+    assert every.distance == 0
+    assert (other.code, other.remedy) == ("experts", "topk = 3 in the card")
+
+
+def test_packed_documents_of_one_device_for_those_of_all() -> None:
+    """Two sequences of 2,048 per device are documents that fill their slots."""
+    prepared, measured = sample("gpt_ddp_4rank")
+    card, _ = described(MADE[1].config)
+    found = reconcile(measured, prepared, card, Run(documents=(2048, 2048)))
+    assert found.fitting[0].words.startswith("the documents are those of one device")
+    assert found.fitting[0].distance == 0
+    every = reconcile(measured, prepared, card, Run(documents=(2048,) * 8))
+    assert every.residual == 0
+    sums = Run(seq_sum=8 * 2048, seq_square_sum=8 * 2048**2, sequences=8)
+    assert reconcile(measured, prepared, card, sums).residual == 0
+    half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
+    assert half.agree is False
+    assert half.fitting[0].code == "multiply-adds"
+
+
+def test_tokens_without_lengths() -> None:
+    """Enough for a rule of thumb, too little for a comparison."""
+    prepared, measured = sample()
+    card = replace(described(ONE)[0], params=56_000_000)
+    found = reconcile(measured, prepared, card, Run(tokens=4096), "6N")
+    assert found.counts is None
+    assert found.rate is not None
+    assert found.rate.mfu == Fraction(
+        found.job.windows * 6 * 56_000_000 * 4096, found.job.window_ns * H100_BF16
+    )
+    assert any("the sequence length is not known" in note for note in found.described.notes)
+
+
+# Traces of other kinds, made from the sample by leaving out lines
+
+
+def doctored(change: Callable[[Cell], Cell | None]) -> tuple[Prepared, Measurement]:
+    prepared, measured = sample()
+    cells = tuple(new for cell in measured.executed.cells if (new := change(cell)) is not None)
+    return prepared, replace(measured, executed=replace(measured.executed, cells=cells))
+
+
+def held_against(change: Callable[[Cell], Cell | None], run: Run | None = None) -> Reconciliation:
+    prepared, measured = doctored(change)
+    card, usual = described(ONE)
+    return reconcile(measured, prepared, card, run or usual)
+
+
+def test_a_trace_of_frozen_weights() -> None:
+    found = held_against(lambda c: None if "weight_grad" in c.line else c)
+    assert found.fitting[0].code == "frozen"
+    assert "--lora" in found.fitting[0].remedy
+    assert "the base weights are frozen" in found.sentence
+
+
+def test_the_adapters_of_a_trace_of_lora_are_sized() -> None:
+    """A million weights in adapters: forward, input gradient and weight gradient."""
+    prepared, measured = sample()
+    flops = 2 * ONE.tokens * 1_000_000
+    cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
+    passes = ("forward", "input_grad", "weight_grad")
+    windows = {c.window for c in measured.executed.cells if c.used}
+    more = tuple(
+        replace(
+            cell, window=window, line=f"model.matmul.{one}.adapter", flops=flops, at_least=flops
+        )
+        for window in windows
+        for one in passes
+    )
+    cells = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
+    lora = replace(measured, executed=replace(measured.executed, cells=cells + more))
+    card, run = described(ONE)
+    # the sample is small enough for a million weights to be 3 % of it
+    found = reconcile(lora, prepared, card, replace(run, batch=4))
+    best = found.fitting[0]
+    assert best.remedy == "add --lora-params 1000000"
+    assert best.distance == 0
+    right = reconcile(lora, prepared, card, replace(run, lora=Lora(params=1_000_000)))
+    assert right.residual == 0
+
+
+def test_a_trace_of_inference() -> None:
+    found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
+    assert found.fitting[0].code == "forward-only"
+    assert found.fitting[0].distance == 0
+    assert found.residual == 2
+    assert "3 times what the trace shows" in found.sentence
+
+
+def test_a_trace_of_inference_of_another_batch() -> None:
+    """Two things at once."""
+    found = held_against(
+        lambda c: c if c.line.split(".")[2:3] == ["forward"] else None,
+        Run(batch=8, seq=1024),
+    )
+    assert found.fitting[0].code == "forward-only+batch"
+    assert found.fitting[0].remedy == "add --forward-only, --batch 4"
+
+
+def test_a_trace_in_which_recomputation_was_not_told_apart() -> None:
+    """Every product of the blocks is there twice in the forward pass."""
+
+    def twice(cell: Cell) -> Cell:
+        blocks = cell.line in ("model.matmul.forward", "model.attention.forward")
+        return replace(cell, flops=cell.flops * (1 + blocks), at_least=cell.flops * (1 + blocks))
+
+    found = held_against(twice)
+    assert found.fitting[0].code == "recompute"
+    assert "full checkpointing" in found.fitting[0].words
+
+
+def test_a_trace_without_an_output_head() -> None:
+    found = held_against(lambda c: None if c.line.endswith(".logits") else c)
+    assert found.fitting[0].code == "no-head"
+
+
+def test_attention_on_all_pairs() -> None:
+    """T^2 in place of T(T+1)/2 pairs."""
+    scale = Fraction(2 * ONE.sequence, ONE.sequence + 1)
+
+    def square(cell: Cell) -> Cell:
+        if not cell.line.startswith("model.attention"):
+            return cell
+        flops = int(cell.flops * scale)
+        return replace(cell, flops=flops, at_least=flops)
+
+    found = held_against(square)
+    assert found.fitting[0].code == "full-attention"
+    assert found.fitting[0].distance == 0
+
+
+# What a trace leaves open
+
+
+@pytest.mark.parametrize(("batch", "agree"), [(4, True), (3, True), (2, False), (8, False)])
+def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool) -> None:
+    """Lengths that no profiler records: from three quarters of what is counted to all of it."""
+    found = held_against(
+        lambda cell: replace(cell, at_least=cell.flops * 3 // 4), Run(batch=batch, seq=1024)
+    )
+    assert found.agree is agree
+    assert ("leaves open" in found.sentence) is (batch == 3)
+    assert bool(found.fitting) is not agree
+
+
+@pytest.mark.parametrize(("unknown", "agree"), [(100, False), (1_000, True), (5_000, None)])
+def test_compute_of_unknown_flops_may_be_the_difference(unknown: int, agree: bool | None) -> None:
+    """A product of 4,000 ns is counted; a kernel nobody knows may have done the rest."""
+    trace = trace_of(
+        **launched((GEMM, 10, 100, 4_000), ("cutlass_gemm_of_nobody", 20, 4_100, unknown)),
+        ops=[MATMUL | {"dur_ns": 15}],
+        devices=[H100],
+        marks=step_marks(("ProfilerStep#0", 0, 50)),
+    )
+    # a model of 1000 x 1000 weights, 1,100 tokens, one pass; counted were 1,000 of them
+    card = ModelCard(name="one matrix", hidden=1000, vocab=1000, params=10**6, missing=())
+    prepared = prepare(trace)
+    measured = measure(prepared)
+    found = reconcile(measured, prepared, card, Run(tokens=1_100, forward_only=True))
+    assert found.agree is agree
+
+
+# Padding
+
+
+def test_described_padding_is_in_what_a_trace_shows() -> None:
+    """3,000 of 4,096 tokens are real: MFU is of those, the trace shows all."""
+    found = found_of(of_run(real_tokens=3000))
+    assert found.agree
+    assert found.rate is not None
+    weights = 12 * ONE.layers * ONE.hidden**2 + ONE.vocab * ONE.hidden
+    core = 4 * ONE.layers * ONE.hidden * 4 * (750 * 751 // 2)
+    assert found.described.work.ledger.model == 3 * (2 * 3000 * weights + core)
+    assert found.gap is not None
+    assert found.gap < 0
+
+
+def test_padded_rows_of_the_head_are_in_what_a_trace_shows() -> None:
+    change = of_card(vocab=15_000, padded_vocab=16_384)
+    found = found_of(change)
+    assert found.residual == 0
+
+
+def test_padding_that_is_not_computed() -> None:
+    """A trace of sequences of 512, described as 512 real tokens in 1,024."""
+    config = replace(ONE, sequence=512, steps=3, data_stall_steps=(), first_step=0)
+    card, run = described(config)
+    padded = replace(run, seq=1024, real_tokens=run.batch * 512 if run.batch else None)
+    found = found_in(simulated(config), card, padded)
+    assert found.fitting[0].code == "no-padding"
+    assert found.fitting[0].distance == 0
+
+
+# What is missing
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_without_shapes_the_description_alone_gives_the_waterfall(graph: bool) -> None:
+    config = RunConfig(ranks=2, steps=4, layers=2, cuda_graph=graph)
+    card, run = described(config)
+    trace = simulated(config, shapes=graph)
+    without = found_in(trace, card, run)
+    assert (without.rate, without.counts, without.sentence) == (None, None, "")
+    assert "data type" in without.lacks[0].problem
+    assert "--dtype" in without.lacks[0].remedy
+    run = replace(run, dtype="bf16", checkpoint=FULL_CHECKPOINT, attention_kernel="flash")
+    found = found_in(trace, card, run)
+    fall = found.waterfall
+    assert fall is not None
+    assert found.rate is not None
+    assert fall.unit == "FLOP"
+    assert fall.budget == H100_BF16 * found.job.window_ns
+    assert sum(line.amount for line in fall.lines) == fall.budget
+    windows = found.job.windows
+    core = 4 * 2 * config.hidden * config.batch * config.sequence * (config.sequence + 1) // 2
+    blocks = 2 * config.tokens * 12 * 2 * config.hidden**2
+    assert fall.amount("useful") == windows * step_flops(config)
+    assert fall.amount("recompute") == windows * (blocks + core)
+    assert fall.amount("algorithmic") == windows * core // 2
+    assert fall.mfu == found.rate.mfu
+    assert fall.hfu == found.rate.hfu
+    assert fall.errors == ()
+    compute = fall.amount("inefficiency") + sum(
+        fall.amount(name) for name in ("useful", "recompute", "algorithmic", "overcompute")
+    )
+    prepared = prepare(trace)
+    time_ns = sum(
+        w.account.components.compute_ns for ws in prepared.windows.values() for w in ws if w.used
+    )
+    assert compute == H100_BF16 * time_ns
+
+
+def test_fractions_of_a_flop_stay_exact() -> None:
+    """Seven devices share out a step of a batch that they do not divide."""
+    config = RunConfig(ranks=1, steps=3, layers=1)
+    card, run = described(config)
+    trace = simulated(config, shapes=False)
+    found = found_in(trace, card, replace(run, dtype="bf16"), gpus=7)
+    fall = found.waterfall
+    assert fall is not None
+    assert fall.unit == "1/7 FLOP"
+    assert fall.budget == 7 * H100_BF16 * found.job.window_ns
+    assert fall.amount("useful") == found.job.windows * step_flops(config)
+
+
+def test_more_work_than_the_compute_kernels_could_do() -> None:
+    config = RunConfig(ranks=1, steps=3, layers=1)
+    card, run = described(config)
+    trace = simulated(config, shapes=False)
+    assert run.batch is not None
+    found = found_in(trace, card, replace(run, batch=2 * run.batch, dtype="bf16"))
+    assert (found.waterfall, found.rate) == (None, None)
+    assert "above the peak" in found.lacks[-1].problem
+
+
+def test_a_trace_without_steps() -> None:
+    card, run = described(ONE)
+    found = found_in(matmul(4_000), card, run)
+    assert (found.rate, found.counts, found.needed) == (None, None, None)
+    assert "no steps" in found.lacks[0].problem
+    assert "--step-mark" in found.lacks[0].remedy
+    assert found.described.work.ledger.model == step_flops(ONE)
+    ranged = found_in(
+        tf.read(SAMPLES / "gpt_1rank.json.gz"),
+        card,
+        run,
+        selection=tf.Selection(from_ns=0, to_ns=4_000_000),
+    )
+    assert "--steps" in ranged.lacks[0].remedy
+    assert ranged.counts is None
+
+
+def test_an_unknown_device_and_a_trace_without_any() -> None:
+    card, run = described(ONE)
+    unknown = found_in(matmul(4_000, device={"product": "Quantum 9000"}), card, run)
+    assert any("Quantum 9000" in lack.problem for lack in unknown.lacks)
+    nothing = found_in(trace_of(), card, run)
+    assert "no device work" in nothing.lacks[-1].problem
+
+
+def test_a_given_peak_and_a_named_type() -> None:
+    prepared = sample()[0]
+    card, run = described(ONE)
+    measured = measure(prepared, PeakOptions(tflops=1000))
+    given = reconcile(measured, prepared, card, run)
+    assert given.rate is not None
+    assert given.rate.mfu == Fraction(
+        given.job.windows * step_flops(ONE), given.job.window_ns * 1_000_000
+    )
+    assert given.rate.sentence.endswith("(exact-causal, given 1,000 TFLOP/s)")
+    named = found_of(of_run(dtype="fp8"))
+    assert named.rate is not None
+    assert "fp8 dense" in named.rate.sentence
+    assert any("--dtype has fp8" in note for note in named.described.notes)
+    odd = found_of(of_run(dtype="fp12"))
+    assert "no dense fp12 rate" in odd.lacks[0].problem
+
+
+def test_what_is_recomputed_is_compared_in_words() -> None:
+    found = found_of(of_run(checkpoint=FULL_CHECKPOINT))
+    assert found.agree
+    assert any("no recomputation" in note for note in found.described.notes)
+    assert found.rate is not None
+    assert found.rate.hfu > found.rate.mfu
+
+
+def test_a_number_of_parameters_says_too_little_for_a_diagnosis() -> None:
+    prepared, measured = sample()
+    found = reconcile(measured, prepared, bare_model(10**9), Run(tokens=4096))
+    assert found.diagnoses == ()
+    assert found.rate is None or found.rate.convention == "6N"
+    assert "describe the model (--model)" in found.sentence
+
+
+def test_descriptions_that_say_too_little_are_refused() -> None:
+    card, _ = described(ONE)
+    for run in (Run(), Run(seq=1024)):
+        with pytest.raises(UsageError):
+            found_of(lambda _, __, run=run: (card, run))  # type: ignore[misc]
+
+
+# Real runs
+
+
+def resnet18() -> ModelCard:
+    """Return ResNet-18 as published (arXiv:1512.03385), for pictures of 224 x 224."""
+    from traceflops.mfu.cardtable import build, parse_toml
+
+    rows = [
+        "{channels = [3, 64], input = [224, 224], kernel = 7, stride = 2, padding = 3, stem = true}"
+    ]
+    rows.append("{channels = [64, 64], input = [56, 56], kernel = 3, padding = 1, count = 4}")
+    for width, size in ((128, 56), (256, 28), (512, 14)):
+        half = f"channels = [{width // 2}, {width}], input = [{size}, {size}], stride = 2"
+        rows.append(f"{{{half}, kernel = 3, padding = 1}}")
+        rows.append(f"{{{half}, kernel = 1}}")
+        same = f"channels = [{width}, {width}], input = [{size // 2}, {size // 2}]"
+        rows.append(f"{{{same}, kernel = 3, padding = 1, count = 3}}")
+    named = [row.replace("{", f'{{name = "c{at}", ', 1) for at, row in enumerate(rows)]
+    text = f'name = "ResNet-18"\nconv = [{", ".join(named)}]\n'
+    text += 'linear = [{name = "fc", inputs = 512, outputs = 1000}]\n'
+    return build(parse_toml(text, "resnet18"), "resnet18")
+
+
+def test_resnet18_on_one_of_eight_devices() -> None:
+    """10 pictures per device, of 80; the checkpoints are recognised."""
+    trace = tf.read(str(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")))
+    found = found_in(trace, resnet18(), Run(batch=80, seq=1))
+    assert (found.job.devices, found.job.shown) == (8, 1)
+    assert found.counts is not None
+    assert found.counts.counted == 2 * 106_484_121_600
+    assert found.residual == 0
+    assert any("is recomputation" in note for note in found.described.notes)
+    wrong = found_in(trace, resnet18(), Run(batch=10, seq=1))
+    assert wrong.fitting[0].words.startswith("10 is the batch of one device")
+
+
+def test_resnet50_is_recognised() -> None:
+    """32 pictures of 224 x 224 in a step, of 2021."""
+    trace = tf.read(str(shared_file("traces/pytorch/v100_kineto_resnet50_nw4.json.gz")))
+    right = found_in(trace, find_model("resnet-50"), Run(batch=32))
+    assert right.counts is not None
+    forward, stem = 8_174_272_512, 2 * 112 * 112 * 64 * 3 * 49
+    step = 32 * (3 * forward - stem + 3 * 2 * 2048 * 1000)
+    assert right.counts.expected == right.counts.counted == right.job.windows * step
+    wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
+    assert wrong.fitting[0].remedy == "--model resnet-50"
+
+
+def test_a_forward_pass_without_its_head() -> None:
+    """Qwen1.5 0.5B: what was recorded ends before the output head."""
+    trace = tf.read(str(shared_file("traces/pytorch/h100_qwen15_infer.json.gz")))
+    block = Block(
+        attention=Attention(heads=16, kv_heads=16, head_dim=64),
+        feed_forward=FeedForward(width=2816, glu=True),
+    )
+    card = ModelCard(name="Qwen1.5 0.5B", hidden=1024, vocab=151_936, blocks=((24, block),))
+    run = Run(batch=16, seq=559, forward_only=True)
+    found = found_in(trace, card, run)
+    assert found.fitting[0].code == "no-head"
+    right = found_in(trace, replace(card, head=False), run)
+    assert right.agree
+    assert right.residual is not None
+    assert abs(right.residual) < Fraction(1, 10**6)
+    assert right.rate is not None
+    trains = found_in(trace, card, replace(run, forward_only=False))
+    assert trains.agree is False

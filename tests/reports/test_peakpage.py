@@ -1,0 +1,128 @@
+"""The section on the peak: what it says with an MFU, without one, and of hostile names."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.core.build import launched, trace_of
+from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
+from tests.reports.factory import HOSTILE
+from tests.reports.test_html import Tree
+from traceflops.mfu.tracepeaks import PeakOptions
+from traceflops.reports.html import render_html
+from traceflops.reports.peakpage import peak_page
+from traceflops.reports.rooflineplot import roofline_plot
+
+
+def section(analysis: tf.Analysis) -> str:
+    text = render_html(analysis)
+    return text.split('<section id="peak">')[1].split("</section>")[0]
+
+
+def test_a_product_at_half_the_peak() -> None:
+    """2 x 1000^3 FLOPs in 4,000 ns at a peak of 1,000 TFLOP/s: half useful, half slow."""
+    page = peak_page(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)))
+    assert [(one.part.label, one.part.percent, one.mean_ns, one.flops) for one in page.lines] == [
+        ("useful work", "50.0 %", 2_000, "2.000 GFLOP"),
+        ("slow compute kernels", "50.0 %", 2_000, "2.000 GFLOP"),
+    ]
+    assert page.budget == "4.000 GFLOP"
+    (kernel,) = page.kernels
+    assert (kernel.name, kernel.time_ns, kernel.flops) == (GEMM, 4_000, "2.000 GFLOP")
+    assert (kernel.rate, kernel.of_peak, kernel.bytes_rate) == ("500.0", "50.0 %", "1,500")
+    assert (kernel.of_bandwidth, kernel.intensity) == ("44.8 %", "333.3")  # of 3,350 GB/s
+    # 1,000 TFLOP/s over 3,350 GB/s are 298.5 FLOP per byte.
+    assert (kernel.bound, kernel.by) == ("compute", "shapes")
+
+
+def test_the_roofline_has_its_dot_under_the_roof() -> None:
+    plot = roofline_plot(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)).measured)
+    assert plot is not None
+    (dot,), (flat,) = plot.dots, plot.flats
+    assert flat.y1 < dot.y
+    assert dot.x > flat.x1  # right of the balance
+    assert dot.text == "500 TFLOP/s at 333 FLOP/B, 4 µs"
+    assert (flat.text, plot.slope.text, plot.balance) == (
+        "bf16 1,000 TFLOP/s",
+        "3,350 GB/s",
+        "299",
+    )
+
+
+def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    text = render_html(analysis)
+    assert len(text.encode()) < 1_200_000
+    tree = Tree(text)
+    assert tree.text("title")[0].startswith("MFU 35.0 % · rank0.json.gz and 3 more")
+    units = re.findall(r'data-line="(\w+)" data-units="(\d+)"', text)
+    assert sum(int(number) for _, number in units) == 1000
+    assert units[0][0] == "useful"
+    for words in ("scores in the backward pass of flash attention", "weight grad", "executed"):
+        assert words in section(analysis)
+
+
+def test_without_mfu_it_says_why_and_what_supplies_it() -> None:
+    analysis = tf.analyze(matmul(4_000, device={"product": "Quantum 9000"}))
+    shown = section(analysis)
+    assert "No row of the table has the name" in shown
+    assert "--peak TFLOPS gives one for all data types" in shown
+    assert 'id="peak-bar"' not in shown
+    assert "2.000 GFLOP" in shown  # what was executed is known all the same
+    tiles = Tree(render_html(analysis)).text("dd", **{"class": "value"})
+    assert tiles[0] == "\N{EN DASH}"
+
+
+def test_without_shapes_there_are_no_empty_tables() -> None:
+    op = {name: value for name, value in MATMUL.items() if not name.startswith("input")}
+    shown = section(tf.analyze(matmul(4_000, op=op)))
+    assert "the operators carry no shapes" in shown
+    assert "record_shapes=True" in shown
+    assert "<table" not in shown
+    assert "roofline" not in shown
+
+
+def test_without_devices_there_is_no_section() -> None:
+    assert 'id="peak"' not in render_html(tf.analyze(trace_of()))
+
+
+def test_hostile_names_are_text() -> None:
+    names = [text.encode("utf-8", "replace").decode() for text in HOSTILE]
+    tables = launched(
+        *((f"{name} gemm", 10 * i, 10_000 * i, 4_000) for i, name in enumerate(names, 1))
+    )
+    ops = [{**MATMUL, "start_ns": 10 * i, "dur_ns": 5} for i in range(1, len(names) + 1)]
+    analysis = tf.analyze(trace_of(**tables, ops=ops, devices=[H100]))
+    assert analysis.measured.figure is not None
+    assert len(analysis.measured.kernels) == len(set(names))
+    shown = section(analysis)
+    tree = Tree(shown)
+    assert not {"script", "img"} & {tag for tag, _ in tree.elements}
+    assert not [name for _, found in tree.elements for name in found if name.startswith("on")]
+    assert "[red] gemm" in tree.text("code")
+    assert "49 gemm" not in tree.text("code")
+    assert shown.count("<circle") == len(set(names))
+
+
+def test_a_device_name_cannot_act() -> None:
+    device = {**H100, "product": "<img src=x onerror=alert(1)>"}
+    assert "<img" not in section(tf.analyze(matmul(4_000, device=device)))
+
+
+@pytest.mark.parametrize("dtypes", [1, 2])
+def test_amounts_are_flops_only_where_there_is_one_type(dtypes: int) -> None:
+    tables = launched((GEMM, 10, 100, 4_000), ("sgemm_fp32_ffma", 60, 5_000, 90_000))
+    other = {**MATMUL, "start_ns": 55, "input_types": '["float","float"]'}
+    ops = [MATMUL, other if dtypes == 2 else {**MATMUL, "start_ns": 55}]
+    page = peak_page(tf.analyze(trace_of(**tables, ops=ops, devices=[H100])))
+    assert page.lines
+    assert (page.budget == "\N{EN DASH}") == (dtypes == 2)
+
+
+def test_a_page_of_no_figure_has_the_loss_as_its_title() -> None:
+    analysis = tf.analyze(matmul(4_000, device={"product": "x"}))
+    title = Tree(render_html(replace(analysis))).text("title")[0]
+    assert not title.startswith("MFU")
