@@ -207,6 +207,7 @@ NO_COUNTS: list[Any] = [
         ("model", {"model_type": "mamba"}),
         ("model", {"hidden": {"a": []}, "layers": 10**300}),
         ("expert_capacity", "much"),
+        ("params", 1),
     ],
 )
 def test_what_cannot_be_meant_is_one_note_and_the_rest_is_used(word: str, value: Any) -> None:

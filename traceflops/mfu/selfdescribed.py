@@ -165,9 +165,12 @@ class _Reader:
                     values[word] = _text(word, value)
             except TraceflopsError as error:
                 problems.append(error.message)
-        if card is None and "params" in values:
-            card = bare_model(parse_count("params", values.pop("params")))
-        values.pop("params", None)  # a card says it better
+        params = values.pop("params", None)
+        if card is None and params is not None:  # a card says it better
+            try:
+                card = bare_model(parse_count("params", params))
+            except TraceflopsError as error:
+                problems.append(error.message)
         return Description(card, Words(values, frozenset(flags)), _notes(problems))
 
 
