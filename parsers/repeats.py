@@ -62,6 +62,8 @@ def _same_as_before(table: pa.Table) -> BoolArray:
     for values in (start, length, name):
         alike &= values[1:] == values[:-1]
     before = np.flatnonzero(alike)
+    if not len(before):
+        return found
     first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
     same = np.ones(len(before), dtype=np.bool_)
     for column in table.schema.names:

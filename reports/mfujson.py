@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from traceflops._version import __version__
 from traceflops.mfu.card import ModelCard
-from traceflops.mfu.explain import Candidate, Explanation
-from traceflops.mfu.rate import Rate
+from traceflops.mfu.explaining import Candidate, Explanation
+from traceflops.mfu.rates import Rate
 from traceflops.mfu.run import Lengths, Run
 from traceflops.mfu.utilisation import Entry, Utilisation
 from traceflops.mfu.work import TERA, Work

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from traceflops.mfu.explain import Candidate, Explanation
-from traceflops.mfu.rate import Rate, percent, share
+from traceflops.mfu.explaining import Candidate, Explanation
+from traceflops.mfu.figures import percent
+from traceflops.mfu.rates import Rate, share
 from traceflops.mfu.run import Shape
 from traceflops.mfu.utilisation import Entry, Utilisation
 from traceflops.reports.ledgertable import ledger_table

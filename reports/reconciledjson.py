@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from traceflops.mfu.diagnosis import Diagnosis
-from traceflops.mfu.explain import Explanation
+from traceflops.mfu.explaining import Explanation
 from traceflops.mfu.reconcile import Reconciliation
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.json import report_head

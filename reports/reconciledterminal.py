@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from traceflops.mfu.diagnosis import Diagnosis
-from traceflops.mfu.rate import percent
+from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
 from traceflops.reports.terminal import Style, wrapped

@@ -52,7 +52,7 @@ def test_ctrl_c(patience_s: float, large: Path, tmp_path: Path) -> None:
     # Before Python has its own handler the signal ends it.
     assert process.returncode in (0, 130, -signal.SIGINT)
     # What Python prints while it still looks for our modules is not ours to catch.
-    assert re.search(rb'/traceflops/(?!__init__)', errors) is None, errors.decode()
+    assert re.search(rb"/traceflops/(?!__init__)", errors) is None, errors.decode()
     assert not any(is_alive(helper) for helper in helpers)
     left = [path.name for path in tmp_path.iterdir()]
     assert left == (["o.html"] if process.returncode == 0 else [])

@@ -12,7 +12,7 @@ from traceflops.mfu.card import ModelCard
 from traceflops.mfu.cardtable import build
 from traceflops.mfu.ledger import Count
 from traceflops.mfu.modelflops import adapter_multiplier, model_flops
-from traceflops.mfu.rate import Peak, raw_rate
+from traceflops.mfu.rates import Peak, raw_rate
 from traceflops.mfu.run import NO_CHECKPOINT, Checkpoint, Lora, Run, Scope
 
 COUNTS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")

@@ -9,10 +9,11 @@ import pytest
 
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
-from traceflops.mfu.explain import Explanation, Metric, explain
+from traceflops.mfu.explaining import Explanation, Metric, explain
+from traceflops.mfu.figures import percent
 from traceflops.mfu.presets import preset
 from traceflops.mfu.quantities import Reported, parse_reported
-from traceflops.mfu.rate import Peak, percent, raw_rate
+from traceflops.mfu.rates import Peak, raw_rate
 from traceflops.mfu.run import FULL_CHECKPOINT, Run
 
 H100 = Peak(Fraction(989_500), "bf16 dense")

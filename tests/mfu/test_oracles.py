@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from tests.mfu.oracles import THRICE, Oracle, oracles
-from traceflops.mfu.explain import Explanation, Metric, explain
+from traceflops.mfu.explaining import Explanation, Metric, explain
 from traceflops.mfu.quantities import parse_reported
 
 INDEPENDENT = Fraction(1, 10**8)

@@ -10,8 +10,9 @@ import pytest
 
 from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
+from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.presets import preset
-from traceflops.mfu.rate import Peak, decimal, percent, rate, raw_rate, reasons
+from traceflops.mfu.rates import Peak, rate, raw_rate, reasons
 from traceflops.mfu.run import Checkpoint, Lora, Run
 
 A100 = Peak(Fraction(312_000), "bf16 dense")

@@ -22,7 +22,7 @@ from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.mfu.explain import Explanation
+    from traceflops.mfu.explaining import Explanation
     from traceflops.mfu.utilisation import Utilisation
 
 EXAMPLES = (
@@ -141,7 +141,7 @@ def _utilisation(
 
 
 def _explanation(found: Utilisation, mfu: str | None, hfu: str | None) -> Explanation:
-    from traceflops.mfu.explain import explain
+    from traceflops.mfu.explaining import explain
     from traceflops.mfu.peakchoice import other_peaks
     from traceflops.mfu.quantities import parse_reported
 

@@ -23,7 +23,7 @@ from traceflops.errors import UsageError
 if TYPE_CHECKING:
     from traceflops.cli.options import Question, Reading
     from traceflops.mfu.card import ModelCard
-    from traceflops.mfu.explain import Explanation
+    from traceflops.mfu.explaining import Explanation
     from traceflops.mfu.reconcile import Reconciliation
     from traceflops.mfu.run import Run
     from traceflops.mfu.runwords import Words
@@ -147,7 +147,7 @@ def _reconciled(
 
 def _explained(found: Reconciliation, described: Description) -> Explanation | None:
     """Return how a reported figure came about, with the time that the trace shows."""
-    from traceflops.mfu.explain import explain
+    from traceflops.mfu.explaining import explain
     from traceflops.mfu.peakchoice import other_peaks
     from traceflops.mfu.quantities import parse_reported
 

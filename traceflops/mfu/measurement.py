@@ -15,11 +15,11 @@ from typing import Final
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.executed import UNKNOWN_TYPE, Executed, executed
+from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.peaks import PER_TERA
-from traceflops.mfu.rate import decimal, percent
 from traceflops.mfu.seen import shown
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.waterfall import Waterfall, waterfall

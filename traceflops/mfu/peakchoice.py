@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from traceflops.errors import UsageError
+from traceflops.mfu.figures import decimal
 from traceflops.mfu.matching import SeenDevice, chosen, given_rate
 from traceflops.mfu.peaks import PER_TERA, DeviceSpec, load_devices, rate_text
-from traceflops.mfu.rate import Peak, decimal
+from traceflops.mfu.rates import Peak
 
 DTYPE_ALIASES = {
     "bfloat16": "bf16",

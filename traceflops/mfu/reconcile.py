@@ -21,13 +21,14 @@ from traceflops.mfu.coverage import TOO_LITTLE
 from traceflops.mfu.describedfall import described_fall
 from traceflops.mfu.diagnosis import AGREE, Diagnosis, diagnose
 from traceflops.mfu.executed import Executed
+from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.jobsize import JobSize, job_size
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.ledger import Count
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.modelflops import default_convention, obstacle
 from traceflops.mfu.passes import passes_of, visible
-from traceflops.mfu.rate import Rate, decimal, percent
+from traceflops.mfu.rates import Rate
 from traceflops.mfu.run import MEASURES, NO_CHECKPOINT, Run
 from traceflops.mfu.tracechoice import main_type, peak_in_trace
 from traceflops.mfu.utilisation import Utilisation, utilisation

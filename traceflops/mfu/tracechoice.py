@@ -11,7 +11,7 @@ from traceflops.mfu.lacks import Lack
 from traceflops.mfu.measurement import GIVE_PEAK, Measurement
 from traceflops.mfu.peakchoice import PeakChoice, plain_dtype
 from traceflops.mfu.peaks import DeviceSpec
-from traceflops.mfu.rate import Peak
+from traceflops.mfu.rates import Peak
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.prepare import Prepared
 

@@ -11,7 +11,7 @@ from traceflops.mfu.conventions import CONVENTIONS, Convention
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.modelflops import obstacle
 from traceflops.mfu.peakchoice import PeakChoice
-from traceflops.mfu.rate import Rate, check_possible, rate_of
+from traceflops.mfu.rates import Rate, check_possible, rate_of
 from traceflops.mfu.run import Run
 from traceflops.mfu.work import Work, counted_by_nobody_knows_what, work
 

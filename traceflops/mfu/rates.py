@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
+from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.ledger import Count, Ledger
 from traceflops.mfu.run import Run
 from traceflops.mfu.work import TERA, Work, work
@@ -189,25 +190,3 @@ def _of_this_run(card: ModelCard, run: Run) -> tuple[tuple[Fraction, str], ...]:
     if run.devices > 1:
         found.append((Fraction(run.devices), "the tokens of all devices with one device's rate"))
     return tuple(found)
-
-
-def percent(value: Fraction) -> str:
-    """Return a share as `38.2 %`: one decimal from 10 % up, else two, more only for tiny ones."""
-    hundred = value * 100
-    digits = 1 if hundred >= 10 else 2
-    while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
-        digits += 1
-    return f"{_rounded(hundred, digits)} %"
-
-
-def decimal(value: Fraction, digits: int) -> str:
-    """Return a number with at most so many decimals, thousands separated."""
-    text = _rounded(value, digits)
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _rounded(value: Fraction, digits: int) -> str:
-    scaled = round(value * 10**digits)
-    whole, rest = divmod(abs(scaled), 10**digits)
-    sign = "-" if scaled < 0 else ""
-    return f"{sign}{whole:,}.{rest:0{digits}d}" if digits else f"{sign}{whole:,}"

@@ -15,9 +15,10 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.conventions import CONVENTIONS, Convention
+from traceflops.mfu.figures import percent
 from traceflops.mfu.modelflops import obstacle
 from traceflops.mfu.quantities import Reported
-from traceflops.mfu.rate import Peak, Rate, percent, raw_rate
+from traceflops.mfu.rates import Peak, Rate, raw_rate
 from traceflops.mfu.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
 from traceflops.mfu.work import PUBLISHED, counted_by_nobody_knows_what
 
