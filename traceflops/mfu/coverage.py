@@ -42,20 +42,25 @@ class ComputeTime:
 
 def compute_times(prepared: Prepared, attribution: Attribution) -> tuple[ComputeTime, ...]:
     """Return the compute times of every device and window."""
+    categorised = prepared.linked.categorised
+    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
+    is_compute = top[categorised.category] & ~on_cpu(prepared)
     return tuple(
         time
         for device, account in prepared.accounts.items()
-        for time in _of_device(prepared, attribution, device, account)
+        for time in _of_device(prepared, attribution, device, account, is_compute)
     )
 
 
 def _of_device(
-    prepared: Prepared, attribution: Attribution, device: int, account: DeviceAccount
+    prepared: Prepared,
+    attribution: Attribution,
+    device: int,
+    account: DeviceAccount,
+    is_compute: BoolArray,
 ) -> Iterator[ComputeTime]:
-    categorised = prepared.linked.categorised
     rows = account.rows
-    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    compute = top[categorised.category[rows.row]] & ~on_cpu(prepared)[rows.row]
+    compute = is_compute[rows.row]
     counted = compute & (attribution.owner[rows.row] >= 0)
     start, end = (
         np.array([getattr(window, edge) for window in prepared.windows[device]], dtype=np.int64)

@@ -57,9 +57,13 @@ def device_peaks(
     Raises UsageError for an id that the table lacks and a rate that cannot be meant.
     """
     rows = trace.devices.to_pylist()
+    matches: dict[SeenDevice, Match] = {}  # of thousands of devices most are alike
     found = []
     for device in devices:
-        match = chosen(options.device, options.tflops, SeenDevice.of(rows[device]))
+        seen = SeenDevice.of(rows[device])
+        if seen not in matches:
+            matches[seen] = chosen(options.device, options.tflops, seen)
+        match = matches[seen]
         given = options.tflops is not None
         found.append(DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given))
     return tuple(found)
