@@ -19,6 +19,7 @@ def measured_object(found: Measurement) -> dict[str, Any]:
     counted = done.executed_flops > 0
     return {
         "mfu": as_float(found.mfu),
+        "mfu_at_least": as_float(found.least),
         "mfu_at_most": as_float(found.most),
         "hfu": as_float(found.hfu),
         "busy_mfu": as_float(found.busy_mfu),

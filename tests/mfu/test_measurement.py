@@ -134,6 +134,33 @@ def test_compute_of_unknown_flops_widens_the_figure(
         assert figure == f"MFU {least} %" + (f" to {most} %" if most else "")
 
 
+def test_a_count_between_two_bounds_is_a_range() -> None:
+    """Lengths of packed sequences are in no trace: from one token each to all in one sequence."""
+    shape = [512, 8, 64]
+    op = {
+        "name": "aten::_flash_attention_forward",
+        "start_ns": 0,
+        "dur_ns": 50,
+        "input_dims": json.dumps([shape, shape, shape, [5], [5], [], [], [], []]),
+        "input_types": json.dumps(["c10::BFloat16"] * 3 + ["int", "int", *["Scalar"] * 4]),
+        "concrete_inputs": json.dumps(["", "", "", "", "", "512", "512", "0.", "False"]),
+    }
+    found = measured(matmul(4_000, op=op))
+    assert found.least is not None
+    assert found.mfu is not None
+    assert found.least < found.mfu == found.most
+    (row,) = found.ops
+    assert (
+        found.mfu
+        == Fraction(4 * 512 * 512 * 8 * 64, 4_000 * H100_BF16)
+        == Fraction(row.measured.flops or 0, 4_000 * H100_BF16)
+    )
+    assert (
+        found.least == found.mfu * found.executed.executed_at_least / found.executed.executed_flops
+    )
+    assert " to " in (found.figure or "")
+
+
 def test_the_command_prints_it() -> None:
     text = run("mfu", str(SAMPLE)).stdout
     assert text.splitlines()[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceflops.cli.common import failures, print_lines, terminal_style
+from traceflops.cli.mfuanswer import AnswerOptions
 from traceflops.cli.mfuoptions import (
     DeviceOptions,
     ModelOptions,
     TimeOptions,
     TokenOptions,
     TrainingOptions,
-    one_of,
     run_of,
 )
 from traceflops.cli.mfutrace import Description, mfu_of_traces, refuse_time
@@ -22,7 +22,6 @@ from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.mfu.explaining import Explanation
     from traceflops.mfu.utilisation import Utilisation
 
 EXAMPLES = (
@@ -34,10 +33,9 @@ EXAMPLES = (
     "238300 --gpus 6144 --device tpu-v4 --dtype bf16 --reported 46.2% | traceflops mfu --model "
     "config.json --batch 1 --seq 4096"
 )
-_QUESTION = "What to answer"
 
 MODEL, TOKENS, TIME = ModelOptions(), TokenOptions(), TimeOptions()
-DEVICES, TRAINING = DeviceOptions(), TrainingOptions()
+DEVICES, TRAINING, ANSWER = DeviceOptions(), TrainingOptions(), AnswerOptions()
 
 
 @grouped
@@ -56,38 +54,7 @@ def mfu(
     time: TimeOptions = TIME,
     devices: DeviceOptions = DEVICES,
     training: TrainingOptions = TRAINING,
-    convention: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Rule for counting. Default: exact-causal; with --params 6N, frozen 4N.",
-            rich_help_panel=_QUESTION,
-        ),
-    ] = None,
-    all_conventions: Annotated[
-        bool,
-        typer.Option(
-            "--all-conventions",
-            help="Print the figures of all conventions side by side.",
-            rich_help_panel=_QUESTION,
-        ),
-    ] = False,
-    reported: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Say how a published or logged MFU came about: 46.2%.",
-            rich_help_panel=_QUESTION,
-        ),
-    ] = None,
-    reported_hfu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="The same for an HFU.",
-            rich_help_panel=_QUESTION,
-        ),
-    ] = None,
+    answer: AnswerOptions = ANSWER,
     json: Json = False,
     question: Question = EVERYTHING,
     reading: Reading = AS_USUAL,
@@ -99,28 +66,16 @@ def mfu(
             return
         if traces:
             refuse_time(time)
-            described = Description(
-                model,
-                tokens,
-                devices,
-                training,
-                convention,
-                all_conventions,
-                reported,
-                reported_hfu,
-            )
+            described = Description(model, tokens, devices, training, answer)
             mfu_of_traces(traces, question, reading, described, json=json)
             return
         if question != EVERYTHING:
             raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")
-        one_of({"--reported": reported, "--reported-hfu": reported_hfu})
-        found = _utilisation(model, tokens, time, devices, training, convention)
-        explanation = None
-        if reported is not None or reported_hfu is not None:
-            explanation = _explanation(found, reported, reported_hfu)
-        else:
+        answer.check()
+        found = _utilisation(model, tokens, time, devices, training, answer.convention)
+        if not answer.explains:
             found.check()
-        _print(found, explanation, all_conventions=all_conventions, json=json)
+        _print(found, answer, json=json)
 
 
 def _utilisation(
@@ -140,29 +95,8 @@ def _utilisation(
     return utilisation(card, run, choice, name)
 
 
-def _explanation(found: Utilisation, mfu: str | None, hfu: str | None) -> Explanation:
-    from traceflops.mfu.explaining import explain
-    from traceflops.mfu.peakchoice import other_peaks
-    from traceflops.mfu.quantities import parse_reported
-
-    reported = (
-        parse_reported("--reported", mfu)
-        if mfu is not None
-        else parse_reported("--reported-hfu", hfu or "")
-    )
-    if found.lacks:
-        lack = found.lacks[0]
-        raise UsageError(f"a reported figure needs more to explain: {lack.problem}", lack.remedy)
-    choice = found.choice
-    assert choice.peak is not None, "a peak that is not there is lacking"
-    others = other_peaks(choice)
-    metric = "mfu" if mfu is not None else "hfu"
-    return explain(found.card, found.run, reported, choice.peak, others, metric)  # type: ignore[arg-type]
-
-
-def _print(
-    found: Utilisation, explanation: Explanation | None, *, all_conventions: bool, json: bool
-) -> None:
+def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
+    explanation = answer.explanation(found, found.lacks) if answer.explains else None
     if json:
         from traceflops.reports.json import encode
         from traceflops.reports.mfujson import mfu_object
@@ -178,7 +112,7 @@ def _print(
     style = terminal_style()
     if explanation is not None:
         lines = render_explanation(found, explanation, style)
-    elif all_conventions:
+    elif answer.all_conventions:
         lines = render_conventions(found, style)
     else:
         lines = render_utilisation(found, style)

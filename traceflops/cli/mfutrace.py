@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceflops.cli.common import print_lines, read_trace, terminal_style
+from traceflops.cli.mfuanswer import AnswerOptions
 from traceflops.cli.mfuoptions import (
     DeviceOptions,
     ModelOptions,
     TimeOptions,
     TokenOptions,
     TrainingOptions,
-    one_of,
     run_of,
     words_of,
 )
@@ -43,10 +43,7 @@ class Description:
     tokens: TokenOptions
     devices: DeviceOptions
     training: TrainingOptions
-    convention: str | None = None
-    all_conventions: bool = False
-    reported: str | None = None
-    reported_hfu: str | None = None
+    answer: AnswerOptions
 
     def is_given(self) -> bool:
         """Return whether the options name a model."""
@@ -70,11 +67,9 @@ class Description:
 
     def _options(self) -> list[tuple[str, Any]]:
         """Return the options that say something of a run, and what they say."""
-        groups = (self.model, self.tokens, self.training)
+        groups = (self.model, self.tokens, self.training, self.answer)
         found = [(f.name, getattr(group, f.name)) for group in groups for f in fields(group)]
         found += [(name, getattr(self.devices, name)) for name in ("gpus", "dtype")]
-        asked = ("convention", "all_conventions", "reported", "reported_hfu")
-        found += [(name, getattr(self, name)) for name in asked]
         return [(f"--{name.replace('_', '-')}", value) for name, value in found]
 
 
@@ -106,7 +101,7 @@ def mfu_of_traces(
     from traceflops.analysis import analysis_of
     from traceflops.prepare import prepare
 
-    one_of({"--reported": described.reported, "--reported-hfu": described.reported_hfu})
+    described.answer.check()
     # Before the trace is read: a slip in an option should not cost the time of reading.
     given = described.card_and_run() if described.is_given() else None
     peaks, selection = peak_options(described.devices), question.selection()
@@ -115,8 +110,10 @@ def mfu_of_traces(
     analysis = analysis_of(prepared, peaks)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
     found = _reconciled(analysis, prepared, described, *wanted) if wanted is not None else None
-    explained = _explained(found, described) if found is not None else None
-    _print(analysis, found, explained, all_conventions=described.all_conventions, json=json)
+    explained = None
+    if found is not None and described.answer.explains:
+        explained = described.answer.explanation(found.described, found.lacks)
+    _print(analysis, found, explained, all_conventions=described.answer.all_conventions, json=json)
 
 
 def _wanted(
@@ -142,27 +139,7 @@ def _reconciled(
     gpus = described.devices.count if described.devices.gpus is not None else None
     if gpus is None and run.devices > 1:  # the trace's own description says so
         gpus = run.devices
-    return reconcile(analysis.measured, prepared, card, run, described.convention, gpus)
-
-
-def _explained(found: Reconciliation, described: Description) -> Explanation | None:
-    """Return how a reported figure came about, with the time that the trace shows."""
-    from traceflops.mfu.explaining import explain
-    from traceflops.mfu.peakchoice import other_peaks
-    from traceflops.mfu.quantities import parse_reported
-
-    mfu, hfu = described.reported, described.reported_hfu
-    if mfu is None and hfu is None:
-        return None
-    option = "--reported" if mfu is not None else "--reported-hfu"
-    reported = parse_reported(option, mfu or hfu or "")
-    run, choice = found.described.run, found.described.choice
-    if found.described.rate is None or choice.peak is None:
-        lack = found.lacks[0]
-        raise UsageError(f"a reported figure needs more to explain: {lack.problem}", lack.remedy)
-    metric: Any = "mfu" if mfu is not None else "hfu"
-    others = other_peaks(choice)
-    return explain(found.described.card, run, reported, choice.peak, others, metric)
+    return reconcile(analysis.measured, prepared, card, run, described.answer.convention, gpus)
 
 
 def _print(

@@ -31,6 +31,10 @@ NEXT_TIME: Final = "record with record_shapes=True next time"
 GIVE_PEAK: Final = (
     "--peak TFLOPS gives one for all data types, --device ID takes a row of the table"
 )
+_UNTOLD_TYPES: Final = {
+    TF32_OR_FP32: "whether float products ran as TF32 or FP32 is not told",
+    UNKNOWN_TYPE: "the data type of some products is not told",
+}
 WHY_UNKNOWN: Final = {
     "no-op": "no operator launched it",
     "no-modelled-op": "launched by an operator without a rule",
@@ -79,11 +83,34 @@ class Measurement:
         return self.mfu + (self.waterfall.share("unattributed") or 0)
 
     @property
-    def figure(self) -> str | None:
-        """Return MFU as text: "MFU 38.2 %", with the most it can be where that is not the same."""
-        if self.mfu is None or self.most is None:
+    def least(self) -> Fraction | None:
+        """Return the least that MFU can be: where counts lie between two bounds, by the lower."""
+        found = self.waterfall
+        if found is None or found.mfu is None:
             return None
-        least, most = percent(self.mfu), percent(self.most)
+        cells = [cell for cell in self.executed.select() if cell.line.split(".")[0] == "model"]
+        if all(cell.flops == cell.at_least for cell in cells):
+            return found.mfu
+        rates = {one.device: one.rates for one in self.devices}
+        # As in the waterfall: FLOPs of one type add up, those of several by their time at the peak.
+        weights = [
+            Fraction(1) if len(found.dtypes) == 1 else Fraction(1, rates[cell.device][cell.dtype])
+            for cell in cells
+        ]
+        least, most = (
+            sum(
+                (weight * count for weight, count in zip(weights, counts, strict=True)), Fraction(0)
+            )
+            for counts in ([cell.at_least for cell in cells], [cell.flops for cell in cells])
+        )
+        return found.mfu * least / most
+
+    @property
+    def figure(self) -> str | None:
+        """Return MFU as text: "MFU 38.2 %", or from the least to the most that it can be."""
+        if self.least is None or self.most is None:
+            return None
+        least, most = percent(self.least), percent(self.most)
         return f"MFU {least}" if least == most else f"MFU {least} to {most}"
 
     @property
@@ -183,14 +210,8 @@ def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[
     problems = {}
     for one in devices:
         for dtype in sorted(counted - one.rates.keys()):
-            if not one.rates:
-                problems[one.match.explanation] = GIVE_PEAK
-            elif dtype == TF32_OR_FP32:
-                problems["whether float products ran as TF32 or FP32 is not told"] = GIVE_PEAK
-            elif dtype == UNKNOWN_TYPE:
-                problems["the data type of some products is not told"] = GIVE_PEAK
-            else:
-                problems[f"no dense {dtype} rate of {one.product} is known"] = GIVE_PEAK
+            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
+            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = GIVE_PEAK
     for problem, remedy in problems.items():
         yield Lack(problem, remedy)
 

@@ -59,13 +59,6 @@ class Measured:
         used = self.bytes_per_ns
         return None if used is None or not bandwidth else used / bandwidth
 
-    def share_of_roof(self, peak: int | None, bandwidth: int | None) -> Fraction | None:
-        """Return the rate as a share of what the roofline allows at this intensity."""
-        rate, intensity = self.flops_per_ns, self.intensity
-        if rate is None or intensity is None or not peak or not bandwidth or not intensity:
-            return None
-        return rate / min(Fraction(peak), bandwidth * intensity)
-
 
 def verdict(
     measured: Measured, peak: int | None, bandwidth: int | None, category: Category | None = None

@@ -24,7 +24,6 @@ def test_figures_of_a_product() -> None:
     assert one.intensity == Fraction(4096, 3)
     assert one.share_of_peak(PEAK) == Fraction(2 * 4096**3, 250_000 * PEAK)
     assert one.share_of_bandwidth(BANDWIDTH) == Fraction(6 * 4096**2, 250_000 * BANDWIDTH)
-    assert one.share_of_roof(PEAK, BANDWIDTH) == one.share_of_peak(PEAK)
     assert verdict(one, PEAK, BANDWIDTH) == Verdict("compute", "shapes")
 
 
@@ -33,7 +32,6 @@ def test_a_thin_product_is_bound_by_memory() -> None:
     assert verdict(one, PEAK, BANDWIDTH) == Verdict("memory", "shapes")
     assert one.intensity is not None
     assert one.flops_per_ns is not None
-    assert one.share_of_roof(PEAK, BANDWIDTH) == one.flops_per_ns / (BANDWIDTH * one.intensity)
 
 
 def test_without_figures_the_category_tells_or_nothing() -> None:
@@ -47,7 +45,6 @@ def test_without_figures_the_category_tells_or_nothing() -> None:
     assert verdict(unknown, PEAK, BANDWIDTH) is None
     assert (unknown.flops_per_ns, unknown.bytes_per_ns, unknown.intensity) == (None, None, None)
     assert Measured(5, 5, 0).flops_per_ns is None
-    assert Measured(0, 5, 9).share_of_roof(PEAK, BANDWIDTH) is None
     assert unknown.share_of_peak(PEAK) is None
     assert unknown.share_of_bandwidth(None) is None
 

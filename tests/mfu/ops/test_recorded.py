@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 import traceflops as tf
+from tests.mfu.reference_block import Block
 from traceflops.columns import codes, names
 from traceflops.mfu.ops import OpWork, Unknown, Work, count_ops
 
@@ -61,27 +62,6 @@ def record(tmp_path: Path) -> Callable[[Callable[[], object]], Recorded]:
 
 
 Record = Callable[[Callable[[], object]], Recorded]
-
-
-class Block(nn.Module):
-    """A block of the reference transformer: width 64, 4 heads, one norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(64)
-        self.qkv, self.out = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)
-        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, tokens, width = x.shape
-        q, k, v = (
-            part.view(batch, tokens, 4, 16).transpose(1, 2)
-            for part in self.qkv(self.norm(x)).split(width, dim=2)
-        )
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, tokens, width))
-        out: torch.Tensor = x + self.down(F.gelu(self.up(x)))
-        return out
 
 
 def test_a_step_of_the_reference_transformer(record: Record) -> None:

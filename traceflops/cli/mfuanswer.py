@@ -1,0 +1,82 @@
+"""What `traceflops mfu` is asked: by which rule, one or all, or how a figure came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from traceflops.cli.mfuoptions import one_of
+from traceflops.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceflops.mfu.explaining import Explanation
+    from traceflops.mfu.lacks import Lack
+    from traceflops.mfu.utilisation import Utilisation
+
+_ANSWER = "What to answer"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What to answer."""
+
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Rule for counting. Default: exact-causal; with --params 6N, frozen 4N.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+    all_conventions: Annotated[
+        bool,
+        typer.Option(
+            "--all-conventions",
+            help="Print the figures of all conventions side by side.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = False
+    reported: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Say how a published or logged MFU came about: 46.2%.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+    reported_hfu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="The same for an HFU.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        one_of({"--reported": self.reported, "--reported-hfu": self.reported_hfu})
+
+    @property
+    def explains(self) -> bool:
+        """Return whether a figure is to be explained."""
+        return self.reported is not None or self.reported_hfu is not None
+
+    def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
+        """Return how the reported figure came about. Raises UsageError where something lacks."""
+        from traceflops.mfu.explaining import explain
+        from traceflops.mfu.peakchoice import other_peaks
+        from traceflops.mfu.quantities import parse_reported
+
+        metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
+        option = "--reported" if metric == "mfu" else "--reported-hfu"
+        reported = parse_reported(option, self.reported or self.reported_hfu or "")
+        choice = found.choice
+        if lacks and (found.rate is None or choice.peak is None):
+            problem = f"a reported figure needs more to explain: {lacks[0].problem}"
+            raise UsageError(problem, lacks[0].remedy)
+        assert choice.peak is not None, "a peak that is not there is lacking"
+        return explain(found.card, found.run, reported, choice.peak, other_peaks(choice), metric)
