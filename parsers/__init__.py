@@ -1,23 +1,22 @@
-"""Reads what profilers left behind; adding a format means a module here and in `read_one`."""
+"""Reads what profilers left behind. Formats are in `recognise.FORMATS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.merge import merge
 from traceflops.parsers.crew import Crew, usable_cores
+from traceflops.parsers.formats import Format, Reading
 from traceflops.parsers.inputs import ByteSource, find_inputs
 from traceflops.parsers.plausible import plausible
-from traceflops.parsers.pytorch import read_pytorch
-from traceflops.parsers.recognise import foreign
+from traceflops.parsers.recognise import recognise
 from traceflops.phases import phase
 from traceflops.trace import Note, Trace
 from traceflops.words import several
 
-_STACKS_BELOW_BYTES = 4 * 10**9
 LOSSES = frozenset(
     {
         "input-cut",
@@ -60,24 +59,16 @@ def read(
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]
-    traces: list[Trace] = []
-    passed_over: list[tuple[str, InputError]] = []
+    job = _Job(strict)
     with Crew(usable_cores() if jobs is None else jobs) as crew:
+        reading = Reading(crew, python_stacks)
         for place, (source, named) in enumerate(sources):
             source.limits = limits
             if watch is not None:
                 watch(source, place, len(sources))
-            try:
-                with phase(f"read {source.name}"):
-                    trace = read_one(source, crew, python_stacks=python_stacks)
-            except InputError as error:
-                if named or (strict and not isinstance(error, NotATrace)):
-                    raise
-                passed_over.append((source.name, error))
-                continue
-            if strict:
-                _refuse_damaged(trace)
-            traces.append(trace)
+            job.take(source, named, reading)
+        job.read_sets(reading)
+    traces, passed_over = job.traces, job.passed_over
     if not traces:
         raise _nothing_in(given, passed_over)
     with phase("merge"):
@@ -85,6 +76,59 @@ def read(
     return replace(
         merged, notes=(*_passed_over_notes([name for name, _ in passed_over]), *merged.notes)
     )
+
+
+@dataclass(slots=True)
+class _Job:
+    """The inputs of one call of `read`: what was read of them, and what was passed over and why."""
+
+    strict: bool
+    traces: list[Trace] = field(default_factory=list)
+    passed_over: list[tuple[str, InputError]] = field(default_factory=list)
+    _sets: dict[Format, list[tuple[ByteSource, bool]]] = field(default_factory=dict)
+
+    def take(self, source: ByteSource, named: bool, reading: Reading) -> None:
+        """Read an input now, or put it aside until all of its set are known."""
+        try:
+            format_ = recognise(source)
+        except InputError as error:
+            source.close()
+            self._pass_over([(source, named)], error)
+            return
+        if format_.gathers:
+            self._sets.setdefault(format_, []).append((source, named))
+        else:
+            self._read(format_, [(source, named)], reading)
+
+    def read_sets(self, reading: Reading) -> None:
+        """Read the inputs of formats in which a run is a set of files."""
+        for format_, members in self._sets.items():
+            self._read(format_, members, reading)
+
+    def _read(
+        self, format_: Format, members: Sequence[tuple[ByteSource, bool]], reading: Reading
+    ) -> None:
+        sources = [source for source, _ in members]
+        try:
+            with phase(f"read {sources[0].name}"):
+                traces = _read(format_, sources, reading)
+        except InputError as error:
+            self._pass_over(members, error)
+            return
+        finally:
+            for source in sources:
+                source.close()
+        if self.strict:
+            for trace in traces:
+                _refuse_damaged(trace)
+        self.traces += traces
+
+    def _pass_over(self, members: Sequence[tuple[ByteSource, bool]], error: InputError) -> None:
+        """Note inputs of a folder that cannot be read. Raises the error for one that was named."""
+        named = any(was_named for _, was_named in members)
+        if named or (self.strict and not isinstance(error, NotATrace)):
+            raise error
+        self.passed_over += [(source.name, error) for source, _ in members]
 
 
 def _refuse_damaged(trace: Trace) -> None:
@@ -123,28 +167,13 @@ def read_one(
 ) -> Trace:
     """Return the trace in one input, recognised by its content. Raises InputError."""
     try:
-        head = source.head()
-        if not head.strip():
-            raise _empty(source)
-        what = foreign(head)
-        if what is not None:
-            raise NotATrace(f"{source.path or source.name} is {what.what}", what.hint)
-        expected = source.expected_text_bytes
-        if crew is not None:
-            crew.expect(expected)
-        keep = python_stacks if python_stacks is not None else expected <= _STACKS_BELOW_BYTES
-        return plausible(read_pytorch(source, crew, python_stacks=keep))
+        return merge(_read(recognise(source), [source], Reading(crew or Crew(), python_stacks)))
     finally:
         source.close()
 
 
-def _empty(source: ByteSource) -> InputError:
-    if source.cut:
-        return InputError(
-            f"cut off before its first complete event: {source.name} ({source.cut})",
-            "nothing can be saved from it; record or copy the trace again",
-        )
-    return NotATrace(f"an empty file: {source.path or source.name}", "record the trace again")
+def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    return [plausible(trace) for trace in format_.read(sources, reading)]
 
 
 def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:

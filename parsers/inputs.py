@@ -53,8 +53,9 @@ def _nothing() -> None:
 class ByteSource:
     """One input as decompressed blocks.
 
-    `name` is the base name, `stored_bytes` its size on disk where known (of a member of an
-    archive: unpacked), `packed_bytes` what an archive holds of it. After the blocks are consumed,
+    `name` is the base name, `folder` where it lies on disk or in its archive, `stored_bytes` its
+    size on disk where known (of a member of an archive: unpacked), `packed_bytes` what an archive
+    holds of it, `path` its path where it is a file by itself. After the blocks are consumed,
     `text_bytes` is the decompressed size and `cut` says how the stream ended too early (None: it
     ended well). With `limits` an input that expands like no trace does is refused.
     """
@@ -63,6 +64,7 @@ class ByteSource:
     opener: Callable[[], IO[bytes] | io.RawIOBase]
     stored_bytes: int | None = None
     path: Path | None = None
+    folder: str = ""
     packed_bytes: int | None = None
     release: Callable[[], None] = _nothing
     progress: Progress = _no_progress
@@ -293,7 +295,7 @@ def _file(path: Path) -> ByteSource:
         stream = _open(path)
         return replace(_once(path.name, stream), release=stream.close)
     _open(path).close()
-    return ByteSource(path.name, lambda: _open(path), status.st_size, path)
+    return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -381,7 +383,10 @@ def _member(data: Path | io.BytesIO, info: zipfile.ZipInfo) -> ByteSource:
                 "unpack the archive by hand and give the trace itself",
             ) from None
 
-    return ByteSource(name, open_member, info.file_size, packed_bytes=info.compress_size)
+    folder = str(Path(str(data) if isinstance(data, Path) else "") / Path(info.filename).parent)
+    return ByteSource(
+        name, open_member, info.file_size, folder=folder, packed_bytes=info.compress_size
+    )
 
 
 class _Member(io.RawIOBase):

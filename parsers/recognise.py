@@ -1,9 +1,18 @@
-"""What a file is, told by its first bytes, and what to do with one that is not a trace for us."""
+"""What a file is, told by its first bytes: a format that is read, or what to do instead.
+
+Adding a format means a module for it and its place in FORMATS.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
+
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.formats import Format
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.pytorch import PYTORCH
 
 _CSV_HEADS = {
     "rocprof": re.compile(
@@ -89,19 +98,44 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
     ),
 )
 
-_JSON_START = re.compile(rb"\s*[\[{]")
+FORMATS: Final = (PYTORCH,)
+"""The formats that are read, in the order in which they are asked whether an input is theirs."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-def foreign(head: bytes) -> Foreign | None:
-    """Return what the input is if it is known not to be a PyTorch trace; None if it may be one."""
-    text = head.removeprefix(b"\xef\xbb\xbf")
+def recognise(source: ByteSource) -> Format:
+    """Return the format of an input, told by its content. Raises InputError if it is none."""
+    head = source.head()
+    if not head.strip():
+        raise _empty(source)
+    text = head.removeprefix(_BYTE_ORDER_MARK)
     for sign, what in _SIGNS:
         if sign.match(text):
-            return what
-    if _JSON_START.match(text):
-        return None
+            raise _not_a_trace(source, what)
+    found = next((one for one in FORMATS if one.recognises(text)), None)
+    if found is None:
+        raise _not_a_trace(source, _unknown(head))
+    return found
+
+
+def _empty(source: ByteSource) -> InputError:
+    if source.cut:
+        return InputError(
+            f"cut off before its first complete event: {source.name} ({source.cut})",
+            "nothing can be saved from it; record or copy the trace again",
+        )
+    return NotATrace(f"an empty file: {source.path or source.name}", "record the trace again")
+
+
+def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
+    return NotATrace(f"{source.path or source.name} is {what.what}", what.hint)
+
+
+def _unknown(head: bytes) -> Foreign:
+    """Return what to say of an input that has no sign of anything known."""
     for name, sign in _CSV_HEADS.items():
-        if any(sign.match(line) for line in text.splitlines()[:6]):
+        if any(sign.match(line) for line in head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:6]):
             return Foreign(f"a table of {name}", _NOT_YET)
     return Foreign(
         f"not JSON; it begins with {_printable(head[:40])}",

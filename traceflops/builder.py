@@ -37,6 +37,11 @@ class TableBuilder(Rows):
                 self.names[column.name].beyond = None if column.nullable else BEYOND
 
     @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the Arrow type of each column."""
+        return {name: column.type for name, column in self._columns.items()}
+
+    @property
     def overflowed(self) -> list[str]:
         """Return the columns that had more distinct texts than they hold."""
         return [column for column, names in self.names.items() if names.overflowed]

@@ -84,6 +84,7 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         files=tuple(file for trace in traces for file in trace.source.files),
         tool=first.tool,
         origin_unix_ns=origin,
+        clock=first.clock if all(t.source.clock == first.clock for t in traces) else None,
         facts={
             key: value
             for key, value in first.facts.items()
@@ -125,6 +126,9 @@ def _description_notes(traces: Sequence[Trace]) -> list[Note]:
 
 
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
+    clocks = {t.source.clock for t in traces}
+    if len(clocks) == 1 and None not in clocks:
+        return []
     return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
 
 

@@ -80,6 +80,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("compute_minor", pa.int32(), "compute capability or gfx version, minor"),
         Column("sm_count", pa.int32(), "streaming multiprocessors or compute units"),
         Column("warp_size", pa.int32(), "threads in a warp or wavefront"),
+        Column("architecture", NAME_TYPE, "instruction set the device names itself (gfx942)"),
+        Column("clock_hz", pa.int64(), "highest clock of the compute units", "Hz"),
+        Column("dies", pa.int32(), "compute dies (XCC) the device spans; 1 in a CPX partition"),
     ),
     "activities": (
         _PROCESS,
@@ -110,7 +113,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _DUR,
         _CORRELATION,
         _EXTERNAL,
-        _required("api", NAME_TYPE, "runtime or driver"),
+        _required("api", NAME_TYPE, "runtime or driver; hip, hsa or rccl on AMD"),
     ),
     "ops": (
         _PROCESS,
@@ -162,6 +165,27 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _required("value", pa.float64(), "value; unit as the counter's name says"),
         Column("address", pa.int64(), "address of the block of memory, modulo 2^64"),
     ),
+    "kernel_counters": (
+        _PROCESS,
+        Column("device", pa.int32(), "row of the devices table; null for one without a timeline"),
+        _NAME,
+        Column("dispatch", pa.int64(), "the profiler's number of the launch, unique per process"),
+        Column("correlation", pa.int64(), "id shared with the call that launched it"),
+        Column("repetition", pa.int32(), "pass of a run that was repeated to count more"),
+        Column("threads", pa.int64(), "threads of the launch (work-items)"),
+        Column("block_threads", pa.int64(), "threads of a block (work-group)"),
+        _required("counter", NAME_TYPE, "name of the hardware counter"),
+        _required("value", pa.float64(), "value; unit as the counter's name says"),
+    ),
+    "totals": (
+        _PROCESS,
+        _required("kind", NAME_TYPE, "what is summed up: kernel, memcpy, memset, call, mark"),
+        _NAME,
+        Column("count", pa.int64(), "records of that name"),
+        Column("total_ns", pa.int64(), "sum of their durations, overlaps counted twice", "ns"),
+        Column("min_ns", pa.int64(), "shortest", "ns"),
+        Column("max_ns", pa.int64(), "longest", "ns"),
+    ),
 }
 
 
@@ -172,4 +196,4 @@ def arrow_schema(table: str) -> pa.Schema:
 
 def empty_table(table: str) -> pa.Table:
     """Return `table` without rows."""
-    return arrow_schema(table).empty_table()
+    return pa.Table.from_batches([], schema=arrow_schema(table))  # empty_table() imports pandas

@@ -45,7 +45,9 @@ class Source:
     """Where a trace came from.
 
     `origin_unix_ns` added to a time of the tables gives nanoseconds since 1970; None where the
-    trace's clock is not tied to the calendar. `facts` are versions and switches of the recording
+    trace's clock is not tied to the calendar. `clock` names the clock itself where two traces may
+    share one (the boot of a machine, as a digest): times of equal clocks compare as they are; None
+    where that is unknown. `facts` are versions and switches of the recording
     (never environment, host or user). `identities` are the host and user names the files give;
     they are there to be taken out of what is shared. `event_counts` counts the records by
     category, read or not. `description` is what the files say of their run, by the words in
@@ -56,6 +58,7 @@ class Source:
     files: tuple[SourceFile, ...]
     tool: str | None = None
     origin_unix_ns: int | None = None
+    clock: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     event_counts: Mapping[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
@@ -106,6 +109,16 @@ class Trace:
     def counters(self) -> pa.Table:
         """Return values over time, such as allocated memory."""
         return self.table("counters")
+
+    @property
+    def kernel_counters(self) -> pa.Table:
+        """Return hardware counters of launches; their times are serialised and not here."""
+        return self.table("kernel_counters")
+
+    @property
+    def totals(self) -> pa.Table:
+        """Return sums by name of a source without a timeline."""
+        return self.table("totals")
 
     @property
     def devices(self) -> pa.Table:

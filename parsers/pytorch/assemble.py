@@ -10,17 +10,25 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
+from traceflops.parsers.gathered import (
+    NOTHING_KNOWN,
+    DeviceFacts,
+    ProcessFacts,
+    devices_table,
+    in_order_of_time,
+    overflowed,
+    processes_table,
+    renumber_devices,
+)
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.pytorch.block import KinetoBlock
-from traceflops.parsers.pytorch.metadata import DeviceProperties, Metadata, read_metadata
+from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import overflow_notes, reading_notes
 from traceflops.rows import ABSENT
 from traceflops.trace import Source, SourceFile, Trace
 
 _UNKNOWN_DEVICE = -1
-_ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
-_HOST_ORDER = ("start_ns", "thread", "dur_ns")
 _EPOCH_NS = 10**17
 """Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
 
@@ -35,6 +43,8 @@ class Collected:
         self.ops = TableBuilder("ops")
         self.marks = TableBuilder("marks")
         self.counters = TableBuilder("counters")
+        timed = (self.activities, self.calls, self.ops, self.marks, self.counters)
+        self.tables = {table.table: table for table in timed}
         self.counts: Counter[str] = Counter()
         self.odd: Counter[str] = Counter()
         self.pids: Counter[int] = Counter()
@@ -43,8 +53,7 @@ class Collected:
     @property
     def overflowed(self) -> list[str]:
         """Return the columns that had more distinct texts than are kept."""
-        tables = (self.activities, self.calls, self.ops, self.marks, self.counters)
-        return [f"{table.table}.{name}" for table in tables for name in table.overflowed]
+        return overflowed(self.tables.values())
 
     def absorb(self, block: KinetoBlock) -> None:
         """Add what one block gives; blocks are added in the order of the text."""
@@ -65,13 +74,9 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
     metadata = read_metadata(stream.header, source.name)
     devices = _number_devices(collected)
     tables = {
-        "processes": _processes(metadata, collected.pids, source.name),
-        "devices": _devices(metadata, devices),
-        "activities": _by_time(collected.activities, *_ACTIVITY_ORDER),
-        "calls": _by_time(collected.calls, *_HOST_ORDER, "correlation"),
-        "ops": _by_time(collected.ops, *_HOST_ORDER, "external_id"),
-        "marks": _by_time(collected.marks, *_HOST_ORDER, "python_id"),
-        "counters": _by_time(collected.counters, "time_ns"),
+        "processes": processes_table([_process(metadata, collected.pids, source.name)]),
+        "devices": devices_table(_devices(metadata, devices)),
+        **{name: in_order_of_time(table) for name, table in collected.tables.items()},
     }
     return Trace(
         source=Source(
@@ -108,68 +113,23 @@ def _number_devices(collected: Collected) -> IntArray:
     used = np.unique(local)
     collected.activities.replace("device", np.searchsorted(used, local))
     for table in (collected.marks, collected.counters):
-        local = table.column("device")
-        known = np.isin(local, used)
-        table.replace("device", np.where(known, np.searchsorted(used, local), ABSENT))
+        renumber_devices(table, used)
     return used
 
 
-def _by_time(table: TableBuilder, *keys: str) -> pa.Table:
-    """Return the table in the order of `keys`, the first of which is its time.
-
-    The others make the order one of the content, not of how the file was cut into blocks.
-    """
-    time = table.column(keys[0])
-    order = np.argsort(time, kind="stable")
-    ordered = time[order]
-    same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
-    tied = np.flatnonzero(same | np.append(same[1:], False)[: len(order)])
-    rows = order[tied]
-    columns = [table.column(key)[rows] for key in reversed(keys)]
-    order[tied] = rows[np.lexsort(columns)]
-    return table.finish(order)
-
-
-def _processes(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> pa.Table:
-    table = TableBuilder("processes")
+def _process(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> ProcessFacts:
     known = {pid: count for pid, count in pids.items() if pid != ABSENT}
-    names = table.names
-    table.add(
-        1,
-        process=0,
-        rank=_or_absent(metadata.rank),
-        world_size=_or_absent(metadata.world_size),
-        host=np.array([names["host"][metadata.host] if metadata.host else -1]),
-        pid=max(known, key=lambda pid: known[pid]) if known else ABSENT,
-        file=np.array([names["file"][file_name]]),
+    return ProcessFacts(
+        file_name,
+        metadata.rank,
+        metadata.world_size,
+        metadata.host,
+        max(known, key=lambda pid: known[pid]) if known else None,
     )
-    return table.finish()
 
 
-def _devices(metadata: Metadata, local_ids: IntArray) -> pa.Table:
-    table = TableBuilder("devices")
-    nothing = DeviceProperties(None, None, None, None, None, None, None)
-    for row, local_id in enumerate(local_ids.tolist()):
-        known = metadata.properties_of(local_id) or nothing
-        product = table.names["product"][known.product] if known.product else -1
-        table.add(
-            1,
-            device=row,
-            process=0,
-            local_id=local_id,
-            type=np.array([table.names["type"]["gpu"]]),
-            product=np.array([product]),
-            memory_bytes=_or_absent(known.memory_bytes),
-            compute_major=_or_absent(known.compute_major),
-            compute_minor=_or_absent(known.compute_minor),
-            sm_count=_or_absent(known.sm_count),
-            warp_size=_or_absent(known.warp_size),
-        )
-    return table.finish()
-
-
-def _or_absent(value: int | None) -> int:
-    return ABSENT if value is None else value
+def _devices(metadata: Metadata, local_ids: IntArray) -> list[tuple[int, int, DeviceFacts]]:
+    return [(0, one, metadata.facts_of(one) or NOTHING_KNOWN) for one in local_ids.tolist()]
 
 
 def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
+from traceflops.parsers.gathered import DeviceFacts
 from traceflops.parsers.jsontext import UNDECODABLE
 from traceflops.parsers.pytorch.description import Described, read_description
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
@@ -42,25 +43,6 @@ _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_ver
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceProperties:
-    """One entry of deviceProperties; None where the entry does not say."""
-
-    local_id: int | None
-    product: str | None
-    memory_bytes: int | None
-    compute_major: int | None
-    compute_minor: int | None
-    sm_count: int | None
-    warp_size: int | None
-
-    def describes_same_as(self, other: DeviceProperties) -> bool:
-        """Return whether the two differ in nothing but their number and a sliver of memory."""
-        mine = (self.product, self.compute_major, self.compute_minor, self.sm_count)
-        theirs = (other.product, other.compute_major, other.compute_minor, other.sm_count)
-        return mine == theirs
-
-
-@dataclass(frozen=True, slots=True)
 class Metadata:
     """The facts of one file."""
 
@@ -71,12 +53,12 @@ class Metadata:
     identities: tuple[str, ...]
     base_ns: int | None
     facts: Mapping[str, str]
-    by_id: Mapping[int | None, DeviceProperties]
-    common: DeviceProperties | None
+    by_id: Mapping[int | None, DeviceFacts]
+    common: DeviceFacts | None
     is_rocm: bool
     described: Described
 
-    def properties_of(self, local_id: int) -> DeviceProperties | None:
+    def facts_of(self, local_id: int) -> DeviceFacts | None:
         """Return the properties of a device number; None where the file leaves it open.
 
         On ROCm the number counts CPU sockets first and is no index into the list; there, and
@@ -86,12 +68,10 @@ class Metadata:
         return named or self.common
 
 
-def _common(devices: Sequence[DeviceProperties]) -> DeviceProperties | None:
-    """Return what holds for every device of a list, None where they differ."""
-    if not devices:
-        return None
-    alike = all(devices[0].describes_same_as(device) for device in devices)
-    return devices[0] if alike else None
+def _common(devices: Sequence[DeviceFacts]) -> DeviceFacts | None:
+    """Return what holds for every device of a list, None where more than memory differs."""
+    alike = {replace(device, memory_bytes=None) for device in devices}
+    return devices[0] if len(alike) == 1 else None
 
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
@@ -109,8 +89,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         identities=_identities(header, file_name),
         base_ns=_base(_value(header, "baseTimeNanoseconds")),
         facts=_facts(header, distributed),
-        by_id={device.local_id: device for device in reversed(devices)},
-        common=_common(devices),
+        by_id=dict(reversed(devices)),
+        common=_common([facts for _, facts in devices]),
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
     )
@@ -144,15 +124,14 @@ def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object])
     }
 
 
-def _devices(value: Any) -> tuple[DeviceProperties, ...]:
+def _devices(value: Any) -> tuple[tuple[int | None, DeviceFacts], ...]:
     entries = value if isinstance(value, list) else []
-    return tuple(_device(entry) for entry in entries if isinstance(entry, dict))
+    return tuple((_known(e.get("id")), _device(e)) for e in entries if isinstance(e, dict))
 
 
-def _device(entry: Mapping[str, object]) -> DeviceProperties:
+def _device(entry: Mapping[str, object]) -> DeviceFacts:
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
-    return DeviceProperties(
-        local_id=_known(entry.get("id")),
+    return DeviceFacts(
         product=_optional_text(entry.get("name")),
         memory_bytes=_size(entry.get("totalGlobalMem")),
         compute_major=_small(entry.get("computeMajor")),

@@ -199,7 +199,7 @@ def _content_notes(
         yield Note("dropped", "description-left-out", text)
     if metadata.rank_from_name:
         yield Note("assumed", "rank-from-name", f"Rank {metadata.rank} is from the file's name.")
-    open_devices = [d for d in devices if metadata.by_id and metadata.properties_of(d) is None]
+    open_devices = [d for d in devices if metadata.by_id and metadata.facts_of(d) is None]
     if open_devices:
         listed = ", ".join(map(str, open_devices[:8])) + (", …" if len(open_devices) > 8 else "")
         yield Note(

@@ -240,7 +240,8 @@ noisy = settings(max_examples=300, deadline=None, suppress_health_check=list(Hea
 @given(mutated(), st.sampled_from([3, 50, 1 << 20]))
 def test_a_mutated_trace_is_read_or_refused(data: bytes, size: int) -> None:
     trace = attempt(data, size)
-    assert trace is None or trace.tables.keys() == trace.to_arrow().keys()
+    starts = [] if trace is None else trace.activities["start_ns"].to_pylist()
+    assert starts == sorted(starts)
 
 
 @noisy

@@ -148,6 +148,9 @@ def test_cuda_devices_are_found_by_their_id() -> None:
         "compute_minor": 0,
         "sm_count": 108,
         "warp_size": 32,
+        "architecture": None,
+        "clock_hz": None,
+        "dies": None,
     }
 
 
