@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from traceflops.results import Account, StepChoice, Verdict
@@ -17,35 +17,76 @@ _LOSSES = {
     "other": "kernels of unknown category",
     "graph": "graph launches that show no kernels",
 }
+"""Components that are losses by themselves."""
+
+_COMPUTE_LOSSES = {
+    "inefficiency": "slow compute kernels",
+    "recompute": "recomputation",
+    "overcompute": "computing for masks and padding",
+}
+"""Lines of the waterfall inside the compute component; known only where FLOPs are."""
 
 
 def verdict(
     total: Account, steps: StepChoice, devices: int, measured: Measurement | None = None
 ) -> Verdict:
-    """Return the largest loss of the chosen windows: whatever takes most and is not compute."""
-    found = _loss(total, steps, devices)
-    figure = measured.figure if measured is not None else None
-    return found if figure is None else replace(found, sentence=f"{figure}. {found.sentence}")
+    """Return the largest loss of the chosen windows.
 
-
-def _loss(total: Account, steps: StepChoice, devices: int) -> Verdict:
-    components = total.components
+    That is whatever takes most and is not compute; where the FLOPs are known, also what compute
+    loses against its peak.
+    """
     if not devices:
         return Verdict("There is no device work in this trace.", None, None)
-    if components.window_ns == 0:
+    if total.components.window_ns == 0:
         return Verdict("The chosen window has no length.", None, None)
-    parts = components.parts()
-    loss = max(_LOSSES, key=lambda name: parts[name])
-    share = parts[loss] / components.window_ns
-    if parts[loss] == 0:
-        return Verdict("All of the device time is compute.", None, None)
     of = "each step" if steps.used else "the device time"
-    return Verdict(
-        f"The largest loss is {_LOSSES[loss]}: {_percent(share)} of {of}; compute is "
-        f"{_percent(components.compute_ns / components.window_ns)}.",
-        loss,
-        share,
+    found = _by_size(_losses(total, measured))
+    inside = measured is not None and measured.waterfall is not None
+    sentence = _both(found, of) if inside else _first(found, of, total)
+    if measured is not None and measured.figure is not None:
+        sentence = f"{measured.figure}. {sentence}"
+    loss, share = found[0] if found else (None, None)
+    return Verdict(sentence, loss, share)
+
+
+def _losses(total: Account, measured: Measurement | None) -> dict[str, float]:
+    parts, window = total.components.parts(), total.components.window_ns
+    found = {name: parts[name] / window for name in _LOSSES}
+    if measured is not None and measured.waterfall is not None:
+        fall = measured.waterfall
+        found |= {name: float(fall.share(name) or 0) for name in _COMPUTE_LOSSES}
+    return found
+
+
+def _by_size(losses: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the losses that are any, the largest first."""
+    found = [(name, share) for name, share in losses.items() if share > 0]
+    return sorted(found, key=lambda loss: -loss[1])
+
+
+def _first(found: list[tuple[str, float]], of: str, total: Account) -> str:
+    """Return what there is to say where nothing is known of FLOPs."""
+    if not found:
+        return "All of the device time is compute."
+    name, share = found[0]
+    compute = total.components.compute_ns / total.components.window_ns
+    return (
+        f"The largest loss is {_LOSSES[name]}: {_percent(share)} of {of}; compute is "
+        f"{_percent(compute)}."
     )
+
+
+def _both(found: list[tuple[str, float]], of: str) -> str:
+    """Return the two largest losses of a waterfall."""
+    if not found:
+        return "Nothing is lost: all of the device time is compute at the peak."
+    words = _LOSSES | _COMPUTE_LOSSES
+    name, share = found[0]
+    largest = f"{words[name]} ({_percent(share)} of {of})"
+    if len(found) == 1:
+        return f"The largest loss is {largest}."
+    name, share = found[1]
+    return f"The largest losses are {largest} and {words[name]} ({_percent(share)})."
 
 
 def _percent(share: float) -> str:

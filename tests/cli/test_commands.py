@@ -51,7 +51,7 @@ def test_summary_prints_the_verdict_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     result = run("summary", SAMPLE)
     assert result.exit_code == 0
-    assert result.stdout.startswith("MFU 29.5 %. The largest loss is ")
+    assert result.stdout.startswith("MFU 29.5 %. The largest losses are ")
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []
 

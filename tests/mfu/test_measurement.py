@@ -75,7 +75,7 @@ def test_the_sample_is_its_flops_over_its_windows() -> None:
     assert found.waterfall is not None
     assert sum(line.amount for line in found.waterfall.lines) == budget
     assert sum(part.thousandths for part in parts(found.waterfall)) == 1000
-    assert analysis.verdict.sentence.startswith(f"{found.figure}. The largest loss is ")
+    assert analysis.verdict.sentence.startswith(f"{found.figure}. The largest losses are ")
 
 
 def test_an_unknown_device_needs_a_peak() -> None:

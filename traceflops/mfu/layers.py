@@ -42,6 +42,7 @@ def subnames(
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
     gone_by = forward & _gone_by(trace, attribution, phases)
     frozen = gone_by & numbered & ~_trained(roles)
+    frozen &= _linked(roles) | ~_trained_by_shape(trace, attribution, roles, forward)
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
     found[of_compiled] = SUBNAMES.index("frozen")
@@ -88,8 +89,43 @@ def _trained(roles: ProductRoles) -> BoolArray:
     return found
 
 
+def _linked(roles: ProductRoles) -> BoolArray:
+    """Return which forward ops have a gradient in a node of their own."""
+    found = np.zeros(len(roles.role), dtype=np.bool_)
+    found[roles.forward[roles.forward >= 0]] = True
+    return found
+
+
 Sizes = tuple[int, int, int, int, int]
 """Process, batch, rows, columns of the left operand, columns of the right one."""
+
+
+def _trained_by_shape(
+    trace: Trace, attribution: Attribution, roles: ProductRoles, forward: BoolArray
+) -> BoolArray:
+    """Return which forward products have the shape of a weight gradient that R3 found.
+
+    The gradients of a scripted function or one of C++ are in a node for all of it.
+    """
+    weights = _weight_gradients(roles)
+    if not weights.any():
+        return weights
+    seen = _SizesSeen(trace, attribution)
+    return forward & seen.having(_with_gradient(seen.of(forward), seen.of(weights)))
+
+
+def _weight_gradients(roles: ProductRoles) -> BoolArray:
+    """Return the products inside nodes of whole functions that may be weight gradients."""
+    return roles.by_shapes & (roles.is_a("weight_grad", "gradient") | roles.open["weight_grad"])
+
+
+def _with_gradient(forward: set[Sizes], weights: set[Sizes]) -> set[Sizes]:
+    """Return the sizes of forward products whose weight gradient has one of these sizes."""
+    return {
+        (process, b, m, k, n)
+        for process, b, m, k, n in forward
+        if {(process, b, k, m, n), (process, b, n, m, k)} & weights
+    }
 
 
 def _frozen_by_shape(
@@ -101,16 +137,11 @@ def _frozen_by_shape(
     One that is shaped as a trained one is not found.
     """
     seen = _SizesSeen(trace, attribution)
-    judged = roles.by_shapes
-    weights = seen.of(judged & (roles.is_a("weight_grad", "gradient") | roles.open["weight_grad"]))
-    inputs = judged & roles.is_a("input_grad")
+    weights = seen.of(_weight_gradients(roles))
+    inputs = roles.by_shapes & roles.is_a("input_grad")
     if not weights and not inputs.any():
         return forward & False, forward & False
-    trained = {
-        (process, b, m, k, n)
-        for process, b, m, k, n in seen.of(forward)
-        if {(process, b, k, m, n), (process, b, n, m, k)} & weights
-    }
+    trained = _with_gradient(seen.of(forward), weights)
     frozen = seen.of(forward) - trained
     gradients = {(process, b, m, n, k) for process, b, m, k, n in frozen} - {
         (process, b, m, n, k) for process, b, m, k, n in trained

@@ -283,9 +283,23 @@ def _with_rate(found: Match, rate: int) -> Match:
     )
     because = f"--peak says {rate_text(rate)} TFLOP/s"
     if known is not None:
-        because += f", and the rest is {_titled(known)}"
+        because += f", and the rest is {_titled(known)}{_sparse(known, rate)}"
     return replace(
         found, spec=spec, how="given", confidence="high", confirmed=True, explanation=f"{because}."
+    )
+
+
+def _sparse(spec: DeviceSpec, rate: int) -> str:
+    """Return a warning where a given rate is that of sparse operands: twice a dense one."""
+    like = sorted(
+        {d for d in DTYPES if (dense := spec.peak(d)) and 0.99 < rate / (2 * dense) < 1.01}
+    )
+    known = {spec.peak(dtype) for dtype in DTYPES}
+    if not like or rate in known:
+        return ""
+    return (
+        f"; that is twice its dense {like[0]} peak, as sheets give it for sparse operands: the "
+        "utilisation of dense work is then halved"
     )
 
 

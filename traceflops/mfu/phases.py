@@ -31,7 +31,11 @@ Phase = Literal["forward", "backward", "recompute", "optimizer"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "recompute", "optimizer")
 
 EVALUATE: Final = "autograd::engine::evaluate_function: "
-_NODE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}Backward[0-9]{0,3}")
+_NODE: Final = re.compile(
+    r"(?:torch::jit::\(anonymous namespace\)::)?[A-Za-z_][A-Za-z0-9_]{0,200}Backward[0-9]{0,3}"
+    r"|torch::autograd::CppNode<.{1,1000}>"
+)
+"""Nodes of the library's derivatives, of Python's, TorchScript's and C++'s own functions."""
 _STEP: Final = "Optimizer.step#"
 _CHECKPOINT: Final = re.compile(
     r".{0,1000}torch/utils/checkpoint\.py\([0-9]{1,9}\): (?:recompute_fn|unpack_hook|backward)"
@@ -79,10 +83,15 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
 def is_node(ops: pa.Table) -> BoolArray:
     """Return which ops are backward nodes, or the engine's call of one.
 
-    Older profilers recorded only the nodes themselves.
+    What the engine calls is a node, whatever it is named. Older profilers recorded only the nodes
+    themselves.
     """
     labels = names(ops["name"])
-    chosen = [label.startswith(EVALUATE) or _NODE.fullmatch(label) is not None for label in labels]
+    called = {label.removeprefix(EVALUATE) for label in labels if label.startswith(EVALUATE)}
+    chosen = [
+        label.startswith(EVALUATE) or label in called or _NODE.fullmatch(label) is not None
+        for label in labels
+    ]
     found = np.array(chosen, dtype=np.bool_)
     return found[codes(ops["name"])] if len(labels) else np.zeros(0, dtype=np.bool_)
 

@@ -160,6 +160,34 @@ def test_backward_ops_with_gradients_on_are_a_forward_again() -> None:
     assert one.rules("recompute") == {"R1": (1, ONE)}
 
 
+@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "torch::autograd::CppNode<MyLinear>",
+        "torch::jit::(anonymous namespace)::DifferentiableGraphBackward",
+        "MyLinearBackward",
+    ],
+)
+def test_nodes_of_functions_of_users_are_backward_nodes(node: str, engine: bool) -> None:
+    """The node carries a sequence number itself; its products are gradients all the same."""
+    call = "autograd::engine::evaluate_function: "
+    ops = [
+        mm(0, 10, m=12, k=8, n=4, sequence=5),
+        *([plain(f"{call}{node}", 20, 40, sequence=5)] if engine else []),
+        plain(node, 21, 38, sequence=5),
+        mm(22, 10, m=12, k=4, n=8),
+        mm(34, 10, m=8, k=12, n=4),
+    ]
+    kernels = launches(*((f"k{at}", at, at + 100, 10) for at in (1, 23, 35)))
+    _, executed = found(ops, kernels)
+    assert {line.name: line.flops for line in executed.ledger().lines} == {
+        "model.matmul.forward": 2 * 12 * 8 * 4,
+        "model.matmul.input_grad": 2 * 12 * 8 * 4,
+        "model.matmul.weight_grad": 2 * 12 * 8 * 4,
+    }
+
+
 def test_frames_of_the_checkpoint_module_that_disagree_are_a_note() -> None:
     ops = [
         plain(NODE, 100, 100, sequence=5, forward_thread=1),

@@ -336,6 +336,29 @@ def test_attention_without_a_fused_kernel(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_gradients_of_a_scripted_function_are_no_recomputation(tmp_path: Path) -> None:
+    """Their node is of the whole function: its products carry no sequence numbers."""
+
+    class Scripted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 96), nn.Linear(96, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(self.second(torch.relu(self.first(x)) * 2.0))
+
+    model = torch.jit.script(Scripted())
+    x = torch.randn(120, 64, requires_grad=True)
+    found = recorded(lambda: model(x).sum().backward(), tmp_path / "trace.json", warm_up=4)
+    once = 2 * 120 * 96 * (64 + 32)
+    assert lines(found) == {
+        "model.matmul.forward": once,
+        "model.matmul.input_grad": once,
+        "model.matmul.weight_grad": once,
+    }
+
+
 def test_grouped_products_are_counted_once(tmp_path: Path) -> None:
     x, w = torch.randn(6, 16).bfloat16(), torch.randn(2, 16, 8).bfloat16()
     ends = torch.tensor([2, 6], dtype=torch.int32)
