@@ -119,7 +119,8 @@ def mfu_tile(measured: Measurement) -> tuple[str, str]:
     if measured.mfu is None or measured.figure is None:
         reason = measured.lacks[0].problem if measured.lacks else "nothing was counted"
         return UNKNOWN, reason
-    return measured.figure.removeprefix("MFU "), measured.basis
+    figure = measured.figure.removeprefix("MFU ").replace(" % to ", "–")  # a tile is narrow
+    return figure, measured.basis
 
 
 def _whole(analysis: Analysis) -> str:
