@@ -29,6 +29,9 @@ LOSSES = frozenset(
         "no-time",
         "bad-arguments",
         "set-aside",
+        "rows-lost",
+        "log-unread",
+        "file-not-read",
     }
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""

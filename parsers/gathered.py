@@ -97,7 +97,10 @@ class Gathered:
         return overflowed(self.tables.values())
 
     def finish(self) -> dict[str, pa.Table]:
-        """Return all tables; of the devices those that did work, renumbered."""
+        """Return all tables; of the devices those that did work, renumbered.
+
+        A device of which there are only counters is among them if anything is known of it.
+        """
         used = self._number_devices()
         return {
             "processes": processes_table(self._process_facts),
@@ -108,6 +111,9 @@ class Gathered:
 
     def _number_devices(self) -> IntArray:
         used = np.unique(self["activities"].column("device"))
+        counted = np.setdiff1d(self["kernel_counters"].column("device"), [*used.tolist(), ABSENT])
+        known = [one for one in counted.tolist() if self._device_rows[one][2] != NOTHING_KNOWN]
+        used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters"):
             renumber_devices(self[name], used)
         return used

@@ -116,19 +116,19 @@ def as_object(text: bytes) -> dict[str, msgspec.Raw] | None:
     return {key: value.copy() for key, value in decoded.items()}
 
 
-def first_value(text: memoryview) -> tuple[bool, int]:
+def first_value(text: memoryview, *, strict: bool = False) -> tuple[bool, int]:
     """Return whether the value with which a text begins is whole, and how many bytes it has.
 
-    Of one that is not whole it is how far it was looked at, at least 1.
+    Of one that is not whole it is how far it was looked at, at least 1. Where it is `strict` a
+    value with a comma before a closing bracket is not whole.
     """
+    too_much = "trailing characters" if strict else "trailing"
     try:
         _GRAMMAR.decode(text)
     except msgspec.DecodeError as error:
         found = _BYTE.search(str(error))
         at = int(found.group(1)) if found else len(text)
-        whole = "trailing" in str(
-            error
-        )  # of which the byte behind the one that is too much is said
+        whole = too_much in str(error)  # of which the byte behind the one too many is said
         return whole, max(1, at - whole)
     except UNDECODABLE:
         return False, min(len(text), _DEEPEST)

@@ -1,6 +1,7 @@
 """Sets aside what cannot be true of a recording: impossible times.
 
-The rules are in docs/damage.md. They know no format; every reader's trace goes through them.
+The rules are in docs/damage.md. Every reader's trace goes through them; of its format they know
+only whether a stream works in order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _LONGEST_NS: Final = 2**53
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
 _MUCH_LONGER: Final = 10
+_IN_ORDER: Final = ("pytorch",)
+"""Formats whose streams are those of the program; others may have queues of the hardware, on which
+work of several streams overlaps."""
+_LONGEST_SHOWN: Final = 120
+_VERY_LONG: Final = "very-long"
 _A_SLIP: Final = 0.1
 """What is more than this share of the records is no slip of the recording."""
 
@@ -55,7 +61,8 @@ def plausible(trace: Trace) -> Trace:
     """
     trace = _without_impossible_times(trace)
     _check_sums(trace)
-    return without_repeats(trace)
+    trace = without_repeats(trace)
+    return replace(trace, notes=(*trace.notes, *_long_notes(trace)))
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
@@ -72,7 +79,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
     if _is_hang(long, starts, lengths) or not _few(long):
         long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
-    if "activities" in ranges:
+    if "activities" in ranges and trace.source.format in _IN_ORDER:
         long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
     kept = _Kept()
     for name in ranges:
@@ -195,6 +202,28 @@ def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterat
         far + too_long,
         _file(trace),
     )
+
+
+def _long_notes(trace: Trace) -> Iterator[Note]:
+    """Say of an activity that it lasts longer than all others of its device: a fault, or a hang."""
+    activities = trace.activities
+    if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
+        return
+    length, device = numbers(activities["dur_ns"]), numbers(activities["device"])
+    if int(length.max()) <= _MINUTE_NS:
+        return
+    work = np.bincount(device, weights=length)
+    for row in np.flatnonzero((length > _MINUTE_NS) & (2 * length > work[device]))[:3].tolist():
+        name = str(activities["name"][row].as_py())[:_LONGEST_SHOWN]
+        yield Note(
+            "assumed",
+            _VERY_LONG,
+            f"One activity lasts {time_amount(int(length[row]))}, longer than all others of its "
+            f"device together: {name}. It counts in full; if it cannot be true, choose the time "
+            "around it with --from and --to.",
+            1,
+            _file(trace),
+        )
 
 
 def _check_sums(trace: Trace) -> None:

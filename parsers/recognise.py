@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.database import SQLITE
 from traceflops.parsers.formats import Format
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.arrowformat import NSYS_ARROW
+from traceflops.parsers.nsight.binary import NCU_REPORT, NSYS_REPORT
+from traceflops.parsers.nsight.ncuformat import NCU_CSV
+from traceflops.parsers.nsight.recipeformat import NSYS_PARQUET
+from traceflops.parsers.nsight.statsformat import NSYS_STATS
 from traceflops.parsers.pytorch import PYTORCH
-
-_CSV_HEADS = {
-    "rocprof": re.compile(
-        rb'^\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,', re.I
-    ),
-    "rocprof kernel table": re.compile(rb'^\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', re.I),
-    "Nsight Systems statistics": re.compile(
-        rb'^\s*"?(?:Time \(%\)|Start \(ns\)|Time\(%\))"?,', re.I
-    ),
-    "Nsight Compute": re.compile(rb'^\s*"?ID"?,"?Process ID"?,', re.I),
-}
+from traceflops.parsers.rocprof.tableformat import ROCPROF_TABLES
+from traceflops.parsers.rocprof.v1json import ROCPROF_V1_JSON
+from traceflops.parsers.rocprof.v3json import ROCPROF_JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,10 @@ class Foreign:
     hint: str
 
 
-_NOT_YET = "this version reads PyTorch traces; rocprof and Nsight exports come later"
+_FOREIGN_COLUMNS = (
+    "it lacks columns that such a table has; give it as rocprof wrote it, or the whole folder"
+)
+_NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 
 _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
     (
@@ -53,28 +54,47 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
         Foreign("text in UTF-16", "convert it to UTF-8 (iconv -f utf-16 -t utf-8)"),
     ),
     (
-        re.compile(rb"SQLite format 3\x00"),
-        Foreign("an SQLite database, as Nsight Systems and rocprof write", _NOT_YET),
+        re.compile(rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00"),
+        Foreign(
+            "a log of an SQLite database (-wal, -shm, -journal), which is read with it",
+            "give the database that it lies beside",
+        ),
     ),
     (
-        re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"'),
-        Foreign("a rocprofv3 JSON export", _NOT_YET),
+        # A message of Perfetto's: its first field, a length, and then bytes that are no text.
+        re.compile(
+            rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])"
+        ),
+        Foreign(
+            "a Perfetto trace (pftrace), in which the exporter has cut overlapping work",
+            "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
+        ),
     ),
     (
-        re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}'),
-        Foreign("a rocprof (v1) JSON export", _NOT_YET),
+        re.compile(rb"\x03[#B]"),
+        Foreign(
+            "a file of an OTF2 archive",
+            "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
+        ),
     ),
     (
-        re.compile(rb'\s*,\s*\{\s*"args"\s*:'),
-        Foreign("a broken rocprof (v1) JSON export, without its beginning", _NOT_YET),
+        re.compile(rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:'),
+        Foreign(
+            "a broken JSON export of rocprof (v1), without its beginning: a known bug of rocprof",
+            "use results.csv or results.db of the same run",
+        ),
     ),
     (
-        re.compile(rb"NVIDIA Tegra Profiler Report"),
-        Foreign("a binary report of Nsight Systems (.nsys-rep)", _NOT_YET),
-    ),
-    (
-        re.compile(rb"NVR\x00"),
-        Foreign("a binary report of Nsight Compute (.ncu-rep)", _NOT_YET),
+        re.compile(
+            rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"args"\s*:\s*\{\s*'
+            rb'(?:"cid"\s*:\s*\d|"name"\s*:\s*"CPU"\s*\}\s*,\s*"name"\s*:\s*"process_name"'
+            rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
+        ),
+        Foreign(
+            "JSON of rocprofv2's plugin, whose times are cut to whole microseconds and whose "
+            "copies are of no device",
+            "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
+        ),
     ),
     (
         re.compile(rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:'),
@@ -90,17 +110,83 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
             "give the profiler's trace of the same run (prof.export_chrome_trace)",
         ),
     ),
-    (re.compile(rb"PAR1"), Foreign("a Parquet file", _NOT_YET)),
-    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file", _NOT_YET)),
+    (
+        re.compile(
+            rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)"
+        ),
+        Foreign(
+            "a text listing of rocprofv2 (ROCm 5.5 and 5.6), which is no table",
+            "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file of ROCm 5.7 on",
+        ),
+    ),
+    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file, as nsys exports with --type hdf", _NSYS)),
+    (
+        re.compile(
+            rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
+            rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)'
+        ),
+        Foreign("a JSON export of Nsight Systems, which lacks what its SQLite has", _NSYS),
+    ),
+    (
+        re.compile(rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"'),
+        Foreign("a report of nsys stats as JSON", "write it as a table: nsys stats --format csv"),
+    ),
     (
         re.compile(rb"\x80[\x02-\x05]"),
         Foreign("a Python pickle, which is never opened", "export the trace as JSON"),
     ),
 )
 
-FORMATS: Final = (PYTORCH,)
+_TABLES: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = (
+    (
+        re.compile(
+            rb'\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
+            rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
+            re.I,
+        ),
+        Foreign("a table of rocprof", _FOREIGN_COLUMNS),
+    ),
+    (
+        re.compile(rb'\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]', re.I),
+        Foreign(
+            "a table of Nsight Systems that tells nothing of CUDA work",
+            "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: "
+            "nsys export --type sqlite",
+        ),
+    ),
+    (
+        re.compile(rb'\s*"?ID"?,"?Process ID"?,', re.I),
+        Foreign(
+            "a table of Nsight Compute without metrics",
+            "export again: ncu --import FILE --csv --page raw",
+        ),
+    ),
+    (
+        re.compile(rb"==PROF==|  Section: "),
+        Foreign(
+            "what Nsight Compute prints, without a table",
+            "profile with ncu --csv --page raw --log-file kernels.csv",
+        ),
+    ),
+)
+"""What the first lines of tables look like that no format takes."""
+
+FORMATS: Final = (
+    ROCPROF_TABLES,
+    NSYS_STATS,
+    NCU_CSV,
+    NSYS_PARQUET,
+    NSYS_ARROW,
+    NSYS_REPORT,
+    NCU_REPORT,
+    ROCPROF_JSON,
+    ROCPROF_V1_JSON,
+    PYTORCH,
+    SQLITE,
+)
 """The formats that are read, in the order in which they are asked whether an input is theirs."""
 
+_LINES_LOOKED_AT: Final = 20
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -134,9 +220,10 @@ def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
 
 def _unknown(head: bytes) -> Foreign:
     """Return what to say of an input that has no sign of anything known."""
-    for name, sign in _CSV_HEADS.items():
-        if any(sign.match(line) for line in head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:6]):
-            return Foreign(f"a table of {name}", _NOT_YET)
+    lines = head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:_LINES_LOOKED_AT]
+    for sign, what in _TABLES:
+        if any(sign.match(line) for line in lines):
+            return what
     return Foreign(
         f"not JSON; it begins with {_printable(head[:40])}",
         "give a trace written by torch.profiler (.json, .json.gz, .zst or .zip)",

@@ -46,7 +46,7 @@ class TableBuilder(Rows):
         """Return the columns that had more distinct texts than they hold."""
         return [column for column, names in self.names.items() if names.overflowed]
 
-    def add(self, count: int, **columns: Array | int) -> None:
+    def add(self, count: int, /, **columns: Array | int) -> None:
         """Append `count` rows. Raises ValueError for a column the table does not have."""
         unknown = columns.keys() - self._columns.keys()
         if unknown:

@@ -55,7 +55,7 @@ class Rows:
         self.names: defaultdict[str, Names] = defaultdict(Names)
         self.pieces: list[tuple[int, dict[str, Array | int]]] = []
 
-    def add(self, count: int, **columns: Array | int) -> None:
+    def add(self, count: int, /, **columns: Array | int) -> None:
         """Append `count` rows."""
         if count:
             self.pieces.append((count, columns))

@@ -97,7 +97,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("graph", pa.int64(), "id of the CUDA graph it was launched from"),
         Column("graph_node", pa.int64(), "node of that graph"),
         Column("bytes", pa.int64(), "bytes copied or set", "bytes"),
-        Column("direction", NAME_TYPE, "HtoD, DtoH, DtoD, PtoP, HtoH of a copy"),
+        Column(
+            "direction",
+            NAME_TYPE,
+            "HtoD, DtoH, DtoD, PtoP, HtoH of a copy; before it `migration ` for unified memory",
+        ),
         Column("grid", _TRIPLE, "blocks of the launch, x y z"),
         Column("block", _TRIPLE, "threads of a block, x y z"),
         Column("registers_per_thread", pa.int64(), "registers per thread"),
@@ -167,7 +171,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "kernel_counters": (
         _PROCESS,
-        Column("device", pa.int32(), "row of the devices table; null for one without a timeline"),
+        Column("device", pa.int32(), "row of the devices table; null where it is not known"),
         _NAME,
         Column("dispatch", pa.int64(), "the profiler's number of the launch, unique per process"),
         Column("correlation", pa.int64(), "id shared with the call that launched it"),

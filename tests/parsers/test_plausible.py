@@ -1,13 +1,16 @@
 """What cannot be true is set aside and said; what could be true is left alone."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.core.build import trace_of as made_of
 from tests.parsers.documents import source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read_one
+from traceflops.parsers.plausible import plausible
 from traceflops.trace import Trace
 
 DAY_US = 86_400 * 10**6
@@ -157,6 +160,25 @@ def test_no_hang_has_work_behind_it(length_us: int, later: dict[str, Any], kept:
     found = trace_of(*events, kernel(4_000, length_us, 4), later)
     assert len(starts_of(found)) == 5 + kept
     assert notes_of(found) == ({} if kept else {"set-aside": 1})
+
+
+def test_work_of_a_queue_of_the_hardware_is_shown_and_named() -> None:
+    """Queues of rocprof may run several things at once: work behind one proves no fault."""
+    rows = [{"name": f"k{n}", "start_ns": n * 1000, "dur_ns": 900, "stream": 1} for n in range(5)]
+    long = {"name": "slow", "start_ns": 2_500, "dur_ns": 331_000_000_000, "stream": 1}
+    made = made_of(activities=[*rows[:3], long, *rows[3:]])
+    trace = plausible(replace(made, source=replace(made.source, format="rocprof")))
+    assert trace.activities.num_rows == 6
+    (note,) = trace.notes
+    assert (note.code, note.count) == ("very-long", 1)
+    assert "331.000 s" in note.text
+    assert "slow" in note.text
+
+
+def test_a_long_kernel_among_long_ones_is_nothing_to_name() -> None:
+    long = 70 * 10**6
+    notes = trace_of(*[kernel(n * long, long, n) for n in range(3)]).notes
+    assert "very-long" not in [note.code for note in notes]
 
 
 def test_a_node_of_a_graph_and_work_without_a_stream_may_hang() -> None:
