@@ -1,0 +1,303 @@
+"""The tables that rocprof writes as CSV: which columns make which table of which release.
+
+A table is known by the set of its columns, in any order and any case, so that later releases and
+tables that were saved again are read, too. One row of LAYOUTS is one generation of one table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["integer", "number", "text"]
+
+V1: Final = "v1"
+V2: Final = "v2"
+V3: Final = "v3"
+COMPUTE: Final = "compute"
+
+_WORDS: Final = re.compile("[^a-z0-9]+")
+_COUNTER: Final = re.compile(r"([A-Z][A-Za-z0-9_]*?)((?:\[\d+\])*)")
+_REPEATED: Final = re.compile(r"(.+)_\d+")
+
+
+def plain(name: str) -> str:
+    """Return the name of a column in the one spelling in which releases agree."""
+    return _WORDS.sub("", name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One table of one generation: the columns that it must have, all others are optional.
+
+    `what` says how it is read, `name` what rocprof calls it, `release` what the columns tell.
+    """
+
+    what: str
+    name: str
+    generation: str
+    release: str
+    needs: frozenset[str]
+    lacks: frozenset[str] = frozenset()
+
+    @property
+    def may_be_wide(self) -> bool:
+        """Return whether further columns of it may be counters: rocprofv3 has a table for these."""
+        return self.what in ("kernels", "untimed") and self.generation != V3
+
+    def has(self, columns: frozenset[str]) -> bool:
+        """Return whether these are the columns of such a table."""
+        return self.needs <= columns and not self.lacks & columns
+
+
+def _layout(
+    what: str, name: str, generation: str, release: str, needs: str, lacks: str = ""
+) -> Layout:
+    return Layout(what, name, generation, release, _columns(needs), _columns(lacks))
+
+
+def _columns(names: str) -> frozenset[str]:
+    return frozenset(map(plain, names.split()))
+
+
+_V3_KERNEL: Final = "Kind Agent_Id Kernel_Name Start_Timestamp End_Timestamp"
+_V1_KERNEL: Final = "Index KernelName gpu-id"
+_LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
+_CONVERTED: Final = "ROCm 7 (rocpd convert)"
+_R70: Final = "ROCm 7.0 or later"
+_R63: Final = "ROCm 6.3 or 6.4"
+_R62: Final = "ROCm 6.2"
+
+LAYOUTS: Final = (
+    _layout("kernels", "kernel_trace", V3, _CONVERTED, "Guid " + _V3_KERNEL),
+    _layout("kernels", "kernel_trace", V3, _R70, "Stream_Id LDS_Block_Size " + _V3_KERNEL),
+    _layout("kernels", "kernel_trace", V3, _R63, "Dispatch_Id Thread_Id " + _V3_KERNEL),
+    _layout("kernels", "kernel_trace", V3, _R62, _V3_KERNEL),
+    _layout("copies", "memory_copy", V3, _CONVERTED, "Guid Kind Direction Start_Timestamp"),
+    _layout("copies", "memory_copy", V3, _R70, "Kind Direction Stream_Id Start_Timestamp"),
+    _layout("copies", "memory_copy", V3, "ROCm 6.2 to 6.4", "Kind Direction Start_Timestamp"),
+    _layout("graphs", "graph_launch", V3, _CONVERTED, "Kind Graph_Exec_Id Kernel_Dispatch_Count"),
+    _layout("events", "hip_event", V3, _CONVERTED, "Kind Operation Event_Handle"),
+    _layout("events", "memory_allocation", V3, "", "Kind Operation Allocation_Size"),
+    _layout("scratch", "scratch_memory", V3, "", "Kind Operation Alloc_Flags"),
+    _layout("events", "pc_sampling", V3, "", "Sample_Timestamp Exec_Mask"),
+    _layout("events", "spm_counters", V3, "", "Counter_Name Counter_Value Timestamp"),
+    _layout("counters", "counter_collection", V3, _CONVERTED, "Guid Process_Id " + _LONG),
+    _layout("counters", "counter_collection", V3, _CONVERTED, "Pid Agent_Id " + _LONG),
+    _layout("counters", "counter_collection", V3, "", "Agent_Id Process_Id " + _LONG),
+    _layout("counters", "pmc_perf", COMPUTE, "rocprofv3 counters", "GPU_ID " + _LONG),
+    _layout("calls", "api_trace", V3, _CONVERTED, "Guid Domain Function Start_Timestamp"),
+    _layout("calls", "api_trace", V3, "", "Domain Function Process_Id Start_Timestamp"),
+    _layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
+    _layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
+    _layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
+    _layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
+    _layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
+    _layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
+    _layout("kernels", "results", V1, "ROCm 5.3 or later", "arch_vgpr BeginNs EndNs " + _V1_KERNEL),
+    _layout("kernels", "results", V1, "ROCm 5.2 or before", "BeginNs EndNs " + _V1_KERNEL),
+    _layout("untimed", "results", V1, "ROCm 5.3 or later", "arch_vgpr " + _V1_KERNEL),
+    _layout("untimed", "results", V1, "ROCm 5.2 or before", _V1_KERNEL),
+    _layout(
+        "kernels",
+        "results",
+        V2,
+        "ROCm 5.7",
+        "Dispatch_ID GPU_ID GRD WGR Kernel_Name Start_Timestamp End_Timestamp",
+    ),
+    _layout(
+        "kernels",
+        "results",
+        V2,
+        "ROCm 6.0 or later",
+        "Dispatch_ID GPU_ID PID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
+    ),
+    _layout(
+        "kernels",
+        "pmc_perf",
+        COMPUTE,
+        "",
+        "Dispatch_ID GPU_ID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
+    ),
+    _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_arch"),
+    _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_soc"),
+)
+"""In the order in which they are asked: of two that fit the more particular one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a column is to the reader, and how releases spell it, the usual spelling first."""
+
+    kind: Kind
+    spellings: tuple[str, ...]
+
+
+def _role(kind: Kind, *spellings: str) -> Role:
+    return Role(kind, tuple(map(plain, spellings)))
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "guid": _role("text", "Guid"),
+    "pid": _role("integer", "Process_Id", "pid"),
+    "thread": _role("integer", "Thread_Id", "tid"),
+    "agent": _role("text", "Agent_Id", "gpu-id"),
+    "queue": _role("integer", "Queue_Id", "Stream_Id"),
+    "dispatch": _role("integer", "Dispatch_Id", "Index"),
+    "correlation": _role("integer", "Correlation_Id"),
+    "kernel": _role("text", "Kernel_Name", "KernelName"),
+    "function": _role("text", "Function"),
+    "message": _role("text", "Message"),
+    "name": _role("text", "Name"),
+    "start": _role("integer", "Start_Timestamp", "BeginNs", "Timestamp"),
+    "end": _role("integer", "End_Timestamp", "Stop_Timestamp", "EndNs"),
+    "dispatched": _role("integer", "DispatchNs"),
+    "domain": _role("text", "Domain"),
+    "kind": _role("text", "Kind"),
+    "operation": _role("text", "Operation"),
+    "direction": _role("text", "Direction"),
+    "source": _role("text", "Source_Agent_Id"),
+    "target": _role("text", "Destination_Agent_Id"),
+    "marker": _role("integer", "ROCTX_ID"),
+    "block_x": _role("integer", "Workgroup_Size_X"),
+    "block_y": _role("integer", "Workgroup_Size_Y"),
+    "block_z": _role("integer", "Workgroup_Size_Z"),
+    "grid_x": _role("integer", "Grid_Size_X"),
+    "grid_y": _role("integer", "Grid_Size_Y"),
+    "grid_z": _role("integer", "Grid_Size_Z"),
+    "threads": _role("integer", "Grid_Size", "grd"),
+    "block_threads": _role("integer", "Workgroup_Size", "wgr"),
+    "registers": _role("integer", "VGPR_Count", "arch_vgpr", "vgpr"),
+    "shared": _role("integer", "LDS_Block_Size", "LDS_Per_Workgroup", "Group_Segment_Size", "lds"),
+    "graph": _role("integer", "Graph_Exec_Id"),
+    "graph_node": _role("integer", "Graph_Node_Id"),
+    "replay": _role("integer", "Replay_Pass"),
+    "counter": _role("text", "Counter_Name"),
+    "value": _role("number", "Counter_Value"),
+    "calls": _role("integer", "Calls"),
+    "total": _role("integer", "TotalDurationNs"),
+    "shortest": _role("integer", "MinNs"),
+    "longest": _role("integer", "MaxNs"),
+}
+
+_PROCESS: Final = ("guid", "pid", "thread")
+_WORK: Final = (*_PROCESS, "correlation", "start", "end")
+_LAUNCH: Final = ("agent", "dispatch", "threads", "block_threads")
+ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "kernels": (
+        *(*_WORK, "kernel", "agent", "dispatch", "queue", "dispatched"),
+        *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
+        *("registers", "shared", "graph", "graph_node"),
+    ),
+    "copies": (*_WORK, "direction", "source", "target", "graph", "graph_node"),
+    "graphs": (*_WORK, "agent", "queue", "graph"),
+    "calls": (*_WORK, "function", "domain"),
+    "scratch": (*_WORK, "agent", "queue", "operation"),
+    "operations": (*_WORK, "kernel", "operation"),
+    "pushes": (*_PROCESS, "message", "start", "marker"),
+    "counters": (*_PROCESS, *_LAUNCH, "kernel", "correlation", "replay", "counter", "value"),
+    "wide": (*_PROCESS, *_LAUNCH, "kernel", "correlation"),
+    "untimed": ("dispatch",),
+    "totals": ("name", "calls", "total", "shortest", "longest"),
+    "events": ("kind", "counter", "dispatch"),
+    "agents": (),
+    "system": (),
+}
+"""The columns that are read of a table; of one of agents and of a system all."""
+
+_FREE: Final = ("function", "message", "kernel", "name", "direction")
+"""Of these the first that a table has may hold any text."""
+
+_OTHERS: Final = _columns(
+    "Guid Kernel_Id queue-index Private_Segment_Size Group_Segment_Size Scratch_Size"
+    " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
+    " CompleteNs DurationNs Duration Scratch_Per_Workitem Accum_VGPR SGPR Wave_Size XCC_Index"
+)
+_KNOWN: Final = _OTHERS | {one for role in ROLES.values() for one in role.spellings}
+
+
+def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
+    """Return the counters of a wide table and the places of their columns.
+
+    Several columns are the instances of one counter; where it has a column of its own, that one.
+    """
+    present = set(names)
+    whole: dict[str, list[int]] = {}
+    instances: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        repeated = _REPEATED.fullmatch(name)
+        if repeated and repeated[1] in present:
+            continue  # Wave_Size_10: the column of another pass that was joined to this table
+        counter = _COUNTER.fullmatch(name)
+        if counter and plain(name) not in _KNOWN:
+            (instances if counter[2] else whole).setdefault(counter[1], []).append(place)
+    return instances | {name: places[:1] for name, places in whole.items()}
+
+
+def layout_of(names: Sequence[str]) -> Layout | None:
+    """Return what table has these columns, None if none of rocprof's."""
+    columns = frozenset(map(plain, names))
+    return next((layout for layout in LAYOUTS if layout.has(columns)), None)
+
+
+def free_role(roles: Mapping[str, object]) -> str | None:
+    """Return the role of the column that may hold any text."""
+    return next((role for role in _FREE if role in roles), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Headless:
+    """A table by its rows: the columns it would have, and what some cells begin with."""
+
+    columns: tuple[str, ...]
+    begins: Mapping[int, str]
+
+
+def _headless(columns: str, **begins: str) -> Headless:
+    names = tuple(columns.split())
+    places = {names.index(name): word for name, word in begins.items()}
+    return Headless(names, places)
+
+
+_XYZ: Final = " ".join(f"{w}_Size_{axis}" for w in ("Workgroup", "Grid") for axis in "XYZ")
+_ENDS: Final = " Correlation_Id Start_Timestamp End_Timestamp"
+_API: Final = "Domain Function Process_Id Thread_Id" + _ENDS
+_V1_FIRST: Final = "Index KernelName gpu-id queue-id queue-index pid tid grd wgr lds scr "
+_V1_LAST: Final = " sig obj DispatchNs BeginNs EndNs CompleteNs"
+_V1_53: Final = _V1_FIRST + "arch_vgpr accum_vgpr sgpr wave_size" + _V1_LAST
+_V1_52: Final = _V1_FIRST + "vgpr sgpr fbar" + _V1_LAST
+_COUNTED: Final = (
+    "Correlation_Id Dispatch_Id Agent_Id Queue_Id Process_Id Thread_Id Grid_Size Kernel_Id"
+    " Kernel_Name Workgroup_Size LDS_Block_Size Scratch_Size VGPR_Count"
+)
+_KERNEL_70: Final = (
+    "Kind Agent_Id Queue_Id Stream_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name"
+    + _ENDS
+    + " LDS_Block_Size Scratch_Size VGPR_Count Accum_VGPR_Count SGPR_Count "
+    + _XYZ
+)
+_SIZES: Final = " Private_Segment_Size Group_Segment_Size "
+_KERNEL_63: Final = "Kind Agent_Id Queue_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name" + _ENDS
+_KERNEL_62: Final = "Kind Agent_Id Queue_Id Kernel_Id Kernel_Name" + _ENDS
+
+HEADLESS: Final = (
+    _headless(_KERNEL_70, Kind="KERNEL_DISPATCH"),
+    _headless(_KERNEL_63 + _SIZES + _XYZ, Kind="KERNEL_DISPATCH"),
+    _headless(_KERNEL_62 + _SIZES + _XYZ, Kind="KERNEL_DISPATCH"),
+    _headless(
+        "Kind Direction Stream_Id Source_Agent_Id Destination_Agent_Id" + _ENDS, Kind="MEMORY_COPY"
+    ),
+    _headless("Kind Direction Source_Agent_Id Destination_Agent_Id" + _ENDS, Kind="MEMORY_COPY"),
+    *(_headless(_API, Domain=word) for word in ("HIP_", "HSA_", "MARKER_", "RCCL_", "ROC")),
+    _headless(
+        _COUNTED + " Accum_VGPR_Count SGPR_Count Counter_Name Counter_Value"
+        " Start_Timestamp End_Timestamp",
+        Agent_Id="Agent ",
+    ),
+    _headless(_V1_53 + " DurationNs", sig="0x", obj="0x"),
+    _headless(_V1_53, sig="0x", obj="0x"),
+    _headless(_V1_52, sig="0x", obj="0x"),
+)
+"""The tables that are known by a row where the header was lost."""

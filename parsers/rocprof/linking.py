@@ -1,0 +1,50 @@
+"""Which share of the device work has the call that launched it, as notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import numbers
+from traceflops.groups import joint_codes
+from traceflops.rows import ABSENT
+from traceflops.trace import Note
+from traceflops.words import several
+
+_NO_CALLS: Final = (
+    "No API calls were recorded, so device work cannot be linked to what launched it; rocprofv3 "
+    "--hip-trace --kernel-trace records them."
+)
+
+
+def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
+    """Say that no calls were recorded, or of how much work the call is missing."""
+    activities, calls = tables["activities"], tables["calls"]
+    total = activities.num_rows
+    if not total:
+        return
+    if not calls.num_rows:
+        yield Note("missing", "no-calls", no_calls)
+        return
+    linked = int(np.count_nonzero(_linked(activities, calls)))
+    if linked < total:
+        text = (
+            f"Of {several(total, 'piece')} of device work {linked:,} ({linked / total:.1%}) have "
+            "the API call that launched them in the file. The calls of the others were not recorded "
+            "or were left out by somebody; idle time before these has no known cause."
+        )
+        yield Note("missing", "calls-missing", text, total - linked)
+
+
+def _linked(activities: pa.Table, calls: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which activities have a call of their process with their correlation."""
+    ids = [numbers(table["correlation"], ABSENT) for table in (activities, calls)]
+    processes = [numbers(table["process"]) for table in (activities, calls)]
+    keys = joint_codes(np.concatenate(processes), np.concatenate(ids))
+    count = activities.num_rows
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    found = np.isin(keys[:count], keys[count:]) & (ids[0] != ABSENT)
+    return found
