@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Dtype = Literal["bf16", "fp16", "fp32"]
+MachineName = Literal["h100", "mi300x"]
 ELEMENT_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 _MAY_BE_ZERO = {
@@ -68,6 +69,8 @@ class RunConfig:
     straggler_percent: int = 100
     """Kernel durations on the straggler, 100 = as on the others."""
 
+    machine: MachineName = "h100"
+    """Whose names kernels and calls have; see `machines`. The rates stand by themselves."""
     peak_flops_per_s: int = 989_400_000_000_000
     hbm_bytes_per_s: int = 3_350_000_000_000
     link_bytes_per_s: int = 450_000_000_000
@@ -99,6 +102,8 @@ class RunConfig:
     """Some memory-bound kernels last 0 ns."""
     twin_kernels: bool = False
     """Some memory-bound kernels are launched twice and run at exactly the same time."""
+    blit_copies: bool = False
+    """Copies are made by kernels of the runtime (needs mi300x; its fills always are)."""
 
     origin_unix_ns: int = 1_767_225_600_123_456_789
     """Unix time of the run's time 0 on rank 0's clock."""
@@ -123,12 +128,17 @@ class RunConfig:
             f"dtype must be one of {get_args(Dtype)}": self.dtype not in ELEMENT_BYTES,
             "straggler_rank must be a rank": (self.straggler_rank or 0) >= self.ranks,
             "opaque_graph needs cuda_graph": self.opaque_graph and not self.cuda_graph,
+            f"machine must be one of {get_args(MachineName)}": self._machine_unknown(),
+            "blit_copies needs mi300x": self.blit_copies and self.machine != "mi300x",
             "noise_permille must be below 1000": self.noise_permille >= 1000,
             "data_stall_steps must be among the steps": not self._stalls_known(),
         }
         for message, wrong in problems.items():
             if wrong:
                 raise ValueError(message)
+
+    def _machine_unknown(self) -> bool:
+        return self.machine not in get_args(MachineName)
 
     def _stalls_known(self) -> bool:
         return all(step in self.step_numbers for step in self.data_stall_steps)
@@ -152,3 +162,13 @@ class RunConfig:
     def element_bytes(self) -> int:
         """Bytes of one element of the model's data type."""
         return ELEMENT_BYTES[self.dtype]
+
+
+def on_mi300x(**settings: Any) -> RunConfig:
+    """Return the config of a run on MI300X, at its dense rates."""
+    rates = {
+        "peak_flops_per_s": 1_307_400_000_000_000,
+        "hbm_bytes_per_s": 5_300_000_000_000,
+        "link_bytes_per_s": 448_000_000_000,
+    }
+    return RunConfig(machine="mi300x", **(rates | settings))

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sample_traces.kineto_clock import Numbers
-from sample_traces.kineto_device import SM_COUNT, DeviceEvents
+from sample_traces.kineto_device import DeviceEvents
 from sample_traces.kineto_host import Event, ExternalIds, HostEvents
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.kineto_text import Document, render
+from sample_traces.machines import MACHINES, Machine
 from sample_traces.program import COMMUNICATION, COMPUTE, COPY
 from sample_traces.records import RankRun, Run
 
@@ -36,8 +37,9 @@ def kineto_document(run: Run, rank: int, options: KinetoOptions = _DEFAULT) -> D
     """Return the file of one rank as nested data; numbers with decimals are `Digits`."""
     record = run.ranks[rank]
     numbers = Numbers(record, options)
+    machine = MACHINES[run.config.machine]
     header = _header(run, numbers)
-    events = {"traceEvents": list(_events(record, numbers))}
+    events = {"traceEvents": list(_events(record, numbers, machine))}
     closing: Document = {"traceName": f"./traces/rank{rank}.json"}
     if options.metadata == "after":
         return events | header | closing
@@ -80,7 +82,7 @@ def _compressed(text: bytes, name: str, options: KinetoOptions) -> bytes:
 def _header(run: Run, numbers: Numbers) -> Document:
     options = numbers.options
     header: Document = {"schemaVersion": 1, "deviceProperties": _devices(run)}
-    header |= {"cupti_version": 24, "cuda_runtime_version": 12080, "cuda_driver_version": 12080}
+    header |= MACHINES[run.config.machine].versions
     flags = {
         "record_shapes": options.shapes,
         "profile_memory": options.memory,
@@ -97,25 +99,8 @@ def _header(run: Run, numbers: Numbers) -> Document:
 
 
 def _devices(run: Run) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": device,
-            "name": "NVIDIA H100 80GB HBM3",
-            "totalGlobalMem": 85_017_624_576,
-            "computeMajor": 9,
-            "computeMinor": 0,
-            "maxThreadsPerBlock": 1024,
-            "maxThreadsPerMultiprocessor": 2048,
-            "regsPerBlock": 65536,
-            "warpSize": 32,
-            "sharedMemPerBlock": 49152,
-            "numSms": SM_COUNT,
-            "regsPerMultiprocessor": 65536,
-            "sharedMemPerBlockOptin": 232448,
-            "sharedMemPerMultiprocessor": 233472,
-        }
-        for device in range(run.config.ranks)
-    ]
+    properties = MACHINES[run.config.machine].properties
+    return [{"id": device, **properties} for device in range(run.config.ranks)]
 
 
 def _distributed(run: Run, rank: RankRun) -> dict[str, Any]:
@@ -137,11 +122,11 @@ def _distributed(run: Run, rank: RankRun) -> dict[str, Any]:
     }
 
 
-def _events(rank: RankRun, numbers: Numbers) -> Iterator[Event]:
+def _events(rank: RankRun, numbers: Numbers, machine: Machine) -> Iterator[Event]:
     ids = ExternalIds.of(rank)
     host = HostEvents(rank, numbers, ids)
     launching = {activity.call for activity in rank.activities if activity.call is not None}
-    recorded = [*host, *host.calls(launching), *DeviceEvents(rank, numbers, ids)]
+    recorded = [*host, *host.calls(launching), *DeviceEvents(rank, numbers, ids, machine)]
     for event in recorded:
         if numbers.options.legacy:
             event = _legacy(event)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sample_traces.config import RunConfig
-from sample_traces.kernels import Kernels, Layout, element_type
+from sample_traces.kernels import Kernels, element_type
+from sample_traces.library import Layout
 from sample_traces.program import Block, Node, kernel, memset, op, python
 from sample_traces.records import Argument
 

@@ -8,6 +8,7 @@ from random import Random
 
 from sample_traces.config import RunConfig
 from sample_traces.device import Device, Request, vary
+from sample_traces.machines import MACHINES
 from sample_traces.program import Block, Launch, Node, OnBackwardThread, Pause, Sync, Wait
 from sample_traces.records import Allocation, Call, CallKind, Mark, MarkKind, Op
 
@@ -134,7 +135,13 @@ class Host:
     def _launch(self, launch: Launch) -> None:
         twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
         for is_twin in (False, True) if twin else (False,):
-            call = self._call(launch.api, "launch", self.config.launch_call_ns, launch.stream)
+            call = self._call(
+                launch.api,
+                "launch",
+                self.config.launch_call_ns,
+                launch.stream,
+                launch.works[0].sub,
+            )
             asked = Request(
                 launch,
                 self.calls[call].start_ns,
@@ -160,8 +167,8 @@ class Host:
         self.calls[call] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
         self._spend(_EVENT_CALL_NS)
 
-    def _call(self, name: str, kind: CallKind, dur_ns: int, stream: int) -> int:
-        """Record a call and return its position."""
+    def _call(self, name: str, kind: CallKind, dur_ns: int, stream: int, sub: str = "") -> int:
+        """Record a call and return its position; `sub` is the category of what it launches."""
         start_ns = self.cursor_ns
         self._spend(dur_ns)
         self._correlation += 1
@@ -169,7 +176,7 @@ class Host:
             Call(
                 start_ns,
                 self.cursor_ns - start_ns,
-                name,
+                MACHINES[self.config.machine].call(name, sub),
                 self._thread,
                 kind,
                 self._correlation,

@@ -1,29 +1,23 @@
-"""The kernels of a transformer training step: names as on a Hopper GPU, exact costs."""
+"""The kernels of a transformer training step and their exact costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sample_traces.config import Dtype, RunConfig
+from sample_traces.config import Dtype, MachineName, RunConfig
+from sample_traces.library import Form, Helper, Layout, Library, ceil_divide
+from sample_traces.library_amd import COPY, FILL, AmdLibrary
+from sample_traces.library_nvidia import NvidiaLibrary
 from sample_traces.records import Work
-
-Layout = Literal["TN", "NN", "NT"]
 
 _NS = 1_000_000_000
 _NCCL_LATENCY_NS = 12_000
 _ELEMENT: Final[dict[Dtype, str]] = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
-_CUTLASS: Final[dict[Dtype, str]] = {
-    "bf16": "cutlass::bfloat16_t",
-    "fp16": "cutlass::half_t",
-    "fp32": "float",
-}
-_NCCL: Final[dict[Dtype, str]] = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
-_GEMM_HEAD: Final[dict[Dtype, str]] = {
-    "bf16": "nvjet_tst_{tile}_64x4_2x1_v_bz_coopA{bias}_{layout}",
-    "fp16": "nvjet_hsh_{tile}_64x4_2x1_v_bz_coopA{bias}_{layout}",
-    "fp32": "sm80_xmma_gemm_f32f32_f32f32_f32_{lower}_n_tilesize{tile}x8_stage3_warpsize2x4x1_"
-    "ffma_aligna4_alignc4_execute_kernel__5x_cublas",
+_LIBRARIES: Final[dict[MachineName, Callable[[RunConfig], Library]]] = {
+    "h100": NvidiaLibrary,
+    "mi300x": AmdLibrary,
 }
 
 
@@ -32,12 +26,29 @@ def element_type(dtype: Dtype) -> str:
     return _ELEMENT[dtype]
 
 
-def _ceil_divide(amount: int, unit: int) -> int:
-    return -(-amount // unit)
-
-
 def _rounded_divide(amount: int, unit: int) -> int:
     return (2 * amount + unit) // (2 * unit)
+
+
+def _work(form: Form, top: str, sub: str, dur_ns: int, flops: int, bytes_: int) -> Work:
+    return Work(
+        form.name,
+        "kernel",
+        top,
+        sub,
+        dur_ns,
+        flops,
+        bytes_,
+        form.grid,
+        form.block,
+        form.registers,
+        form.shared_bytes,
+    )
+
+
+def _blit(name: str, bytes_: int) -> Form:
+    """Return a kernel of the HIP runtime that fills or copies memory."""
+    return Form(name, (max(1, ceil_divide(bytes_, 65_536)), 1, 1), (512, 1, 1), registers=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,11 @@ class Kernels:
     """Makes every kernel of a run; durations follow from FLOPs, bytes and the machine."""
 
     config: RunConfig
+
+    @property
+    def library(self) -> Library:
+        """Kernels that the vendor of the run's machine brings."""
+        return _LIBRARIES[self.config.machine](self.config)
 
     @property
     def element(self) -> str:
@@ -64,96 +80,38 @@ class Kernels:
         """Return the product of an m x k and a k x n matrix: exactly 2*m*n*k FLOPs."""
         flops = 2 * m * n * k
         bytes_ = (m * k + k * n + m * n) * self.config.element_bytes
-        tile = "128x256" if n >= 256 else "64x64"
-        name = _GEMM_HEAD[self.config.dtype].format(
-            tile=tile, bias="_bias" if bias else "", layout=layout + "T", lower=layout.lower()
-        )
-        return Work(
-            name,
-            "kernel",
-            "compute",
-            "gemm",
-            self.duration_ns(flops, bytes_, self.config.gemm_percent),
-            flops,
-            bytes_,
-            grid=(_ceil_divide(m, 128), _ceil_divide(n, 256), 1),
-            block=(384, 1, 1),
-            registers=168,
-            shared_bytes=213_248,
-        )
+        form = self.library.gemm(m, n, layout, bias)
+        dur_ns = self.duration_ns(flops, bytes_, self.config.gemm_percent)
+        return _work(form, "compute", "gemm", dur_ns, flops, bytes_)
 
     def attention_forward(self) -> Work:
         """Return causal attention forward: two matrix products over s(s+1)/2 pairs per head."""
-        if self.config.dtype == "fp32":
-            name = (
-                "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::"
-                "AttentionKernel<float, cutlass::arch::Sm80, true, 64, 64, 64, true, true>::Params)"
-            )
-        else:
-            name = self._flash("fwd", "flash_fwd_kernel", "128, 128, 4, false, false")
-        return self._attention(name, products=2, tensors=4)
+        return self._attention(self.library.attention_forward(), products=2, tensors=4)
 
     def attention_backward(self) -> Work:
         """Return attention backward: five matrix products, the scores being computed again."""
-        if self.config.dtype == "fp32":
-            name = (
-                "fmha_cutlassB_f32_aligned_64x64_k64_sm80(PyTorchMemEffAttention::"
-                "AttentionBackwardKernel<cutlass::arch::Sm80, float, true, true, false, 64, 64, "
-                "64, false>::Params)"
-            )
-        else:
-            name = self._flash(
-                "bwd",
-                "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel",
-                "64, 128, 8, 2, 4, 4, false, false",
-            )
-        return self._attention(name, products=5, tensors=8)
+        return self._attention(self.library.attention_backward(), products=5, tensors=8)
 
-    def attention_backward_helper(self, which: Literal["dot_do_o", "convert_dq"]) -> Work:
+    def attention_backward_helper(self, which: Helper) -> Work:
         """Return one of flash attention's two small backward kernels."""
-        name = self._flash("bwd", f"flash_bwd_{which}_kernel", "64, 128, 8, 2, 4, 4, false, false")
+        name = self.library.attention_helper(which)
         elements = 2 * self.config.tokens * self.config.hidden
         return self._moving(name, "attention", elements, top="compute")
 
-    def _flash(self, direction: str, function: str, traits: str) -> str:
-        cutlass = _CUTLASS[self.config.dtype]
-        return (
-            f"void pytorch_flash::{function}<pytorch_flash::Flash_{direction}_kernel_traits<"
-            f"{self.config.head_size}, {traits}, {cutlass}>, false, true, false, false, true, "
-            f"true, false>(pytorch_flash::Flash_{direction}_params)"
-        )
-
-    def _attention(self, name: str, products: int, tensors: int) -> Work:
+    def _attention(self, form: Form, products: int, tensors: int) -> Work:
         config = self.config
         pairs = config.sequence * (config.sequence + 1) // 2
         flops = 2 * products * config.batch * config.heads * config.head_size * pairs
         bytes_ = tensors * config.tokens * config.hidden * config.element_bytes
-        return Work(
-            name,
-            "kernel",
-            "compute",
-            "attention",
-            self.duration_ns(flops, bytes_, config.attention_percent),
-            flops,
-            bytes_,
-            grid=(_ceil_divide(config.sequence, 128), config.batch, config.heads),
-            registers=255,
-            shared_bytes=65_536,
-        )
+        dur_ns = self.duration_ns(flops, bytes_, config.attention_percent)
+        return _work(form, "compute", "attention", dur_ns, flops, bytes_)
 
     def _moving(self, name: str, sub: str, elements: int, top: str = "memory") -> Work:
         """Return a kernel that only moves `elements` elements to or from memory."""
         bytes_ = elements * self.config.element_bytes
-        return Work(
-            name,
-            "kernel",
-            top,
-            sub,
-            self.duration_ns(0, bytes_, self.config.memory_percent),
-            0,
-            bytes_,
-            grid=(max(1, _ceil_divide(elements, 4096)), 1, 1),
-        )
+        form = Form(name, (max(1, ceil_divide(elements, 4096)), 1, 1))
+        dur_ns = self.duration_ns(0, bytes_, self.config.memory_percent)
+        return _work(form, top, sub, dur_ns, 0, bytes_)
 
     def elementwise(self, functor: str, elements: int, tensors: int) -> Work:
         """Return an ATen elementwise kernel over `tensors` tensors of `elements` elements."""
@@ -283,13 +241,13 @@ class Kernels:
     def loss(self, tokens: int, backward: bool = False) -> Work:
         """Return the mean negative log likelihood or its gradient."""
         element = self.element
-        way, sub = ("backward", "elementwise") if backward else ("forward", "reduction")
+        way = "backward" if backward else "forward"
         name = (
             f"void at::native::(anonymous namespace)::nll_loss_{way}_reduce_cuda_kernel_2d<"
             f"{element}, float, long>({element}*, {element}*, {element} const*, long const*, "
             f"{element} const*, bool, long, long, long, long)"
         )
-        return self._moving(name, sub, 2 * tokens)
+        return self._moving(name, "elementwise", 2 * tokens)
 
     def adamw(self, elements: int) -> Work:
         """Return fused AdamW over parameters of `elements` elements: reads four, writes three."""
@@ -306,15 +264,19 @@ class Kernels:
         return self._moving(name, "optimizer", 7 * elements)
 
     def zero(self, elements: int) -> Work:
-        """Return a memset of a tensor."""
+        """Return a memset of a tensor; HIP does it with a kernel."""
         bytes_ = elements * self.config.element_bytes
         dur_ns = self.duration_ns(0, bytes_, self.config.memory_percent)
+        if self.config.machine == "mi300x":
+            return _work(_blit(FILL, bytes_), "memory", "memset", dur_ns, 0, bytes_)
         return Work("Memset (Device)", "memset", "memory", "memset", dur_ns, bytes=bytes_)
 
     def copy(self, bytes_: int, direction: Literal["HtoD", "DtoH"]) -> Work:
         """Return a copy between pinned host memory and the device over PCIe at 25 GB/s."""
         ends = "Pinned -> Device" if direction == "HtoD" else "Device -> Pinned"
         dur_ns = max(self.config.kernel_floor_ns, bytes_ // 25)
+        if self.config.blit_copies:
+            return _work(_blit(COPY, bytes_), "memory", "copy", dur_ns, 0, bytes_)
         name = f"Memcpy {direction} ({ends})"
         return Work(name, "memcpy", "memory", "copy", dur_ns, bytes=bytes_, direction=direction)
 
@@ -324,22 +286,8 @@ class Kernels:
         bytes_ = elements * config.element_bytes
         traffic = 2 * (config.ranks - 1) * bytes_ * 100 * _NS
         rate = config.ranks * config.link_bytes_per_s * config.link_percent
-        name = (
-            f"ncclDevKernel_AllReduce_Sum_{_NCCL[config.dtype]}_RING_LL"
-            "(ncclDevKernelArgsStorage<4096ul>)"
-        )
-        return Work(
-            name,
-            "kernel",
-            "communication",
-            "collective",
-            _NCCL_LATENCY_NS + _rounded_divide(traffic, rate),
-            bytes=bytes_,
-            grid=(24, 1, 1),
-            block=(544, 1, 1),
-            registers=96,
-            shared_bytes=82_240,
-        )
+        dur_ns = _NCCL_LATENCY_NS + _rounded_divide(traffic, rate)
+        return _work(self.library.allreduce(), "communication", "collective", dur_ns, 0, bytes_)
 
     def graph(self, works: tuple[Work, ...]) -> Work:
         """Return one activity that stands for all the works of a graph."""

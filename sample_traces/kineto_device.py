@@ -9,11 +9,10 @@ from typing import Any, Final
 from sample_traces.kineto_clock import Numbers
 from sample_traces.kineto_host import Event, ExternalIds, collective_arguments
 from sample_traces.kineto_text import Digits, ratio
+from sample_traces.machines import Machine
 from sample_traces.records import Activity, Call, Mark, RankRun, Work
 
-SM_COUNT: Final = 132
-_WARP_SIZE: Final = 32
-_WARPS_PER_SM: Final = 64
+_THREADS_PER_UNIT: Final = 2048
 _CATEGORY: Final = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
@@ -24,6 +23,7 @@ class DeviceEvents:
     rank: RankRun
     numbers: Numbers
     ids: ExternalIds
+    machine: Machine
 
     def __iter__(self) -> Iterator[Event]:
         """Yield activities with the flows that reach them, then waits and annotations."""
@@ -60,7 +60,7 @@ class DeviceEvents:
         )
         args = self._identity(activity)
         if work.kind == "kernel":
-            args |= _geometry(work)
+            args |= _geometry(work, self.machine)
         else:
             args |= {"bytes": work.bytes, "memory bandwidth (GB/s)": _bandwidth(activity)}
         if activity.graph_node is not None:
@@ -154,16 +154,17 @@ def _bandwidth(activity: Activity) -> Digits | str:
     return ratio(activity.work.bytes, activity.dur_ns) if activity.dur_ns else "inf"
 
 
-def _geometry(work: Work) -> dict[str, Any]:
+def _geometry(work: Work, machine: Machine) -> dict[str, Any]:
     blocks = work.grid[0] * work.grid[1] * work.grid[2]
     threads = work.block[0] * work.block[1] * work.block[2]
-    warps = blocks * -(-threads // _WARP_SIZE)
+    warps = blocks * -(-threads // machine.width)
+    most = machine.units * (_THREADS_PER_UNIT // machine.width)
     return {
         "registers per thread": work.registers,
         "shared memory": work.shared_bytes,
-        "blocks per SM": ratio(blocks, SM_COUNT),
-        "warps per SM": ratio(warps, SM_COUNT),
+        "blocks per SM": ratio(blocks, machine.units),
+        "warps per SM": ratio(warps, machine.units),
         "grid": list(work.grid),
         "block": list(work.block),
-        "est. achieved occupancy %": min(100, 100 * warps // (SM_COUNT * _WARPS_PER_SM)),
+        "est. achieved occupancy %": min(100, 100 * warps // most),
     }

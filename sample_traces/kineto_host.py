@@ -14,7 +14,7 @@ Event = dict[str, Any]
 _FORWARD_THREAD = 0
 _AUTOGRAD_FORWARD_THREAD = 1
 _RESERVE_BYTES = 1 << 21
-# Numbers that CUPTI gives to the runtime functions.
+# Numbers that CUPTI gives to the runtime functions; HIP's calls have none.
 _CALLBACK_ID = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -193,7 +193,8 @@ class HostEvents:
 
     def _call(self, call: Call) -> Event:
         args: Event = {} if call.op is None else {"External id": self._external(call.op)}
-        args["cbid"] = _CALLBACK_ID[call.name]
+        if call.name in _CALLBACK_ID:
+            args["cbid"] = _CALLBACK_ID[call.name]
         args["correlation"] = self.numbers.id(call.correlation)
         return self._event(call, "cuda_runtime", args)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sample_traces.config import RunConfig
+from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
+from sample_traces.rocprof.formats import WRITERS, Writer
+from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.simulate import simulate
 
 HERE: Final = Path(__file__).parent
@@ -66,11 +71,71 @@ SAMPLES: Final = (
     ),
 )
 
+_USUAL: Final = RocprofOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class RocprofSample:
+    """One committed sample of an AMD machine: a run, the format, and a folder for its files."""
+
+    folder: str
+    config: RunConfig
+    write: Writer
+    options: RocprofOptions = _USUAL
+    compressed: bool = False
+
+
+_SMALL: Final = {"layers": 1, "vocab": 8192, "steps": 4, "sync_each_step": True, "lead_in": True}
+ROCPROF_SAMPLES: Final = (
+    RocprofSample(
+        "rocprof_v1",
+        on_mi300x(seed=11, first_step=0, blit_copies=True, **_SMALL),
+        WRITERS["v1 csv with sums"],
+    ),
+    RocprofSample(
+        "rocprofv3_csv",
+        on_mi300x(
+            seed=12,
+            first_step=5,
+            host_op_ns=5_500,
+            data_stall_steps=(7,),
+            data_stall_ns=3_000_000,
+            **_SMALL,
+        ),
+        WRITERS["v3 csv"],
+    ),
+    RocprofSample(
+        "rocprofv3_json",
+        on_mi300x(seed=13, ranks=2, straggler_rank=1, straggler_percent=115, **_SMALL),
+        WRITERS["v3 json"],
+        RocprofOptions(collectives=True),
+        compressed=True,
+    ),
+    RocprofSample(
+        "rocpd",
+        on_mi300x(seed=14, ranks=1, cuda_graph=True, **_SMALL),
+        # Small pages, or the many tables would fill most of the file.
+        partial(write_rocpd, version="3.0.2", page_bytes=1024),
+        RocprofOptions(markers="all"),
+    ),
+)
+
 
 def make(folder: Path = HERE) -> Iterator[Path]:
     """Write all samples under the folder and yield their paths."""
     for sample in SAMPLES:
         yield from write_pytorch(simulate(sample.config), folder, sample.options, sample.stem)
+    for other in ROCPROF_SAMPLES:
+        paths = other.write(simulate(other.config), folder / other.folder, other.options)
+        yield from map(_compressed, paths) if other.compressed else paths
+
+
+def _compressed(path: Path) -> Path:
+    """Replace a file by its compressed form, without a date in it."""
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    path.unlink()
+    return packed
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Writes simulated runs as AMD's rocprof would, in the formats of all its generations."""
