@@ -1,0 +1,1 @@
+"""Reads what NVIDIA's Nsight Systems and Nsight Compute export."""

@@ -1,0 +1,69 @@
+"""Binary reports of Nsight: what they are, and the command that makes something readable of them.
+
+A report of Nsight Compute is read where NVIDIA's own package for that (ncu_report) is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from traceflops.errors import NotATrace
+from traceflops.parsers.formats import Format, Reading
+from traceflops.parsers.inputs import ByteSource
+from traceflops.trace import Trace
+
+_NSYS: Final = b"NVIDIA Tegra Profiler Report"
+_NCU: Final = b"NVR\x00"
+_VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{1,60})")
+_YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
+
+
+def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    """Raise NotATrace with the command that exports a report of Nsight Systems."""
+    source = sources[0]
+    version = _version(source.head(256))
+    by = f", written by {version}" if version else ""
+    raise NotATrace(
+        f"{_place(source)} is a binary report of Nsight Systems (.nsys-rep, .qdrep{by})",
+        f"export it with nsys of that version or later: nsys export --type sqlite "
+        f"--include-json=true {shlex.quote(_place(source))} (from 2024.6 on also "
+        "--type parquetdir, better for very large ones)",
+    )
+
+
+def _version(head: bytes) -> str | None:
+    """Return the version behind the magic words, None where it cannot be told."""
+    found = _VERSION.match(head, len(_NSYS))
+    if found is None:
+        return None
+    text = found[1].decode()
+    year = _YEAR.match(text)
+    return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
+
+
+def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.ncureport import has_package, read_report
+
+    for source in sources:
+        if source.path is None or not has_package():
+            raise _ncu_refused(source)
+    return [read_report(source) for source in sources]
+
+
+def _ncu_refused(source: ByteSource) -> NotATrace:
+    return NotATrace(
+        f"{_place(source)} is a binary report of Nsight Compute (.ncu-rep)",
+        f"export it: ncu --import {shlex.quote(_place(source))} --csv --page raw > "
+        "kernels.csv; or install NVIDIA's package ncu_report, with which it is read as it is",
+    )
+
+
+def _place(source: ByteSource) -> str:
+    return str(source.path or source.name)
+
+
+NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
+NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu)

@@ -1,0 +1,101 @@
+"""The numbers in exports of Nsight Systems and what they mean.
+
+Older exports do not have the tables that say so, so the meanings stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+MIGRATION: Final = "migration"
+
+COPIES: Final[Mapping[int, tuple[str, str]]] = {
+    1: ("HtoD", "Memcpy HtoD"),
+    2: ("DtoH", "Memcpy DtoH"),
+    3: ("HtoA", "Memcpy HtoA"),
+    4: ("AtoH", "Memcpy AtoH"),
+    5: ("AtoA", "Memcpy AtoA"),
+    6: ("AtoD", "Memcpy AtoD"),
+    7: ("DtoA", "Memcpy DtoA"),
+    8: ("DtoD", "Memcpy DtoD"),
+    9: ("HtoH", "Memcpy HtoH"),
+    10: ("PtoP", "Memcpy PtoP"),
+    11: (f"{MIGRATION} HtoD", "Unified memory HtoD"),
+    12: (f"{MIGRATION} DtoH", "Unified memory DtoH"),
+    13: (f"{MIGRATION} DtoD", "Unified memory DtoD"),
+}
+"""By the kind of a copy: its direction, and its name as PyTorch's profiler writes it."""
+
+UNIFIED: Final = (11, 12, 13)
+"""Copies that the driver made on its own, to bring a page of unified memory to its user."""
+
+MEMORY: Final[Mapping[int, str]] = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+}
+
+WAITS: Final[Mapping[int, str]] = {
+    1: "Event Synchronize",
+    2: "Stream Wait Event",
+    3: "Stream Synchronize",
+    4: "Context Synchronize",
+}
+
+OF_THE_PROGRAM: Final = (2, 6, 7, 8)
+"""Overheads that the program would have without the profiler as well: compiling, loading modules
+and functions, a full command buffer."""
+
+MARK: Final = 34
+RANGES: Final = (59, 60, 70, 71)
+STACKED: Final = (59, 70)
+"""Ranges of a thread that lie in each other, as calls do."""
+DOMAIN: Final = 75
+
+DRIVER: Final = 1
+
+WARNING, ERROR = 2, 3
+
+ALLOCATED, FREED = 0, 1
+
+WAITING: Final = (
+    "accept",
+    "clock_nanosleep",
+    "connect",
+    "epoll_wait",
+    "flock",
+    "fsync",
+    "futex",
+    "join",
+    "lock",
+    "msync",
+    "nanosleep",
+    "pause",
+    "poll",
+    "ppoll",
+    "pselect",
+    "pthread_barrier_wait",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pthread_join",
+    "pthread_mutex_lock",
+    "pthread_rwlock_rdlock",
+    "pthread_rwlock_wrlock",
+    "read",
+    "recv",
+    "recvfrom",
+    "recvmsg",
+    "select",
+    "sem_timedwait",
+    "sem_wait",
+    "sleep",
+    "usleep",
+    "wait",
+    "waitpid",
+)
+"""Calls of the operating system in which a thread does nothing but wait."""

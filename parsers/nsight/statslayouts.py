@@ -1,0 +1,118 @@
+"""The reports of `nsys stats`, told by their columns, and what their columns are called.
+
+The unit of a column stands behind its name in brackets and changes with options and releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Records = Literal["activities", "calls", "marks", "launches", "totals", "sizes", "nested"]
+
+_UNIT: Final = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
+
+TIME_UNITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 1),
+    **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 10**3),
+    **dict.fromkeys(("ms", "msec", "msecond"), 10**6),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 10**9),
+}
+BYTE_UNITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("b", "byte", "bytes"), 1),
+    **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report: its name, the columns that make it, and what its rows are.
+
+    `kind` is what its sums are of; empty where each row says it. `better` are reports that say the
+    same of the same records, and more.
+    """
+
+    name: str
+    needs: frozenset[str]
+    records: Records
+    kind: str = ""
+    better: tuple[str, ...] = ()
+
+
+def _report(
+    name: str, needs: str, records: Records, kind: str = "", better: tuple[str, ...] = ()
+) -> Report:
+    return Report(name, frozenset(needs.split("|")), records, kind, better)
+
+
+_SUMS: Final = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_sum")
+
+REPORTS: Final = (
+    _report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
+    _report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
+    _report("cuda_api_trace", "start|duration|name|corrid", "calls"),
+    _report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
+    _report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
+    _report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
+    _report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark", ("nvtx_sum",)),
+    _report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "mark", ("nvtx_sum",)),
+    _report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
+    _report("nvtx_sum", "total time|instances|range", "totals", "mark"),
+    _report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel", _SUMS),
+    _report("cuda_api_gpu_sum", "total time|category|operation", "totals", "", _SUMS[:2]),
+    _report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
+    _report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
+    _report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
+    _report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
+)
+"""In the order in which a header is asked whether it is theirs: those with more columns first."""
+
+_PER_LAUNCH: Final = (
+    ("start", ("kernel start", "start", "projected start"), "time"),
+    ("duration", ("kernel dur", "duration", "projected duration"), "time"),
+)
+ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
+    *_PER_LAUNCH,
+    ("call_start", ("api start",), "time"),
+    ("call_duration", ("api dur",), "time"),
+    ("call", ("api function", "api name"), "text"),
+    ("total", ("total time", "total range time", "total proj time"), "time"),
+    ("size", ("total",), "size"),
+    (
+        "count",
+        ("instances", "num calls", "count", "operations", "range instances", "calls"),
+        "integer",
+    ),
+    ("shortest", ("min", "minimum", "kmin"), "time"),
+    ("longest", ("max", "maximum", "kmax"), "time"),
+    ("name", ("kernel name", "name", "range", "operation"), "text"),
+    ("category", ("category",), "text"),
+    ("correlation", ("corrid",), "integer"),
+    *((f"grid_{axis}", (f"grd{axis}",), "integer") for axis in "xyz"),
+    *((f"block_{axis}", (f"blk{axis}",), "integer") for axis in "xyz"),
+    ("grid", ("gridxyz",), "text"),
+    ("block", ("blockxyz",), "text"),
+    ("registers", ("reg/trd",), "integer"),
+    ("bytes", ("bytes",), "size"),
+    ("device", ("device", "devid"), "text"),
+    ("stream", ("strm",), "integer"),
+    ("pid", ("pid",), "integer"),
+    ("thread", ("tid",), "integer"),
+)
+"""Each role, the columns that have it, the best first, and what its cells are."""
+
+
+def named(column: str) -> tuple[str, str | None]:
+    """Return what a column is called and its unit, both in small letters."""
+    found = _UNIT.match(column.strip())
+    word, unit = (found[1], found[2]) if found else (column, None)
+    return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
+
+
+def report_of(columns: Sequence[str]) -> Report | None:
+    """Return the report with these columns, by what they are called; None if it is none."""
+    words = frozenset(columns)
+    return next((one for one in REPORTS if one.needs <= words), None)

@@ -1,0 +1,131 @@
+"""Folders of tables (parquetdir, arrowdir) give the trace that the SQLite export gives."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import shared_file
+from tests.parsers.nsight.nsysfile import SECRET, NsysFile, small
+from traceflops.errors import InputError
+from traceflops.parsers import read
+from traceflops.trace import Trace
+
+
+def content(trace: Trace) -> dict[str, Any]:
+    """Return everything of a trace but what names its file."""
+    tables = {name: table.to_pylist() for name, table in trace.tables.items()}
+    for row in tables["processes"]:
+        del row["file"]
+    source = trace.source
+    notes = [(note.kind, note.code, note.text, note.count) for note in trace.notes]
+    about = (source.tool, source.origin_unix_ns, dict(source.facts), dict(source.event_counts))
+    return {**tables, "about": (*about, source.identities), "notes": notes}
+
+
+@pytest.mark.parametrize("era", ["2020", "2022", "2023", "2026"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream"])
+def test_a_folder_gives_what_the_database_gives(tmp_path: Path, era: str, kind: str) -> None:
+    export = small(era)
+    expected = content(read(export.save(tmp_path / "run.sqlite")))
+    folder = tmp_path / "any_name"
+    if kind == "parquet":
+        export.save_parquet(folder)
+    else:
+        export.save_arrow(folder, stream=kind == "arrow stream")
+    trace = read(folder)
+    assert content(trace) == expected
+    assert trace.source.format == f"nsys-{kind.partition(' ')[0]}"
+    assert SECRET not in repr((content(trace), trace.source))
+
+
+def test_real_tables_as_parquet_give_the_same(tmp_path: Path) -> None:
+    path = shared_file("traces/nsight/nsys_h100x2_mfu_before.sqlite")
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    with sqlite3.connect(f"file:{path}?immutable=1", uri=True) as database:
+        names = [
+            n for (n,) in database.execute("SELECT name FROM sqlite_schema WHERE type='table'")
+        ]
+        for name in names:
+            found = database.execute(f'SELECT * FROM "{name}"')
+            columns = [column[0] for column in found.description]
+            rows = found.fetchall()
+            if not rows or name.startswith("ENUM"):
+                continue
+            arrays = [pa.array([row[at] for row in rows]) for at in range(len(columns))]
+            pq.write_table(pa.table(arrays, names=columns), folder / f"{name}.parquet")
+    assert content(read(folder)) == content(read(path))
+
+
+def test_integers_may_be_stored_as_doubles(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 20, correlationId=None)
+    export.kernel(30, 40, correlationId=5)
+    expected = content(read(export.save(tmp_path / "run.sqlite")))
+    folder = export.save_parquet(tmp_path / "folder")
+    path = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    table = pq.read_table(path)
+    doubles = [
+        pa.array([float(v) if v is not None else float("nan") for v in column.to_pylist()])
+        if name not in ("start", "end", "globalPid")
+        else column.combine_chunks()
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    ]
+    pq.write_table(pa.table(doubles, names=table.schema.names), path)
+    assert content(read(folder)) == expected
+
+
+def test_several_folders_are_several_reports(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        export = NsysFile()
+        export.kernel(10, 20)
+        export.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=10**18 + rank)
+        export.save_parquet(tmp_path / "all" / f"report_rank{rank}_pqtdir")
+    trace = read(tmp_path / "all")
+    assert trace.ranks == (0, 1)
+    assert trace.activities["start_ns"].to_pylist() == [10, 11]
+
+
+def test_a_table_is_known_by_its_columns_too(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 20)
+    folder = export.save_parquet(tmp_path / "folder")
+    (folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").rename(tmp_path / "kernels.parquet")
+    assert read(tmp_path / "kernels.parquet").activities.num_rows == 1
+
+
+def test_files_that_are_no_table_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
+    folder = small().save_parquet(tmp_path / "folder")
+    pq.write_table(pa.table({"a": [1]}), folder / "other.parquet")
+    cut = folder / "CUPTI_ACTIVITY_KIND_MEMSET.parquet"
+    cut.write_bytes(cut.read_bytes()[:100])
+    assert read(folder).activities.num_rows == 3
+
+
+def test_one_table_alone_is_read_or_refused(tmp_path: Path) -> None:
+    folder = small().save_parquet(tmp_path / "folder")
+    alone = tmp_path / "StringIds.parquet"
+    shutil.copy(folder / "StringIds.parquet", alone)
+    with pytest.raises(InputError, match="no table of work"):
+        read(alone)
+    shutil.copy(folder / "NVTX_EVENTS.parquet", tmp_path / "NVTX_EVENTS.parquet")
+    assert read(tmp_path / "NVTX_EVENTS.parquet").marks.num_rows == 2
+
+
+def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrow"
+    whole = pa.table({"a": [1]})
+    with pa.ipc.new_file(str(path), whole.schema) as writer:
+        writer.write_table(whole)
+    with pytest.raises(InputError, match="Arrow file that is not known"):
+        read(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(InputError, match="damaged or cut Arrow file"):
+        read(path)
