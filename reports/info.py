@@ -32,6 +32,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "event_counts": dict(source.event_counts),
         "steps": list(inventory.steps),
         "missing": [asdict(missing) for missing in inventory.missing],
+        "record": inventory.record,
         "notes": [asdict(note) for note in inventory.notes],
     }
 
@@ -79,8 +80,14 @@ def _devices(inventory: Inventory) -> Iterator[str]:
 def _device(device: DeviceEntry) -> str:
     where = f"rank {device.rank}" if device.rank is not None else "rank unknown"
     properties = [visible(device.product) if device.product else "product unknown"]
+    if device.architecture is not None:
+        properties.append(visible(device.architecture))
     if device.sm_count is not None:
-        properties.append(f"{device.sm_count} SMs/CUs")
+        properties.append(f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}")
+    if device.partition is not None:
+        properties.append(f"partition {device.partition}")
+    if device.clock_hz is not None:
+        properties.append(f"{device.clock_hz / 10**6:,.0f} MHz")
     if device.memory_bytes is not None:
         properties.append(size(device.memory_bytes, binary=True))
     return (
@@ -104,3 +111,5 @@ def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
         yield _line("missing", f"{missing.what}: {missing.cost}")
         yield _line("", f"to record it: {missing.remedy}")
+    if inventory.record is not None:
+        yield _line("record all", inventory.record)

@@ -12,31 +12,43 @@ from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
-from traceflops.periodicity import Periods, find_periods
+from traceflops.inferred import inferred_steps
+from traceflops.remedies import sentence
 from traceflops.results import Account, StepChoice, Window
 from traceflops.selection import Selection
-from traceflops.steps import FoundSteps, Steps, find_marked_steps, step_of_activity
+from traceflops.steps import (
+    FoundSteps,
+    Steps,
+    find_marked_steps,
+    step_of_activity,
+    without_launches,
+)
 from traceflops.trace import Note
 from traceflops.windows import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
 
-_SPAN_NOTE = Note(
-    "assumed",
-    "no-steps",
-    "No steps were found: the whole span is one window. Call prof.step() once per iteration when "
-    "recording, or name the marks that begin a step with --step-mark.",
+_NO_STEPS = (
+    "No steps were found: the whole span is one window. {} when recording, or name the marks that "
+    "begin a step with --step-mark."
 )
 _CLIPPED_NOTE = Note(
     "assumed", "range-clipped", "--to lies beyond the last activity: the window ends there."
 )
 _ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
 
+_BY_DEVICE_TIME_NOTE = Note(
+    "assumed",
+    "steps-by-device-time",
+    "No launch of device work is in the trace, so work counts in the step in which it started on "
+    "the device. Where the host ran ahead, that is a later step than the one that launched it.",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The stretches of each device and the number of the step at each place of a stretch.
 
-    `launched_in` is the place of the step that launched each activity, -1 where none is known;
-    None where steps are not those of the host.
+    `launched_in` is the place of the step of each activity (see `step_of_activity`), -1 where none
+    is known; None where steps are not those of the host.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -192,7 +204,7 @@ def _layout(
             f"no step begins with a mark that matches --step-mark {selection.step_mark!r}",
             f"the trace has marks such as {_some_marks(linked)}",
         )
-    return _periodic_layout(linked, accounts) or _span_layout(accounts)
+    return _inferred_layout(linked, accounts) or _span_layout(linked, accounts)
 
 
 def _some_marks(linked: LinkedTrace) -> str:
@@ -218,68 +230,38 @@ def _marked_layout(
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes
+    if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
+        notes = (*notes, _BY_DEVICE_TIME_NOTE)
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
         notes = (*notes, Note("assumed", "repeated-step-numbers", text))
     return Layout(stretches, step_numbers, found.source, found.text, notes, place)
 
 
-def _periodic_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout | None:
-    periods = {d: p for d, a in accounts.items() if (p := _periods(linked, a)) is not None}
-    if not periods or len(periods) < len(accounts):
+def _inferred_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout | None:
+    found = inferred_steps(linked, accounts)
+    if found is None:
         return None
-    first = next(iter(periods.values()))
     note = Note(
         "assumed",
         "steps-inferred",
         "The trace has no step markers. Steps were inferred from what repeats on the device "
-        f"({first.text}) and are numbered from 0.",
+        f"({found.text}) and are numbered from 0.",
     )
-    return Layout(
-        {d: _period_stretches(accounts[d], p) for d, p in periods.items()},
-        {d: np.arange(len(p.boundary)) for d, p in periods.items()},
-        first.source,
-        first.text,
-        (note,),
-    )
+    steps = {d: np.arange(len(stretches)) for d, stretches in found.stretches.items()}
+    return Layout(found.stretches, steps, found.source, found.text, (note,))
 
 
-def _periods(linked: LinkedTrace, account: DeviceAccount) -> Periods | None:
-    columns, rows = linked.columns, account.rows.row
-    subs = [category.sub for category in linked.categorised.categories]
-    optimizer = [place for place, sub in enumerate(subs) if sub == "optimizer"]
-    directions = names(linked.trace.activities["direction"])
-    host = [d for d, name in enumerate(directions) if name in ("HtoD", "DtoH")]
-    return find_periods(
-        columns.name[rows],
-        np.isin(linked.categorised.category[rows], optimizer),
-        np.isin(columns.direction[rows], host),
-    )
-
-
-def _period_stretches(account: DeviceAccount, periods: Periods) -> list[Stretch]:
-    """Return the periods as steps; what lies before and after them completes the span."""
-    starts = account.rows.start_ns[periods.boundary]
-    low, high = account.rows.span
-    steps = [
-        Stretch("step", place, int(start), int(end), int(count))
-        for place, (start, end, count) in enumerate(
-            zip(starts[:-1], starts[1:], np.diff(periods.boundary), strict=True)
-        )
-    ]
-    before = [Stretch("before", None, low, int(starts[0]), None)] if starts[0] > low else []
-    after = [Stretch("after", None, int(starts[-1]), high, None)] if high > starts[-1] else []
-    return [*before, *steps, *after]
-
-
-def _span_layout(accounts: Mapping[int, DeviceAccount]) -> Layout:
+def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout:
+    how = sentence(linked.trace.source.format, "steps")
+    note = Note("assumed", "no-steps", _NO_STEPS.format(how))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     return Layout(
         spans,
         {d: np.empty(0, dtype=np.int64) for d in spans},
         "none",
         "no steps found: the whole span is one window",
-        (_SPAN_NOTE,) if accounts else (),
+        (note,) if accounts else (),
     )
 
 

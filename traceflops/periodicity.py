@@ -1,17 +1,21 @@
 """Steps of a trace without markers, from what repeats on the device.
 
-Two things mark an iteration of a user's loop and not, say, a layer of the model: the optimizer's
-kernels, which run once at the end of a training step, and a copy between host and device, which
-brings a batch in or a result out. A repetition counts only if it is regular.
+Three things mark an iteration of a user's loop and not, say, a layer of the model: the optimizer's
+kernels, which run once at the end of a training step; a copy between host and device, which brings
+a batch in or a result out; and a round of kernels that holds rounds of its own (see `repetition`).
+A repetition counts only if it is regular.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.repetition import Order, repeated_signature
 
 _FEWEST_PERIODS = 3
 _FEWEST_ACTIVITIES = 4
@@ -20,37 +24,57 @@ _TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceOrder:
+    """The activities of one device in the order of their starts, and which of them are special."""
+
+    order: Order
+    is_optimizer: BoolArray
+    is_host_copy: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
 class Periods:
     """Periods as boundaries: period i is the activities [boundary[i], boundary[i+1]).
 
-    `source` is optimizer or copies.
+    The last boundary may be the number of activities. `text` says in words what they were seen by.
     """
 
     boundary: IntArray
-    source: str
-
-    @property
-    def text(self) -> str:
-        """Return in words what the periods were seen by."""
-        if self.source == "optimizer":
-            return "no markers: each step taken to end with its optimizer kernels"
-        return "no markers: each step taken to begin with a copy between host and device"
+    text: str
 
 
-def find_periods(
-    name: IntArray, is_optimizer: BoolArray, is_host_copy: BoolArray
-) -> Periods | None:
-    """Return the periods of one device's activities in the order of their starts, or None.
+def _by_optimizer(device: DeviceOrder) -> Periods | None:
+    boundary = _cluster_ends(device.is_optimizer)
+    if not _is_regular(boundary, device.order.name, by_names=False):
+        return None
+    return Periods(boundary, "no markers: each step taken to end with its optimizer kernels")
 
-    `name` are codes of the activities' names.
-    """
-    after_optimizer = _cluster_ends(is_optimizer)
-    if _is_regular(after_optimizer, name, by_names=False):
-        return Periods(after_optimizer, "optimizer")
-    at_copy = _cluster_starts(is_host_copy)
-    if _is_regular(at_copy, name, by_names=True):
-        return Periods(at_copy, "copies")
-    return None
+
+def _by_copies(device: DeviceOrder) -> Periods | None:
+    boundary = _cluster_starts(device.is_host_copy)
+    if not _is_regular(boundary, device.order.name, by_names=True):
+        return None
+    text = "no markers: each step taken to begin with a copy between host and device"
+    return Periods(boundary, text)
+
+
+def _by_signature(device: DeviceOrder) -> Periods | None:
+    rounds = repeated_signature(device.order)
+    if rounds is None:
+        return None
+    return Periods(
+        rounds.place,
+        "no markers: each step taken to be one round of what repeats on the device, "
+        f"{rounds.length:,} activities as a rule",
+    )
+
+
+SOURCES: Final[Mapping[str, Callable[[DeviceOrder], Periods | None]]] = {
+    "optimizer": _by_optimizer,
+    "copies": _by_copies,
+    "signature": _by_signature,
+}
+"""What finds the periods of one device, the surest first."""
 
 
 def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:

@@ -2,7 +2,8 @@
 
 Steps come from markers on the host, else from what repeats on the device (see `periodicity`).
 A step here is a host window [start, end): the time in which the host issued the step. The device
-executes it later; `windows` turns steps into device windows.
+executes it later; `windows` turns steps into device windows. Where no launch was recorded, work
+belongs to the step in which it started on the device.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import groups
 from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.selection import step_pattern
 from traceflops.trace import Note, Trace
 
-_HOST_RANGES = ("annotation", "module")
+_HOST_RANGES = ("annotation", "module", "instant")
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _ANNOTATED_STEP = re.compile(
     r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
@@ -141,30 +142,53 @@ def _by_process(
 
 
 def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:
+    """Return the steps in order; where all marks are instants, each step lasts until the next."""
     order = np.argsort(start, kind="stable")
-    number = number[order]
+    number, start, end = number[order], start[order], end[order]
     if (number == _NO_NUMBER).any():
         number = np.arange(len(number), dtype=np.int64)
-    return Steps(number, start[order], end[order])
+    if (start == end).all():
+        end = np.append(start[1:], np.iinfo(np.int64).max)
+    return Steps(number, start, end)
 
 
 def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
-    """Return, for each activity, the place of the step it was launched in, -1 if unknown.
+    """Return, for each activity, the place of its step, -1 if unknown.
 
-    Activities of a CPU device are their own launch.
+    It is the step in which the activity was launched; in a process without any recorded launch,
+    the one in which it started. Activities of a CPU device are their own launch.
     """
+    issued, known = _issued(trace, links)
+    started = numbers(trace.activities["start_ns"])
+    place = np.full(len(issued), -1, dtype=np.int64)
+    for one, mine in groups(numbers(trace.activities["process"])):
+        steps = found.by_process.get(one)
+        if steps is None:
+            continue
+        rows = mine[known[mine]]
+        times = issued if len(rows) else started
+        rows = rows if len(rows) else mine
+        place[rows] = steps.at(times[rows])
+    return place
+
+
+def without_launches(trace: Trace, links: Links) -> IntArray:
+    """Return the processes none of whose activities has a recorded launch."""
+    _, known = _issued(trace, links)
+    process = numbers(trace.activities["process"])
+    launches = np.bincount(process, weights=known)
+    return np.flatnonzero((launches == 0) & (np.bincount(process) > 0))
+
+
+def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
+    """Return when the host issued each activity, and for which of them that is known."""
     activities = trace.activities
     call = links.call_of_activity
     call_start = numbers(trace.calls["start_ns"])
-    launched = np.where(call >= 0, call_start[call] if len(call_start) else 0, 0)
+    issued = np.where(call >= 0, call_start[call] if len(call_start) else 0, 0)
     known = call >= 0
     if "op" in names(activities["kind"]):
         is_op = codes(activities["kind"]) == names(activities["kind"]).index("op")
-        launched = np.where(is_op, numbers(activities["start_ns"]), launched)
+        issued = np.where(is_op, numbers(activities["start_ns"]), issued)
         known = known | is_op
-    place = np.full(activities.num_rows, -1, dtype=np.int64)
-    rows = np.flatnonzero(known)
-    for one, places in groups(numbers(activities["process"])[rows]):
-        mine = rows[places]
-        place[mine] = found.by_process.get(one, Steps.none()).at(launched[mine])
-    return place
+    return issued, known

@@ -96,6 +96,26 @@ def test_a_kernel_launched_by_a_collective_op_is_communication() -> None:
     assert category_of(trace) == ("communication", "collective", "collective-metadata")
 
 
+@pytest.mark.parametrize(
+    ("name", "collective", "sub"),
+    [
+        ("ncclDevKernel_Generic_1(x)", "send", "point_to_point"),
+        ("ncclDevKernel_Generic_1(x)", "sendrecv", "point_to_point"),
+        ("ncclDevKernel_Generic_1(x)", "allgather", "collective"),
+        (
+            "ncclDevKernel_SendRecv(x)",
+            "all_to_all",
+            "point_to_point",
+        ),
+    ],
+)
+def test_what_was_called_says_more_than_a_generic_name(
+    name: str, collective: str, sub: str
+) -> None:
+    found = category_of(trace_of(activities=[kernel(name, collective=collective)]))
+    assert found[:2] == ("communication", sub)
+
+
 def test_an_op_inside_a_collective_op_is_no_collective() -> None:
     ops = [
         {"name": "record_param_comms", "start_ns": 0, "dur_ns": 100},

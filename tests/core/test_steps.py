@@ -266,3 +266,74 @@ def test_a_device_on_which_no_step_launched_anything_is_left_out() -> None:
     (only,) = analysis.devices[1].windows
     assert (only.role, only.used) == ("span", False)
     assert analysis.components.window_ns == 200
+
+
+def without_calls(lengths: list[int], ahead: int = 0) -> dict[str, Any]:
+    """Return kernels and marks of steps only; the host is `ahead` ns of the device."""
+    run = run_of(lengths)
+    for mark in run["marks"]:
+        number = int(mark["name"].partition("#")[2])
+        begin = 1000 + sum(lengths[:number])
+        mark.update(start_ns=begin - ahead, dur_ns=lengths[number])
+    return {"activities": run["activities"], "marks": run["marks"]}
+
+
+def test_without_any_launch_work_belongs_to_the_step_in_which_it_started() -> None:
+    analysis = analyze(trace_of(**without_calls([100, 120, 90])))
+    assert edges(analysis) == [
+        ("step 0", 1000, 1100),
+        ("step 1", 1100, 1220),
+        ("step 2", 1220, 1310),
+    ]
+    (note,) = [note for note in analysis.notes if note.code == "steps-by-device-time"]
+    assert "started on the device" in note.text
+    assert analysis.devices[0].whole.unlinked is None
+    assert analysis.total.launches is None
+
+
+def test_work_outside_all_marks_belongs_to_no_step() -> None:
+    run = without_calls([100, 120, 90])
+    run["activities"].append({"name": "late", "start_ns": 2000, "dur_ns": 50})
+    windows = edges(analyze(trace_of(**run)))
+    assert windows[-1] == ("after", 1310, 2050)
+
+
+def test_a_few_known_launches_are_better_than_times() -> None:
+    run = without_calls([100, 120, 90])
+    run["calls"] = [{"start_ns": 1101, "correlation": 3}]
+    analysis = analyze(trace_of(**run))
+    assert "steps-by-device-time" not in [note.code for note in analysis.notes]
+    assert analysis.steps.seen == (1,)
+
+
+def test_each_process_has_its_own_way() -> None:
+    run = run_of([100, 100])
+    own = without_calls([100, 100])
+    for row in own["activities"]:
+        row.update(process=1, device=1)
+    for row in own["marks"]:
+        row.update(process=1)
+    analysis = analyze(
+        trace_of(
+            processes=[{}, {"process": 1}],
+            devices=[{}, {"device": 1, "process": 1}],
+            activities=run["activities"] + own["activities"],
+            calls=run["calls"],
+            marks=run["marks"] + own["marks"],
+        )
+    )
+    assert [w.step for w in analysis.devices[1].windows] == [0, 1]
+    assert "steps-by-device-time" in [note.code for note in analysis.notes]
+
+
+@pytest.mark.parametrize("kind", ["annotation", "instant"])
+def test_a_step_of_instants_lasts_until_the_next(kind: str) -> None:
+    run = run_of([100, 100, 100], "step {}")
+    for mark in run["marks"]:
+        mark.update(dur_ns=0, kind=kind)
+    analysis = analyze(trace_of(**run))
+    assert edges(analysis) == [
+        ("step 0", 1000, 1100),
+        ("step 1", 1100, 1200),
+        ("step 2", 1200, 1300),
+    ]

@@ -1,0 +1,40 @@
+"""What the page shows of a trace without a timeline: which sums, and how many of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.totals import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from traceflops.untimed import Untimed
+
+MOST_ROWS: Final = 100
+_PARTS: Final = (
+    ("totals", "Kernels and copies", DEVICE_KINDS),
+    ("totals-calls", "Calls of the host", ("call",)),
+    ("totals-marks", "Marks", ("mark",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table of sums: the rows that are shown, and how many there are."""
+
+    id: str
+    title: str
+    rows: list[dict[str, Any]]
+    total: int
+
+
+def untimed_parts(found: Untimed | None) -> list[Part]:
+    """Return the tables of sums that have rows."""
+    if found is None:
+        return []
+    tables = [(id_, title, found.of_kind(*kinds)) for id_, title, kinds in _PARTS]
+    return [
+        Part(id_, title, table.slice(0, MOST_ROWS).to_pylist(), table.num_rows)
+        for id_, title, table in tables
+        if table.num_rows
+    ]

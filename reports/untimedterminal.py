@@ -1,0 +1,93 @@
+"""What a trace without a timeline says, in the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from traceflops.reports.palette import look
+from traceflops.reports.units import count, duration, percent
+from traceflops.totals import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.untimed import Untimed
+
+_ROWS = 5
+_NAME_WIDTH = 52
+_COUNTERS = 12
+_TITLES = {
+    DEVICE_KINDS: "Kernels and copies with most time",
+    ("call",): "Calls with most time",
+    ("mark",): "Marks with most time",
+}
+Cut = Callable[[str, int], str]
+"""Returns a name of exactly so many cells."""
+
+
+def untimed_lines(found: Untimed, cut: Cut, *, colour: bool, screen: int) -> Iterator[Text]:
+    """Yield the totals by category and by name, what was counted, and how to record a timeline.
+
+    `screen` is the width of the terminal.
+    """
+    width = min(_NAME_WIDTH, screen - 36)
+    if found.categories.num_rows:
+        yield Text()
+        yield Text("Totals by category (overlaps counted twice)", "bold")
+        for row in found.categories.to_pylist():
+            yield _row(row, row["sub"].replace("_", " "), row["top"], cut, colour, 22)
+    for kinds, title in _TITLES.items():
+        table = found.of_kind(*kinds)
+        if table.num_rows:
+            yield Text()
+            yield _title(title, table.num_rows)
+            for row in table.slice(0, _ROWS).to_pylist():
+                yield _row(row, row["name"], row["top"], cut, colour, width)
+    yield from _counted(found, cut, width, screen)
+    if found.record is not None:
+        yield Text()
+        yield Text("To record a timeline:", "bold")
+        yield from map(Text, command_lines(found.record, screen))
+
+
+def command_lines(command: str, screen: int) -> list[str]:
+    """Return a command line in lines that a shell takes for one."""
+    lines = textwrap.wrap(command, screen - 4, break_on_hyphens=False, break_long_words=False)
+    return [f"  {line} \\" for line in lines[:-1]] + [f"  {line}" for line in lines[-1:]]
+
+
+def _title(title: str, rows: int) -> Text:
+    return Text(f"{title} ({min(rows, _ROWS)} of {count(rows)})", "bold")
+
+
+def _row(
+    row: dict[str, Any], label: str, top: str | None, cut: Cut, colour: bool, width: int
+) -> Text:
+    line = Text("  ")
+    line.append(cut(label, width), look(top).colour if colour and top else "")
+    line.append(f"{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
+    line.append(f"{count(row['count']):>10} ×", "dim")  # noqa: RUF001
+    return line
+
+
+def _counted(found: Untimed, cut: Cut, width: int, screen: int) -> Iterator[Text]:
+    if not found.counted.num_rows:
+        return
+    yield Text()
+    yield _title("Kernels with most launches counted", found.counted.num_rows)
+    for row in _rows(found.counted):
+        yield Text.assemble("  ", cut(row["name"], width), f"{count(row['launches']):>10} ×")  # noqa: RUF001
+    more = len(found.counters) - _COUNTERS
+    listed = ", ".join(found.counters[:_COUNTERS]) + (f" and {more} more" if more > 0 else "")
+    text = "Launches were run one after the other to be counted, so their times are not used."
+    for line in textwrap.wrap(f"Counters: {listed}. {text}", screen - 2):
+        yield Text(f"  {line}", "dim")
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.slice(0, _ROWS).to_pylist()
+    return rows

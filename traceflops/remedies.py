@@ -1,0 +1,153 @@
+"""How to record what a trace lacks, in the words of the tool that recorded it.
+
+A line of advice is one cell of the table. Options are those of rocprofv3 (rocprofiler-sdk's
+documentation, "Using rocprofv3"), which also replaces rocprof and rocprofv2; of nsys; and the
+arguments of torch.profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+PYTORCH, ROCPROF, NSIGHT = "pytorch", "rocprof", "nsight"
+
+_FAMILIES: Final = {
+    "rocprof": ROCPROF,
+    "rocpd": ROCPROF,
+    "rpd": ROCPROF,
+    "nsight": NSIGHT,
+    "nsys": NSIGHT,
+    "ncu": NSIGHT,
+}
+"""The tools whose formats are named so; all others are read as PyTorch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """How one tool records something: in words, and its options for it."""
+
+    text: str
+    options: tuple[str, ...] = ()
+
+
+_WITH_CUDA: Final = Remedy("activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]")
+_KERNELS: Final = Remedy("--kernel-trace", ("--kernel-trace",))
+_CUDA: Final = Remedy("nsys profile --trace=cuda,nvtx", ("--trace=cuda,nvtx",))
+_NOT_SHAPES: Final = Remedy(
+    "no option records operators: describe the model with traceflops mfu --model, or give a "
+    "torch.profiler trace of the same run with --pair"
+)
+
+_TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
+    "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA},
+    "timeline": {
+        PYTORCH: _WITH_CUDA,
+        ROCPROF: Remedy(
+            "--kernel-trace --memory-copy-trace, without --pmc",
+            ("--kernel-trace", "--memory-copy-trace"),
+        ),
+        NSIGHT: _CUDA,
+    },
+    "copies": {
+        ROCPROF: Remedy("--memory-copy-trace", ("--memory-copy-trace",)),
+        NSIGHT: _CUDA,
+    },
+    "sizes of copies": {
+        ROCPROF: Remedy("--output-format rocpd; CSV has no sizes"),
+    },
+    "calls": {
+        PYTORCH: _WITH_CUDA,
+        ROCPROF: Remedy("--hip-trace, or --runtime-trace for all but HSA", ("--hip-trace",)),
+        NSIGHT: _CUDA,
+    },
+    "collectives": {
+        ROCPROF: Remedy("--rccl-trace", ("--rccl-trace",)),
+    },
+    "operators": {
+        PYTORCH: Remedy("activities=[ProfilerActivity.CPU, ...]"),
+        ROCPROF: _NOT_SHAPES,
+        NSIGHT: _NOT_SHAPES,
+    },
+    "shapes": {
+        PYTORCH: Remedy("record_shapes=True"),
+    },
+    "kernel counters": {
+        ROCPROF: Remedy(
+            "in runs of their own: --pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 and the like for FLOPs, "
+            "--pmc FETCH_SIZE and --pmc WRITE_SIZE for bytes"
+        ),
+        NSIGHT: Remedy(
+            "in a run of its own with ncu --csv --page raw --metrics (docs/counters.md has them by "
+            "device), given with --pair"
+        ),
+    },
+    "steps": {
+        PYTORCH: Remedy("call prof.step() once per iteration"),
+        ROCPROF: Remedy(
+            'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
+            "--marker-trace",
+            ("--marker-trace",),
+        ),
+        NSIGHT: Remedy(
+            'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
+            "--trace=nvtx",
+            ("--trace=cuda,nvtx",),
+        ),
+    },
+    "stacks": {
+        PYTORCH: Remedy("with_stack=True (large traces)"),
+    },
+    "device": {
+        PYTORCH: Remedy("name the device when MFU is asked for"),
+        ROCPROF: Remedy(
+            "rocprofv3 writes it (rocpd, JSON, agent_info.csv), rocprof's results.csv does not; "
+            "or name the device with --device"
+        ),
+        NSIGHT: Remedy("name the device with --device"),
+    },
+    "rank": {
+        PYTORCH: Remedy(
+            "initialise torch.distributed before profiling, or put rankN in the file name"
+        ),
+        ROCPROF: Remedy("put rankN in the file name: --output-file rank%rank%"),
+        NSIGHT: Remedy("put rankN in the file name: --output=rank%q{RANK}"),
+    },
+    "memory": {
+        PYTORCH: Remedy("profile_memory=True"),
+    },
+}
+
+_COMMANDS: Final = {
+    ROCPROF: ("rocprofv3", "--output-format rocpd -- COMMAND"),
+    NSIGHT: ("nsys profile", "COMMAND"),
+}
+
+
+def family(format_: str) -> str:
+    """Return the tool that writes a format: pytorch, rocprof or nsight."""
+    return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), PYTORCH)
+
+
+def remedy(format_: str, lack: str) -> str | None:
+    """Return how a trace of this format would have what it lacks; None where it never has it."""
+    found = _TABLE[lack].get(family(format_))
+    return found.text if found is not None else None
+
+
+def command(format_: str, lacks: Iterable[str]) -> str | None:
+    """Return the command line that records what is lacking; None where there is none."""
+    tool = family(format_)
+    if tool not in _COMMANDS:
+        return None
+    remedies = [_TABLE[lack][tool] for lack in lacks if tool in _TABLE[lack]]
+    options = dict.fromkeys(option for one in remedies for option in one.options)
+    before, after = _COMMANDS[tool]
+    return " ".join([before, *options, after])
+
+
+def sentence(format_: str, lack: str) -> str:
+    """Return how to record something as the beginning of a sentence; "" where nothing does."""
+    text = remedy(format_, lack) or ""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,289 @@
+"""Steps by the repeated signature: the longest round of activities that comes again and again.
+
+A step of a model holds its layers, so its kernels repeat inside it too. Therefore rounds are steps
+only if they hold rounds of their own, or are longer, or come more often in a row, than the layers
+of a model. Otherwise the layers of one step would be taken for steps.
+Everything here is sorting and counting: n log n in the number of activities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.columns import IntArray
+from traceflops.groups import runs
+
+FEWEST_ROUNDS: Final = 3
+FEWEST_ACTIVITIES: Final = 4
+TOLERANCE: Final = 0.2
+"""Two rounds are alike where they differ by no more than this share."""
+REGULAR_SHARE: Final = 0.8
+MOST_LAYERS: Final = 256
+"""No model has more layers, and no layer more kernels, unless these repeat inside it."""
+
+_LEAST_COVERED: Final = 0.5
+_LEAST_INNER: Final = 0.25
+_NO_TRIFLE: Final = 0.02
+_LITTLE_MORE: Final = 0.05
+_SAME_LENGTH: Final = 0.9
+_LENGTHS_TRIED: Final = 12
+_ROUNDS_COMPARED: Final = 512
+_NAMES_COMPARED: Final = 256
+_SAME_PLACE: Final = 0.05
+_BASE: Final = 2**31
+"""More than there are activities; two numbers in one are the first times this plus the second."""
+_MUCH_LONGER: Final = 2
+_IRREGULAR: Final = 0.02
+_MUCH_SURER: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The activities of one device in the order of their starts; `name` are codes of names."""
+
+    name: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+    def __len__(self) -> int:
+        """Return how many activities there are."""
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Rounds by where they begin: round i is the activities [place[i], place[i+1]).
+
+    `length` is the usual one, `spread` how far the others are from it, as a share of it.
+    """
+
+    place: IntArray
+    length: int
+    spread: float
+
+    def __len__(self) -> int:
+        """Return how many rounds there are."""
+        return len(self.place) - 1
+
+    def are_surer_than(self, longer: Rounds) -> bool:
+        """Return whether the longer ones are irregular and these far less.
+
+        Names that occur at random may seem to come in rounds, if only a few times.
+        """
+        return longer.spread > _IRREGULAR and _MUCH_SURER * self.spread < longer.spread
+
+
+def repeated_signature(order: Order) -> Rounds | None:
+    """Return the rounds that are steps, None where none surely are.
+
+    The last place may be the number of activities: the end of the last one.
+    """
+    if len(order) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
+        return None
+    occurrences = _Occurrences(order.name)
+    judge = _Judge(order, occurrences)
+    found: Rounds | None = None
+    for rounds in occurrences.rounds():
+        if judge.are_better(rounds, found) and judge.are_steps(rounds):
+            found = rounds
+    return None if found is None else _from_the_longest_wait(order, found)
+
+
+class _Occurrences:
+    """Where each name occurs, in order, and where a run of its occurrences begins.
+
+    Occurrences belong to one run unless at least half as many activities lie between them as
+    between the two of that name that are farthest apart.
+    """
+
+    def __init__(self, name: IntArray) -> None:
+        self.place = _by_name(name)
+        ordered = name[self.place]
+        opens = np.append(True, ordered[1:] != ordered[:-1])
+        self.name = np.cumsum(opens) - 1
+        self.gap = np.append(0, np.diff(self.place))
+        self.gap[opens] = 0
+        first = np.flatnonzero(opens)
+        widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
+        self._begins = opens | (2 * self.gap >= widest[self.name])
+        self._runs = np.add.reduceat(self._begins, first)
+
+    def rounds(self) -> Iterator[Rounds]:
+        """Yield the most regular rounds of each length, the longest first."""
+        chosen = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
+        place, name = self.place[chosen], self.name[chosen]
+        following = np.flatnonzero(name[1:] == name[:-1])
+        regular = _Regular.of(name[following], np.diff(place)[following])
+        kept = (regular.share >= REGULAR_SHARE) & (regular.usual >= FEWEST_ACTIVITIES)
+        names, length, spread = regular.group[kept], regular.usual[kept], regular.spread[kept]
+        limit = np.inf
+        for _ in range(_LENGTHS_TRIED):
+            if not (length < limit).any():
+                return
+            longest = int(length[length < limit].max())
+            alike = np.flatnonzero((length <= longest) & (length >= _SAME_LENGTH * longest))
+            best = alike[np.argmin(spread[alike])]
+            usual = int(length[best])
+            yield Rounds(place[name == names[best]], usual, float(spread[best]) / usual)
+            limit = _SAME_LENGTH * longest
+
+
+def _by_name(name: IntArray) -> IntArray:
+    """Return the places of each name in order: what a stable sort gives, several times as fast."""
+    if int(name.max()) < 2**16:
+        return np.argsort(name.astype(np.uint16), kind="stable")  # by radix
+    return np.sort(name * _BASE + np.arange(len(name))) % _BASE
+
+
+@dataclass(frozen=True, slots=True)
+class _Regular:
+    """Per group of values: how many, the (lower) median, which share is close to it.
+
+    `spread` is the mean distance from the median.
+    """
+
+    group: IntArray
+    count: IntArray
+    usual: IntArray
+    share: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, group: IntArray, value: IntArray) -> _Regular:
+        """Return the figures of each group; groups come in order, values are below _BASE."""
+        if not len(group):
+            none, nothing = np.empty(0, dtype=np.int64), np.empty(0)
+            return cls(none, none, none, nothing, nothing)
+        ordered = np.sort(group * _BASE + value) % _BASE
+        first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        count = np.diff(np.append(first, len(group)))
+        usual = ordered[first + (count - 1) // 2]
+        away = np.abs(ordered - np.repeat(usual, count))
+        close = np.add.reduceat(away <= TOLERANCE * np.repeat(usual, count), first)
+        return cls(group[first], count, usual, close / count, np.add.reduceat(away, first) / count)
+
+
+class _Judge:
+    """Says which rounds are steps."""
+
+    def __init__(self, order: Order, occurrences: _Occurrences) -> None:
+        self._name = order.name
+        self._occurrences = occurrences
+        self._work = np.append(0, np.cumsum(order.end_ns - order.start_ns))
+        self._kind = order.name % _NAMES_COMPARED
+        count = np.bincount(self._kind, minlength=_NAMES_COMPARED)
+        time = np.bincount(
+            self._kind, weights=order.end_ns - order.start_ns, minlength=_NAMES_COMPARED
+        )
+        self._mean_ns = time / np.maximum(count, 1)
+
+    def are_steps(self, rounds: Rounds) -> bool:
+        """Return whether the rounds are most of the work, are alike and are no layers."""
+        if not self._are_most(rounds):
+            return False
+        counts, usual = self._content(rounds)
+        alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
+        if alike.mean() < REGULAR_SHARE:
+            return False
+        return self._repeat_inside(rounds) or self._are_more_than_layers(rounds)
+
+    def _are_most(self, rounds: Rounds) -> bool:
+        """Return whether rounds have most of the activities, or of the time of all of them.
+
+        The first step may take more time than all others, as where ranks wait for one another.
+        """
+        first, last = int(rounds.place[0]), int(rounds.place[-1])
+        work = self._work[last] - self._work[first]
+        most = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
+        return bool(most >= _LEAST_COVERED)
+
+    def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
+        """Return whether rounds are to be preferred to longer ones, if there are such."""
+        if longer is None:
+            return True
+        return rounds.are_surer_than(longer) or self._are_all_of(rounds, longer)
+
+    def _are_all_of(self, inner: Rounds, outer: Rounds) -> bool:
+        """Return whether the outer rounds are little more than several of the inner ones.
+
+        As where something is logged every tenth step.
+        """
+        _, most = self._content(outer)
+        _, usual = self._content(inner)
+        more = np.maximum(most - round(outer.length / inner.length) * usual, 0)
+        return bool(
+            more.sum() < _LITTLE_MORE * usual.sum()
+            and more @ self._mean_ns < _LITTLE_MORE * (usual @ self._mean_ns)
+        )
+
+    def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
+        """Return the activities by name of each round, of some if there are many; the usual."""
+        some = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
+        place, which = runs(rounds.place[some], rounds.place[some + 1])
+        cells = which * _NAMES_COMPARED + self._kind[place]
+        counts = np.bincount(cells, minlength=len(some) * _NAMES_COMPARED)
+        counts = counts.reshape(len(some), _NAMES_COMPARED)
+        return counts, np.median(counts, axis=0).astype(np.int64)
+
+    def _repeat_inside(self, rounds: Rounds) -> bool:
+        """Return whether names come at least three times in a round, at regular distances.
+
+        Not by chance: all of them together are more than a trifle of the activities.
+        """
+        first, last = rounds.place[0], rounds.place[-1]
+        round_of = np.zeros(len(self._name) + 1, dtype=np.int64)
+        round_of[rounds.place] = 1
+        round_of = np.cumsum(round_of)
+        place, gap = self._occurrences.place, self._occurrences.gap
+        inner = (gap > 0) & (place - gap >= first) & (place < last)
+        inner &= round_of[place] == round_of[place - gap]
+        regular = _Regular.of(self._occurrences.name[inner], gap[inner])
+        enough = regular.count >= (FEWEST_ROUNDS - 1) * len(rounds)
+        long = regular.usual >= FEWEST_ACTIVITIES
+        wide = regular.count * regular.usual >= _LEAST_INNER * (last - first)
+        chosen = enough & long & wide & (regular.share >= REGULAR_SHARE)
+        return bool(regular.count[chosen].sum() >= _NO_TRIFLE * (last - first))
+
+    def _are_more_than_layers(self, rounds: Rounds) -> bool:
+        """Return whether rounds of one and the same content are too long or too many for layers.
+
+        Contents are compared by the sum of a pseudo-random number per name.
+        """
+        if max(rounds.length, len(rounds)) <= MOST_LAYERS:
+            return False
+        weights = np.random.default_rng(0).integers(1, 2**40, int(self._name.max()) + 1)
+        sums = np.diff(np.append(0, np.cumsum(weights[self._name]))[rounds.place])
+        changes = np.diff(sums) != 0
+        if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
+            return True
+        in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
+        return bool(in_a_row.max() > MOST_LAYERS)
+
+
+def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
+    """Return the rounds from where the device waits longest, if that is at one place of them.
+
+    So a step begins where the device was waiting for it, and not amid its work.
+    """
+    low, high = int(rounds.place[0]), int(rounds.place[-1])
+    free = order.start_ns[1:] - np.maximum.accumulate(order.end_ns)[:-1]
+    wait = np.append(np.iinfo(np.int64).max, free)[low:high]
+    first = rounds.place[:-1] - low
+    longest = np.maximum.reduceat(wait, first)
+    round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.place))
+    places = np.flatnonzero(wait == longest[round_of])
+    _, of_round = np.unique(round_of[places], return_index=True)
+    offset = places[of_round] - first
+    usual = int(np.median(offset))
+    near = np.abs(offset - usual) <= _SAME_PLACE * rounds.length
+    is_long = np.median(longest) > _MUCH_LONGER * max(float(np.median(free)), 0.0)
+    if near.mean() < REGULAR_SHARE or not is_long:
+        return rounds
+    begins = rounds.place[:-1] + np.where(near, offset, usual)
+    end = [high + usual] if high + usual <= len(order) else []
+    return Rounds(np.append(begins, end).astype(np.int64), rounds.length, rounds.spread)
