@@ -45,6 +45,20 @@ def test_a_parameter_count_alone_is_exact_in_any_notation(tmp_path: Path) -> Non
         assert not found.complete
 
 
+def test_a_parameter_count_that_is_not_the_one_described_is_doubted(tmp_path: Path) -> None:
+    assert card(tmp_path, LLAMA + "params = 8.03e9").doubts == ()
+    (doubt,) = card(tmp_path, LLAMA + "params = 7e9").doubts
+    assert doubt.startswith("the parameters stated, 7,000,000,000, are not the 8,030,261,248")
+
+
+def test_a_part_of_a_description_with_a_count_lacks_only_the_rest(tmp_path: Path) -> None:
+    text = "params = 8e9\nhidden = 4096\nlayers = 32"
+    assert card(tmp_path, text).lacks == ("heads", "ffn", "glu", "vocab")
+    assert card(tmp_path, "params = 8e9").lacks == (
+        *("hidden", "layers", "heads", "ffn", "glu", "vocab"),
+    )
+
+
 def test_a_part_of_a_description_knows_what_it_lacks(tmp_path: Path) -> None:
     found = card(
         tmp_path, "params = 540.35e9\nlayers = 118\nhidden = 18432\nheads = 48\nhead_dim = 256"
@@ -181,7 +195,7 @@ def test_the_notes_say_where_a_card_comes_from(tmp_path: Path) -> None:
         (LLAMA.replace("32", "32.5", 1), "'layers' is not a whole number: '32.5'", "docs"),
         (LLAMA.replace("= 14336", "= 0"), "'ffn' is 0, not 1 or more", "docs"),
         (LLAMA.replace("= 14336", "= true"), "'ffn' is not a whole number", "docs"),
-        (LLAMA.replace("= 14336", "= 1e400"), "'ffn' is not a whole number", "docs"),
+        (LLAMA.replace("= 14336", "= 1e400"), "'ffn' is 1E+400, which is too large", "docs"),
         (LLAMA.replace("= 14336", "= nan"), "'ffn' is not a whole number", "docs"),
         (LLAMA.replace("= 14336", "= inf"), "'ffn' is not a whole number", "docs"),
         (LLAMA.replace("= true", '= "yes"'), "'glu' is true or false, not 'yes'", "docs"),
@@ -211,6 +225,29 @@ def test_the_notes_say_where_a_card_comes_from(tmp_path: Path) -> None:
             "'kernel' has not one number per dimension (2)",
             "",
         ),
+        (
+            LLAMA + "params = 405e9",
+            "params 405,000,000,000 cannot be: the sizes give 8,0",
+            "params",
+        ),
+        (LLAMA + "params = 1e6", "params 1,000,000 cannot be: the sizes give 8,030,261,248", ""),
+        (LLAMA + "params = 3.7e9", "params 3,700,000,000 cannot be", "unused experts included"),
+        (LLAMA + "window_layers = 4", "'window_layers' is given, and no window", "add window"),
+        (
+            LLAMA + "window = 8\npattern = [" + '"window", ' * 33 + "]",
+            "'pattern' has masks for 33 layers, and there are 32",
+            "one mask per layer",
+        ),
+        (LLAMA + 'window = 8\npattern = ["causal"]', "'window' is given, and no layer of", ""),
+        (LLAMA + 'mask = "full"\npattern = ["causal"]', "both 'pattern' and 'mask' are", "one"),
+        (
+            LLAMA + "[experts]\ncount = 4\ntopk = 2\nwidth = 9\nlayers = [0, 1]\ndense_layers = 2",
+            "both 'layers' and 'dense_layers' are given",
+            "one of them",
+        ),
+        (LLAMA + "mtp = 1000000000", "1000000000 MTP modules are more than 100", "that run"),
+        ("params = 8e9\nmtp = 1", "no layers that an MTP module could copy", "in the card"),
+        (LLAMA.replace("4096", "1" + "0" * 30), "000000…, which is too large", "docs"),
         ("", "'hidden' is missing", "or give params"),
         ("params = 405", "405 parameters are too few for a model", "e.g. 405e9"),
     ],

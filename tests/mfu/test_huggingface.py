@@ -241,10 +241,155 @@ def test_dense_layers_among_experts() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     assert card_of_config(config_of("Gemma 3 4B, text"), "c").notes == (
+        "not in the config, so the defaults of gemma3_text are taken: vocab_size 262208, "
+        "num_attention_heads 8, num_key_value_heads 4, head_dim 256, sliding_window 4096",
         "only the text part of 'gemma3' is described, not its other towers",
     )
     (note,) = card_of_config(config_of("DeepSeek-V3"), "c").notes
-    assert "multi-token-prediction" in note
+    assert note == "1 multi-token-prediction module is not counted: --mtp 1 counts them"
+
+
+KV_HEADS: list[tuple[str, int | None]] = [
+    # of the configuration classes of transformers; a class without a number has as many as heads
+    *(("mistral", 8), ("mixtral", 8), ("qwen2", 32), ("qwen2_moe", 16), ("qwen3", 32)),
+    *(("qwen3_moe", 4), ("gemma", 16), ("gemma2", 4), ("gpt_oss", 8), ("llama4_text", 8)),
+    *(("llama", None), ("phi", None), ("phi3", None)),
+]
+
+
+@pytest.mark.parametrize(("kind", "default"), KV_HEADS)
+def test_key_and_value_heads_that_a_config_lacks_are_those_of_its_class(
+    kind: str, default: int | None
+) -> None:
+    config = next(one for _, _, one in PUBLISHED if one.get("model_type") == kind)
+    config = {**config, "num_attention_heads": 32, "hidden_size": 4096, "head_dim": 128}
+    without = {key: value for key, value in config.items() if key != "num_key_value_heads"}
+    card = card_of_config(without, "c")
+    kept = {one.linear.outputs for one in card.placed() if one.linear.name == "k"}
+    assert kept == {128 * (default or 32)}
+    said = f"not in the config, so the defaults of {kind} are taken: num_key_value_heads {default}"
+    assert any(note.startswith(said) for note in card.notes) == (default is not None)
+    # A null is no default: it says that there are as many as heads.
+    null = card_of_config({**config, "num_key_value_heads": None}, "c")
+    assert {one.linear.outputs for one in null.placed() if one.linear.name == "k"} == {128 * 32}
+    assert not [note for note in null.notes if "num_key_value_heads" in note]
+
+
+def without(name: str, *keys: str) -> Config:
+    return {key: value for key, value in config_of(name).items() if key not in keys}
+
+
+SLIDING = ["sliding_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "size", "layers"),
+    [
+        ("gpt-oss-20b", None, 128, 12),
+        ("gpt-oss-20b", SLIDING * 12, 128, 12),
+        ("Gemma 2 9B", None, 4096, 21),
+        ("Gemma 3 1B", ["sliding_attention"] * 26, 4096, 26),
+        ("Mistral 7B v0.1", None, 4096, 32),
+    ],
+)
+def test_a_window_that_a_config_lacks_is_that_of_its_class(
+    name: str, kinds: list[str] | None, size: int, layers: int
+) -> None:
+    config = without(name, "sliding_window") | ({"layer_types": kinds} if kinds else {})
+    card = card_of_config(config, "c")
+    assert masks_of(card)["window", size] == layers
+    assert any(f"sliding_window {size}" in note for note in card.notes)
+    assert "sliding_window" not in " ".join(card_of_config(config_of(name), "c").notes)
+    assert "sliding_window" not in " ".join(card_of_config(config_of("Qwen3-8B"), "c").notes)
+
+
+MANY = 10**9
+NO_TEXT: tuple[object, ...] = (["llama"], {}, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gpt-oss-20b", {"sliding_window": None}, "'sliding_window' is missing, and some layers"),
+        ("Gemma 3 1B", {"sliding_window": None}, "'sliding_window' is missing, and some layers"),
+        (
+            "Mixtral 8x7B",
+            {"layer_types": SLIDING * 16},
+            "'sliding_window' is missing, and some layers have sliding_attention",
+        ),
+        (
+            "Llama 4 Scout, text",
+            {"attention_chunk_size": None, "layer_types": ["chunked_attention"] * 48},
+            "'attention_chunk_size' is missing, and some layers have chunked_attention",
+        ),
+        (
+            "gpt-oss-20b",
+            {"layer_types": ["full_attention"]},
+            "'layer_types' has 1 entries, and num_hidden_layers is 24",
+        ),
+        (
+            "Llama 4 Scout, text",
+            {"no_rope_layers": [1, 1]},
+            "'no_rope_layers' has 2 entries, and num_hidden_layers is 48",
+        ),
+        (
+            "Qwen3-30B-A3B",
+            {"mlp_only_layers": [0, 1, 99]},
+            "'mlp_only_layers' has layer 99, and num_hidden_layers is 48",
+        ),
+        (
+            "Llama 4 Scout, text",
+            {"moe_layers": [48]},
+            "'moe_layers' has layer 48, and num_hidden_layers is 48",
+        ),
+        (
+            "DeepSeek-V3",
+            {"first_k_dense_replace": 70},
+            "'first_k_dense_replace' is 70, and num_hidden_layers is 61",
+        ),
+        *(
+            (name, {"num_hidden_layers": MANY}, f"{MANY} layers are more than 10000")
+            for name in (
+                *("Mistral 7B v0.1", "Gemma 2 9B", "Gemma 3 1B", "Qwen3-30B-A3B", "Phi-4"),
+                *("DeepSeek-V3", "gpt-oss-20b", "Llama 4 Scout, text", "Qwen1.5-MoE-A2.7B"),
+            )
+        ),
+        *(("Llama 3 8B", {"model_type": kind}, "'model_type' is no text: ") for kind in NO_TEXT),
+        ("Gemma 3 4B, text", {"text_config": {"model_type": [1]}}, "text_config: 'model_type' is"),
+        (
+            "Gemma 3 4B, text",
+            {"model_type": "x", "text_config": {}},
+            "text_config: it has no model",
+        ),
+        ("Gemma 3 4B, text", {"model_type": None, "text_config": {}}, "text_config: it has no mod"),
+        (
+            "Llama 3 8B",
+            {"hidden_size": 10**30},
+            "100000000000000000000000…, which is too large",
+        ),
+        ("Llama 3 8B", {"hidden_size": None}, "'hidden_size' is missing"),
+    ],
+)
+def test_what_a_config_cannot_mean_is_one_line(name: str, change: Config, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        card_of_config({**config_of(name), **change}, "config")
+    assert caught.value.message.startswith("config")
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message + caught.value.hint
+
+
+def test_a_hint_has_the_words_of_a_config() -> None:
+    for change, words in (
+        ({"num_key_value_heads": 5}, "give num_key_value_heads that divide num_attention_heads"),
+        ({"hidden_size": 4100}, "correct num_attention_heads or hidden_size"),
+        ({"hidden_size": None, "vocab_size": None}, "add hidden_size, vocab_size"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            card_of_config({**LLAMA3, **change}, "config")
+        assert words in caught.value.hint
+    with pytest.raises(UsageError, match="28 heads cannot share 32 kv_heads") as caught:
+        card_of_config(without("Qwen2.5-7B", "num_key_value_heads"), "config")
+    assert "the defaults of qwen2 are taken: num_key_value_heads 32" in caught.value.hint
 
 
 def test_a_config_file(tmp_path: Path) -> None:
@@ -260,7 +405,7 @@ def test_a_config_file(tmp_path: Path) -> None:
         ("[]", InputError, "not a JSON object"),
         ("{}", UsageError, "it has no model_type"),
         ('{"model_type": "mamba"}', UsageError, "model_type 'mamba' is not known"),
-        ('{"model_type": "llama"}', UsageError, "'hidden' is missing"),
+        ('{"model_type": "llama"}', UsageError, "'hidden_size' is missing"),
         (
             json.dumps({**LLAMA3, "num_key_value_heads": 5}),
             UsageError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from traceflops.errors import UsageError
 from traceflops.mfu.blocks import Mask
 from traceflops.mfu.cardtable import build
 from traceflops.mfu.conventions import CONVENTIONS
-from traceflops.mfu.lengths import LengthSums, pairs
+from traceflops.mfu.lengths import LengthSums, pairs, why_impossible
 from traceflops.mfu.modelflops import model_flops, obstacle
 from traceflops.mfu.run import Run
 
@@ -142,4 +143,27 @@ def test_options() -> None:
     ]
     assert command(*options[:-1], *sums).exit_code == 0
     wrong = command(*options, "--seq-sum", "10", "--seq-square-sum", "102")
-    assert_refused(wrong, 2, "--seq-square-sum 102 is more than the square of --seq-sum 10")
+    assert_refused(wrong, 2, "--seq-sum and --seq-square-sum cannot be", "10 to 100, not 102")
+    many = ("--seq-sum", "10", "--seq-square-sum", "100", "--sequences", "2")
+    assert_refused(command(*options, *many), 2, "of 2 lengths", "50 to 82, not 100")
+
+
+@given(LENGTHS, st.integers(0, 5000))
+def test_sums_are_possible_if_some_lengths_have_them(lengths: list[int], other: int) -> None:
+    tokens, count = sum(lengths), len(lengths)
+    squares = sum(length**2 for length in lengths)
+    assert why_impossible(tokens, squares, count) == ""
+    assert why_impossible(tokens, squares) == ""
+    every = (
+        {
+            sum(n * n for n in (*one, tokens - sum(one)))
+            for one in product(range(1, tokens + 1), repeat=count - 1)
+            if sum(one) < tokens
+        }
+        if count <= 2
+        else None
+    )
+    if every is not None:
+        refused = why_impossible(tokens, other, count) != ""
+        between = min(every) <= other <= max(every) and (other - tokens) % 2 == 0
+        assert refused is not between

@@ -197,6 +197,33 @@ def test_a_part_is_scaled_and_needs_confirmation(
     assert "is seen" in confirmed.explanation
 
 
+@pytest.mark.parametrize(
+    ("units", "device_id", "bf16"), [(104, "mi250-gcd", 181_050), (110, "mi250x-gcd", 191_500)]
+)
+def test_of_a_name_that_two_products_have_the_units_decide(
+    units: int, device_id: str, bf16: int
+) -> None:
+    for name in ("AMD Instinct MI250X/MI250", "AMD Instinct MI250X / MI250"):
+        found = match(seen(name, "9.0", units, 64, 64 * GIB))
+        assert found.spec is not None
+        assert (found.spec.id, found.confirmed, found.peak("bf16")) == (device_id, True, bf16)
+        assert "is that of mi250x-gcd and mi250-gcd, but" in found.explanation
+        unknown = match(seen(name))
+        assert (unknown.spec, unknown.confirmed) == (None, False)
+        assert "--device takes an id" in unknown.explanation
+
+
+def test_another_version_of_a_product_needs_confirmation() -> None:
+    found = match(seen("NVIDIA H20-3e", "9.0", 78, 32, 140 * GIB))
+    assert (found.confirmed, found.peak("bf16")) == (False, None)
+    assert "says that it is the version with 141 GB" in found.explanation
+
+
+def test_a_mig_slice_of_a_name_without_a_row_says_so() -> None:
+    found = match(seen("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "9.0", 16, 32, 10 * GIB))
+    assert "which says that it is a MIG slice" in found.explanation
+
+
 def test_a_mig_slice_of_a_name_without_a_row_can_be_given() -> None:
     device = seen("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "9.0", 16, 32, 10 * GIB)
     assert match(device).spec is None

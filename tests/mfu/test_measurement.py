@@ -56,6 +56,18 @@ def measured(trace: Trace, **options: Any) -> Measurement:
     return analyze(trace, peaks=PeakOptions(**options)).measured
 
 
+def test_float_products_of_a_mute_kernel_lie_between_two_peaks() -> None:
+    """2 x 1000^3 FLOPs in 100 us are 20 TFLOP/s: of 494.7 (TF32) or of 67 (FP32)."""
+    op = MATMUL | {"input_types": '["float","float"]'}
+    tables = launched(("splitKreduce_kernel", 10, 100, 100_000))
+    found = measured(trace_of(**tables, ops=[op], devices=[H100]))
+    assert found.mfu_range is not None
+    assert found.mfu_range.least == Fraction(2 * 10**9, 100_000 * 494_700)
+    assert found.mfu_range.most == Fraction(2 * 10**9, 100_000 * 67_000)
+    (note,) = [note for note in found.notes if note.code == "tf32-or-fp32"]
+    assert "100.0 %" in note.text
+
+
 def test_a_product_at_a_known_rate() -> None:
     """2 x 1000^3 FLOPs in 4,000 ns are 500 TFLOP/s."""
     found = measured(matmul(4_000))

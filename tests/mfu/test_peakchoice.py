@@ -19,7 +19,7 @@ from traceflops.mfu.peaks import load_devices
         (None, Fraction(1300), None, "given 1,300 TFLOP/s"),
         (None, Fraction("989.5"), "bf16", "bf16 given 989.5 TFLOP/s"),
         ("h100-sxm", Fraction(900), "bf16", "bf16 given 900 TFLOP/s"),
-        ("no-such", Fraction(900), None, "given 900 TFLOP/s"),
+        ("h100-sxm", Fraction(900), "zz", "given 900 TFLOP/s"),
     ],
 )
 def test_a_peak(device: str | None, tflops: Fraction | None, dtype: str | None, text: str) -> None:
@@ -40,7 +40,12 @@ def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
 def test_notes_on_what_was_given() -> None:
     assert "twice the dense" in choose_peak("h100-sxm", Fraction(1979), "bf16").notes[0]
     assert choose_peak("h100-sxm", Fraction(1979), "fp8").notes == ()
-    assert "no id of the device table" in choose_peak("no-such", Fraction(9), "fp8").notes[0]
+    assert choose_peak(None, Fraction(1979), "bf16").notes == ()
+    (note,) = choose_peak(None, Fraction(900), "zz").notes
+    assert note == "'zz' is no data type of the table: the peak is taken for it"
+    for tflops in (None, Fraction(9)):
+        with pytest.raises(UsageError, match="no id of the device table; near it: h100-sxm"):
+            choose_peak("h100-sxmm", tflops, "fp8")
     with pytest.raises(UsageError, match="too large"):
         choose_peak(None, Fraction(10**9), None)
 

@@ -11,9 +11,12 @@ import pytest
 from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.figures import decimal, percent
+from traceflops.mfu.overstated import Case, reasons
+from traceflops.mfu.peaks import find
 from traceflops.mfu.presets import preset
-from traceflops.mfu.rates import Peak, rate, raw_rate, reasons
+from traceflops.mfu.rates import Peak, check_speed, rate, raw_rate
 from traceflops.mfu.run import Checkpoint, Lora, Run
+from traceflops.mfu.work import work
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
 H100 = Peak(Fraction(989_500), "bf16 dense")
@@ -177,9 +180,9 @@ def test_a_published_rate_turned_into_another_convention() -> None:
     [
         (POST, replace(ONE_NODE, step_seconds=Fraction("0.03")), "milliseconds"),
         (
-            preset("mixtral-8x7b"),
-            Run(seq=4096, batch=1, tokens_per_s=Fraction(16_000)),
-            "parameters of experts that are not used",
+            preset("llama-3-8b"),
+            Run(seq=4096, batch=1, tokens_per_s=Fraction(22_000)),
+            "frozen weights counted as trained",
         ),
         (
             preset("llama-3-8b"),
@@ -201,16 +204,67 @@ def test_more_than_everything_is_refused_with_likely_reasons(
 def test_the_likeliest_reason_comes_first() -> None:
     card = preset("llama-3-8b")
     run = Run(seq=4096, step_seconds=Fraction(1))
-    assert reasons(Fraction(8), POST, ONE_NODE)[0].startswith("time or tokens are off by 1,000")
-    assert reasons(Fraction(13, 10), card, run)[0] == "the peak of an A100 for an H100 or H200"
-    assert reasons(Fraction(4), card, run)[0] == "the devices of one node in place of all"
+    dense, a100 = Fraction(989_500), Fraction(312_000)
+    post = Case(Fraction(8), POST, ONE_NODE, "6N", Fraction(1_300_000))
+    assert reasons(post)[0].startswith("time or tokens are off by 1,000")
+    a_third = Case(Fraction(13, 10), card, run, "exact-causal", a100)
+    assert reasons(a_third)[0] == "the peak of an A100 for an H100 or H200"
+    node = Case(Fraction(4), card, run, "exact-causal", dense)
+    assert reasons(node)[0] == "the devices of one node in place of all"
+
+
+@pytest.mark.parametrize(
+    ("device", "flops_per_ns", "value", "first"),
+    [
+        # 104.9 % of an H100 cannot come from the peak of an A100; fp8 has twice the rate of bf16
+        ("h100-sxm", 989_400, Fraction("1.049"), "the bf16 peak for an fp8 run"),
+        ("a100-sxm-80", 312_000, Fraction("1.049"), "the peak of an A100 for an H100 or H200"),
+        (
+            "mi250x-gcd",
+            191_500,
+            Fraction("1.253"),
+            "cards counted for GCDs: a card has two devices",
+        ),
+        (None, 1_300, Fraction("184.6"), "--peak is in TFLOP/s: of 1.3 PFLOP/s it is 1300"),
+    ],
+)
+def test_the_first_reason_is_tied_to_the_run(
+    device: str | None, flops_per_ns: int, value: Fraction, first: str
+) -> None:
+    run = Run(batch=8, seq=4096, devices=8, step_seconds=Fraction(1))
+    spec = find(device) if device is not None else None
+    case = Case(value, preset("llama-3-8b"), run, "exact-causal", Fraction(flops_per_ns), spec)
+    found = reasons(case)
+    assert found[0] == first
+    assert ("A100" in " ".join(found)) == (device == "a100-sxm-80")
+    assert "recomputation counted as model work" not in found
+
+
+def test_what_is_more_than_any_device_can_do_needs_no_peak_to_be_refused() -> None:
+    run = Run(tokens=4_000_000, step_seconds=Fraction(1, 100))
+    check_speed(work(POST, replace(run, step_seconds=Fraction(10**5))))
+    with pytest.raises(InputError, match="972,000,000 TFLOP/s per device is more than any device"):
+        check_speed(work(POST, run))
+
+
+def test_a_published_rate_above_the_peak_has_no_time() -> None:
+    run = Run(achieved=Fraction(4000) * 10**12, devices=8)
+    with pytest.raises(InputError, match=r"404\.2 % of the peak") as caught:
+        rate(POST, run, H100)
+    assert "per step" not in caught.value.message
+    assert "the TFLOP/s of one node for those of one device" in caught.value.hint
+    small = rate(POST, replace(run, achieved=Fraction(10**11)), H100)
+    assert small.doubt is not None and "1 s" not in small.doubt
 
 
 def test_hfu_above_everything_is_refused_too() -> None:
     run = Run(seq=4096, tokens_per_s=Fraction(16_000), checkpoint=Checkpoint("c", Fraction(1)))
     assert raw_rate(preset("llama-3-8b"), run, H100).mfu < 1
-    with pytest.raises(InputError, match=r"1\d\d\.\d % of the peak is more .* no HFU"):
+    with pytest.raises(InputError, match=r"1\d\d\.\d % of the peak is more .* no HFU") as caught:
         rate(preset("llama-3-8b"), run, H100)
+    mfu = percent(raw_rate(preset("llama-3-8b"), run, H100).mfu)
+    assert caught.value.message.endswith(f"; MFU would be {mfu}")
+    assert caught.value.hint.startswith("likely: less is computed again than --checkpointing says")
 
 
 def test_next_to_nothing_is_doubted() -> None:

@@ -28,14 +28,17 @@ from traceflops.mfu.blocks import FULL, Attention, Block, Experts, FeedForward
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.cells import Cell
 from traceflops.mfu.diagnosis import diagnose
+from traceflops.mfu.ledger import Line
 from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.modelflops import model_flops
 from traceflops.mfu.models import bare_model, find_model
 from traceflops.mfu.passes import Passes
 from traceflops.mfu.reconcile import Reconciliation, reconcile
-from traceflops.mfu.run import FULL_CHECKPOINT, Lora, Run
+from traceflops.mfu.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.variants import Seen, with_mask
 from traceflops.prepare import Prepared, prepare
+from traceflops.reports.reconciledterminal import described_facts
 from traceflops.trace import Trace
 
 ONE = MADE[0].config
@@ -158,6 +161,16 @@ def test_the_host_has_a_figure_of_its_own() -> None:
     bare = Trace(unmarked.source, {k: t for k, t in unmarked.tables.items() if k != "marks"})
     inferred = found_in(bare, *described(RunConfig(steps=5, layers=1)))
     assert (inferred.job.host_ns, inferred.host_mfu) == (None, None)
+
+
+def test_a_host_that_runs_ahead_has_no_figure() -> None:
+    """Its markers are as short as its launches, not as the work."""
+    found = found_of()
+    ahead = replace(found, job=replace(found.job, host_ns=found.job.window_ns // 10))
+    assert not found.host_ran_ahead
+    assert (ahead.host_mfu, ahead.host_ran_ahead) == (None, True)
+    (line,) = [fact for fact in described_facts(ahead) if fact.label == "MFU (host)"]
+    assert line.value == "\N{EN DASH}"
 
 
 def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
@@ -415,6 +428,109 @@ def test_the_adapters_of_a_trace_of_lora_are_sized() -> None:
     assert right.residual == 0
 
 
+def part_of(line: Line, part: str) -> bool:
+    """Return whether a line of a described ledger is a weight gradient of a part."""
+    return line.name == f"model.matmul.weight_grad.{part}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("ffn",), "the weights of ffn are frozen"),
+        (("attention", "ffn"), "only the weights of head are trained"),
+        (("attention", "head"), "only the weights of ffn are trained"),
+    ],
+)
+def test_frozen_parts_are_named_together(parts: tuple[str, ...], words: str) -> None:
+    """Their weight gradients are not in the trace; input gradients are."""
+    card, run = described(ONE)
+    ledger = model_flops(card, run)
+    whole = sum(line.flops for line in ledger.lines if "weight_grad" in line.name)
+    frozen = sum(line.flops for line in ledger.lines for one in parts if part_of(line, one))
+    left = 1 - Fraction(frozen) / Fraction(whole)
+
+    def without(cell: Cell) -> Cell:
+        if "weight_grad" not in cell.line:
+            return cell
+        return replace(cell, flops=round(cell.flops * left), at_least=round(cell.flops * left))
+
+    found = held_against(without)
+    best = found.fitting[0]
+    assert best.code == "frozen"
+    assert best.words.startswith(words)
+    assert best.remedy == f"add --frozen {','.join(parts)}"
+    assert best.distance < Fraction(1, 10**9)
+
+
+def with_adapters(weights: int) -> tuple[Prepared, Measurement]:
+    """Return the sample with frozen weights, and adapters of so many."""
+    prepared, measured = sample()
+    flops = 2 * ONE.tokens * weights
+    cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
+    windows = {c.window for c in measured.executed.cells if c.used}
+    adapters = tuple(
+        replace(cell, window=at, line=f"model.matmul.{one}.adapter", flops=flops, at_least=flops)
+        for at in windows
+        for one in ("forward", "input_grad", "weight_grad")
+    )
+    base = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
+    return prepared, replace(measured, executed=replace(measured.executed, cells=base + adapters))
+
+
+def of_rank(rank: int, targets: tuple[str, ...] = ()) -> int:
+    return Lora(rank=rank, targets=targets).parameters(described(ONE)[0])
+
+
+ADAPTERS: list[tuple[Lora | None, int, str, str]] = [
+    (Lora(rank=256), of_rank(16), "the adapters have rank 16, not 256", "--lora-rank 16"),
+    (Lora(rank=16), of_rank(256), "the adapters have rank 256, not 16", "--lora-rank 256"),
+    (
+        Lora(rank=256, targets=("q", "v")),
+        of_rank(16, ("q", "v")),
+        "the adapters have rank 16, not 256",
+        "--lora-rank 16",
+    ),
+    (
+        Lora(rank=256, targets=("q",)),
+        of_rank(256),
+        "the adapters have rank 256 and are on all matrices of the blocks",
+        "--lora-rank 256 without --lora-targets",
+    ),
+    (Lora(params=10**7), 10**6 + 1, "the adapters have 1,000,001 weights, not", "1000001"),
+    (None, of_rank(64), "its adapters have rank 64", "add --lora-rank 64"),
+]
+
+
+@pytest.mark.parametrize(("claim", "weights", "words", "remedy"), ADAPTERS)
+def test_the_size_of_adapters_is_found(
+    claim: Lora | None, weights: int, words: str, remedy: str
+) -> None:
+    prepared, measured = with_adapters(weights)
+    card, run = described(ONE)
+    found = reconcile(measured, prepared, card, replace(run, lora=claim))
+    assert found.agree is False
+    best = found.fitting[0]
+    assert words in best.words
+    assert remedy in best.remedy
+    assert best.distance == 0
+    assert words in found.sentence
+
+
+def test_other_adapters_are_told_even_where_they_hardly_count() -> None:
+    prepared, measured = with_adapters(of_rank(16))
+    card, run = described(ONE)
+    found = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=8)))
+    assert found.agree
+    assert any(
+        note == "The adapters in the trace have rank 16, not 8 (--lora-rank 16)."
+        for note in found.described.notes
+    )
+    right = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=16)))
+    assert right.residual == 0
+    assert right.sentence == "Description and trace agree to the FLOP."
+    assert not any("adapters" in note for note in right.described.notes)
+
+
 def test_a_trace_of_inference() -> None:
     found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
     assert found.fitting[0].code == "forward-only"
@@ -475,7 +591,18 @@ def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool)
         lambda cell: replace(cell, at_least=cell.flops * 3 // 4), Run(batch=batch, seq=1024)
     )
     assert found.agree is agree
-    assert ("leaves open" in found.sentence) is (batch == 3)
+    assert ("leaves open" in found.sentence) is agree
+    if batch == 3:
+        # The trace shows 3 to 4 sequences' work.
+        assert (
+            "as much as is certain in the trace and 25.0 % less than it shows at" in found.sentence
+        )
+    if not agree:
+        apart = {
+            2: "33.3 % less than is certain in the trace",
+            8: "2 times what the trace shows at most",
+        }
+        assert f"needs {apart[batch]}" in found.sentence
     assert bool(found.fitting) is not agree
 
 
@@ -506,15 +633,33 @@ def test_described_padding_is_in_what_a_trace_shows() -> None:
     assert found.rate is not None
     weights = 12 * ONE.layers * ONE.hidden**2 + ONE.vocab * ONE.hidden
     core = 4 * ONE.layers * ONE.hidden * 4 * (750 * 751 // 2)
-    assert found.described.work.ledger.model == 3 * (2 * 3000 * weights + core)
-    assert found.gap is not None
-    assert found.gap < 0
+    useful = 3 * (2 * 3000 * weights + core)
+    assert found.described.work.ledger.model == useful
+    assert found.counts is not None
+    assert found.counts.expected == found.counts.counted == found.job.windows * step_flops(ONE)
+    done = found.measured.executed
+    assert done.model_flops == found.job.windows * useful
+    assert done.padding_flops == found.counts.counted - done.model_flops
+    assert found.gap == 0
+    assert found.measured_mfu == found.rate.mfu
+    share = f"{float(100 * Fraction(done.padding_flops, done.executed_flops)):.1f} %"
+    assert found.sentence == (
+        "Description and trace agree to the FLOP. "
+        f"Padding, {share} of what was executed, is in neither MFU."
+    )
 
 
 def test_padded_rows_of_the_head_are_in_what_a_trace_shows() -> None:
     change = of_card(vocab=15_000, padded_vocab=16_384)
     found = found_of(change)
     assert found.residual == 0
+    assert found.gap == 0
+    spare = 3 * 2 * ONE.tokens * 1_384 * ONE.hidden
+    lines = {line.name: line.flops for line in found.measured.executed.ledger().lines}
+    assert lines["overcompute.padding.vocab"] == found.job.windows * spare
+    assert lines["model.matmul.forward.logits"] == (
+        found.job.windows * 2 * ONE.tokens * 15_000 * ONE.hidden
+    )
 
 
 def test_padding_that_is_not_computed() -> None:
@@ -525,6 +670,8 @@ def test_padding_that_is_not_computed() -> None:
     found = found_in(simulated(config), card, padded)
     assert found.fitting[0].code == "no-padding"
     assert found.fitting[0].distance == 0
+    assert found.measured.executed.padding_flops == 0
+    assert found.sentence.endswith("Padding is described, and still in the figures from the trace.")
 
 
 # What is missing
@@ -632,12 +779,84 @@ def test_a_given_peak_and_a_named_type() -> None:
     assert "no dense fp12 rate" in odd.lacks[0].problem
 
 
-def test_what_is_recomputed_is_compared_in_words() -> None:
-    found = found_of(of_run(checkpoint=FULL_CHECKPOINT))
+# Recomputation: a claim of its own
+
+
+def recomputing(products: Fraction, attention: Fraction) -> Callable[[Cell], list[Cell]]:
+    """Return what adds so much of the blocks' forward pass computed again to a trace."""
+
+    def more(cell: Cell) -> list[Cell]:
+        share = {"model.matmul.forward": products, "model.attention.forward": attention}
+        flops = int(cell.flops * share.get(cell.line, Fraction(0)))
+        again = f"recompute.{cell.line.split('.')[1]}"
+        extra = replace(cell, line=again, rule="R1", flops=flops, at_least=flops)
+        return [cell, extra] if flops else [cell]
+
+    return more
+
+
+def recomputed(run: Run, products: Fraction, attention: Fraction) -> Reconciliation:
+    prepared, measured = sample()
+    more = recomputing(products, attention)
+    cells = tuple(one for cell in measured.executed.cells for one in more(cell))
+    lines = replace(measured, executed=replace(measured.executed, cells=cells))
+    return reconcile(lines, prepared, described(ONE)[0], run)
+
+
+NOTHING, ALL, MOST = Fraction(0), Fraction(1), Fraction(3, 4)
+CLAIMS: list[tuple[str, Fraction, Fraction, str, str]] = [
+    ("none", NOTHING, NOTHING, "", ""),
+    ("full", ALL, ALL, "", ""),
+    ("full", MOST, ALL, "", ""),  # checkpoints that stop early
+    ("selective", NOTHING, ALL, "", ""),
+    ("0.75,1", MOST, ALL, "", ""),
+    ("full", NOTHING, NOTHING, "missing-recompute", "nothing is computed again there"),
+    ("selective", NOTHING, NOTHING, "missing-recompute", "--checkpointing none"),
+    ("full", NOTHING, ALL, "missing-recompute", "--checkpointing selective describes it"),
+    ("full", Fraction(1, 4), ALL, "missing-recompute", "--checkpointing 0.25,1 describes it"),
+    ("none", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("none", MOST, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("none", NOTHING, ALL, "recompute-not-described", "--checkpointing selective describes"),
+    ("selective", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("0.5,1", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+]
+
+
+@pytest.mark.parametrize(("claim", "products", "attention", "code", "words"), CLAIMS)
+def test_a_claim_of_checkpointing_is_checked(
+    claim: str, products: Fraction, attention: Fraction, code: str, words: str
+) -> None:
+    run = replace(described(ONE)[1], checkpoint=parse_checkpoint("--checkpointing", claim))
+    found = recomputed(run, products, attention)
+    assert found.residual == 0
     assert found.agree
-    assert any("no recomputation" in note for note in found.described.notes)
-    assert found.rate is not None
-    assert found.rate.hfu > found.rate.mfu
+    assert found.diagnoses == ()
+    assert found.recomputation is not None
+    blocks = 2 * ONE.tokens * 12 * ONE.layers * ONE.hidden**2
+    core = 4 * ONE.layers * ONE.hidden * ONE.batch * ONE.sequence * (ONE.sequence + 1) // 2
+    windows = found.job.windows
+    shares = run.checkpoint
+    assert found.recomputation.described == windows * (
+        shares.linear * blocks + shares.attention * core
+    )
+    assert found.recomputation.counted == windows * (products * blocks + attention * core)
+    assert [one.code for one in found.findings] == ([code] if code else [])
+    assert words in found.sentence
+    agree = "Description and trace agree to the FLOP"
+    if not code:
+        assert found.sentence == f"{agree}."
+    elif code == "missing-recompute":
+        assert found.sentence.startswith(f"{agree}, but recomputation is missing: ")
+    else:
+        assert found.sentence.startswith(f"{agree}, but recomputation is not as described: ")
+
+
+def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
+    found = found_of(of_run(batch=8, checkpoint=FULL_CHECKPOINT))
+    assert found.agree is False
+    assert found.fitting[0].code == "batch"
+    assert found.findings[-1].code == "missing-recompute"
+    assert ". And recomputation is missing: full checkpointing is described" in found.sentence
 
 
 def test_a_number_of_parameters_says_too_little_for_a_diagnosis() -> None:
@@ -681,13 +900,16 @@ def resnet18() -> ModelCard:
 def test_resnet18_on_one_of_eight_devices() -> None:
     """10 pictures per device, of 80; the checkpoints are recognised."""
     trace = tf.read(str(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")))
-    found = found_in(trace, resnet18(), Run(batch=80, seq=1))
+    found = found_in(trace, resnet18(), Run(batch=80))
     assert (found.job.devices, found.job.shown) == (8, 1)
     assert found.counts is not None
     assert found.counts.counted == 2 * 106_484_121_600
     assert found.residual == 0
-    assert any("is recomputation" in note for note in found.described.notes)
-    wrong = found_in(trace, resnet18(), Run(batch=10, seq=1))
+    assert [one.code for one in found.findings] == ["recompute-not-described"]
+    assert "--checkpointing full describes it" in found.sentence
+    right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
+    assert right.findings == ()
+    wrong = found_in(trace, resnet18(), Run(batch=10))
     assert wrong.fitting[0].words.startswith("10 is the batch of one device")
 
 

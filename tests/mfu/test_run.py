@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.quantities import (
+    decimal_thousands,
     parse_count,
     parse_lengths,
     parse_rate,
@@ -95,9 +97,20 @@ def test_checkpointing_by_name_or_shares() -> None:
     assert full.scope is None
     custom = parse_checkpoint("--checkpoint", "0.75, 100%")
     assert (custom.linear, custom.attention) == (Fraction(3, 4), Fraction(1))
+    with pytest.raises(UsageError, match="10,000 % of the forward pass cannot be") as caught:
+        parse_checkpoint("--checkpoint", "75,100")
+    assert "75%,100%" in caught.value.hint
+    assert parse_checkpoint("--checkpoint", "1,3").attention == 3
     for text in ("", "some", "0.5", "1,x", "1,2,3", "-1,1"):
         with pytest.raises(UsageError, match="--checkpoint is no way of checkpointing"):
             parse_checkpoint("--checkpoint", text)
+
+
+def test_a_rate_of_sequences_needs_their_number() -> None:
+    run = Run(tokens=4_000_000, samples_per_s=Fraction(10))
+    with pytest.raises(UsageError, match="needs the number of them in a step") as caught:
+        run.seconds(run.shape(CARD))
+    assert "--batch or --seq" in caught.value.hint
 
 
 def test_the_time_of_a_step_from_any_measure() -> None:
@@ -126,6 +139,10 @@ def test_the_time_of_a_step_from_any_measure() -> None:
         ("4_096", 4096),
         ("1,024", 1024),
         ("1e0", 1),
+        ("8Ki", 8192),
+        ("2mi", 2 * 1024**2),
+        ("8,030,261,248", 8_030_261_248),
+        ("1,234.5k", 1_234_500),
     ],
 )
 def test_counts(text: str, count: int) -> None:
@@ -133,7 +150,7 @@ def test_counts(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-5", "1.5", "x", "1e-3", "1e999", "٣", "1" * 31, "8 B B"]
+    "text", ["", "0", "-5", "1.5", "x", "1e-3", "1e999", "٣", "1" * 31, "8 B B", "12,34,567", "1_2"]
 )
 def test_bad_counts(text: str) -> None:
     with pytest.raises(UsageError, match="--params is not"):
@@ -162,10 +179,59 @@ def test_bad_times(text: str) -> None:
         parse_seconds("--step-time", text)
 
 
+@pytest.mark.parametrize(
+    ("parse", "text", "meant"),
+    [
+        (parse_rate, "989,4", "989.4"),
+        (parse_rate, "12,5", "12.5"),
+        (parse_rate, "1,3e3", "1.3e3"),
+        (parse_count, "8,03e9", "8.03e9"),
+        (parse_count, "8,03B", "8.03B"),
+        (parse_count, "1024,0", "1024.0"),
+        (parse_seconds, "0,82 s", "0.82 s"),
+        (parse_seconds, "820,5ms", "820.5ms"),
+        (parse_reported, "46,2%", "46.2%"),
+        (parse_reported, "0,462", "0.462"),
+    ],
+)
+def test_a_decimal_comma_is_no_thousands_comma(
+    parse: Callable[[str, str], object], text: str, meant: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse("--x", text)
+    assert caught.value.message == f"--x has a comma that sets off no thousands: {text!r}"
+    assert caught.value.hint == f"write --x {meant} with a point"
+
+
+@pytest.mark.parametrize(
+    ("option", "example"),
+    [
+        ("--gpus", "write e.g. --gpus 8"),
+        ("--params", "write e.g. --params 8e9 or --params 8.03B"),
+        ("--seq", "write e.g. --seq 8192 or --seq 8Ki"),
+        ("--batch", "write e.g. --batch 1024"),
+        ("lora_rank", "write e.g. lora_rank 16"),
+    ],
+)
+def test_the_hint_fits_the_option(option: str, example: str) -> None:
+    for text in ("0", "8.5"):
+        with pytest.raises(UsageError) as caught:
+            parse_count(option, text)
+        assert caught.value.hint == example
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("8k", 8), ("128K", 128), ("1k", 1), ("10k", None), ("8Ki", None), ("8000", None), ("", None)],
+)
+def test_thousands_that_may_be_meant_as_powers_of_two(text: str, number: int | None) -> None:
+    assert decimal_thousands(text) == number
+
+
 def test_rates_and_lengths() -> None:
     assert parse_rate("--peak", "989.5") == Fraction(1979, 2)
     assert parse_lengths("--documents", "512, 1024,2x4096;7") == (512, 1024, 4096, 4096, 7)
-    for text in ("", "a", "3x", "x3", "1,,2", "-3"):
+    for text in ("", "a", "3x", "x3", "1,,2", "-3", "1,024"):
         with pytest.raises(UsageError, match="--documents is not a list of lengths"):
             parse_lengths("--documents", text)
     with pytest.raises(UsageError, match="more than"):

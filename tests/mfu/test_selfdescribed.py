@@ -26,13 +26,15 @@ from traceflops.cli.mfuoptions import (
 )
 from traceflops.errors import UsageError
 from traceflops.merge import merge
+from traceflops.mfu.description import Description
 from traceflops.mfu.models import find_model
 from traceflops.mfu.selfdescribed import (
-    Description,
+    NotDescribed,
     SelfDescribed,
     card_and_run,
     description_of,
     self_described,
+    without_description,
 )
 from traceflops.mfu.tokenmarks import told_by_marks
 from traceflops.prepare import prepare
@@ -155,7 +157,10 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_the_same_as_the_command_line(said: dict[str, Any], options: dict[str, Any]) -> None:
     found = read(said)
     assert found.notes == ()
-    assert card_and_run(found) == by_options(**options)
+    card, run = card_and_run(found)
+    wanted, run_wanted = by_options(**options)
+    # Notes name a word as it was written: "tokens 1k" or "--tokens 1k".
+    assert (card, replace(run, notes=())) == (wanted, replace(run_wanted, notes=()))
 
 
 def test_cards_and_configs_inside_the_trace(tmp_path: Path) -> None:
@@ -234,7 +239,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from([*traceflops.words.DESCRIPTION_WORDS]), JSON, max_size=5))
 def test_nothing_that_a_trace_says_raises(said: dict[str, Any]) -> None:
     found = self_described(prepare(saying(said)))
-    assert isinstance(found, SelfDescribed | tuple)
+    assert isinstance(found, SelfDescribed | NotDescribed)
 
 
 # Options win
@@ -278,11 +283,102 @@ def test_an_option_puts_aside_what_says_the_same_otherwise(
     assert card_and_run(merged)[1] == by_options(model="gpt2", **options)[1]
 
 
-def test_words_that_contradict_each_other_are_a_note() -> None:
-    found = self_described(prepare(saying({"model": "gpt2", "seq": 8, "lora_targets": "q"})))
-    assert isinstance(found, tuple)
-    assert [note.code for note in found] == ["description-not-used"]
-    assert "lora_targets needs the rank" in found[0].text
+CONTRADICTIONS = [
+    ({"seq": 8, "batch": 2, "lora_targets": "q"}, "lora_targets", "needs the rank"),
+    ({"seq": 8, "batch": 2, "tokens": 100}, "tokens", "100 tokens are not batch 2 x 8 = 16"),
+    ({"seq": 8, "batch": 2, "real_tokens": 17}, "real_tokens", "17 real tokens do not fit"),
+    ({"seq": 8, "batch": 2, "frozen_layers": 99}, "frozen_layers", "99 is more than the layers"),
+    ({"seq": 8, "batch": 2, "encoder_seq": 9}, "encoder_seq", "has no encoder"),
+    ({"seq": 8, "batch": 2, "cached": 9}, "cached", "is for decoding"),
+    (
+        {"seq": 8, "batch": 2, "tokens": 9, "lora_targets": "q"},
+        "tokens and lora_targets",
+        "needs the rank of the adapters; 9 tokens are not batch 2 x 8 = 16",
+    ),
+    (
+        {"seq": 8, "batch": 2, "forward_only": True, "checkpointing": "full"},
+        "checkpointing",
+        "exclude each other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "word", "reason"), CONTRADICTIONS)
+def test_of_words_that_contradict_each_other_the_least_is_left_out(
+    said: dict[str, Any], word: str, reason: str
+) -> None:
+    found = self_described(prepare(saying({"model": "gpt2", **said})))
+    assert isinstance(found, SelfDescribed)
+    (note,) = found.notes
+    assert note.code == "description-words-left-out"
+    assert note.text.startswith(f"Left out of the trace's description: {word} (")
+    assert reason in note.text
+    assert (found.run.batch, found.run.seq) == (2, 8)
+
+
+TOO_LITTLE = [
+    ({}, "how many tokens a step has is not known"),
+    ({"batch": 4}, "how many tokens a step has is not known"),
+    ({"seq": 8}, "how many sequences a step has is not known"),
+    ({"seq": 8, "batch": -4}, "how many sequences a step has is not known"),
+    ({"seq": 8, "batch": None}, "not known (batch: null there)"),
+    ({"tokens": 8}, "the sequence length is not known"),
+    ({"seq_sum": 8, "seq_square_sum": 99}, "how many tokens a step has is not known"),
+]
+
+
+@pytest.mark.parametrize(("said", "problem"), TOO_LITTLE)
+def test_what_a_description_lacks_is_said(said: dict[str, Any], problem: str) -> None:
+    found = self_described(prepare(saying({"model": "gpt2", **said})))
+    assert isinstance(found, NotDescribed)
+    assert found.problem is not None
+    assert found.notes[-1].code == "description-not-used"
+    assert problem in found.notes[-1].text
+    assert found.notes[-1].text.endswith(".")
+
+
+def test_a_description_without_a_model_is_said() -> None:
+    found = self_described(prepare(saying({"batch": 4, "seq": 8})))
+    assert isinstance(found, NotDescribed)
+    assert found.problem is None
+    assert "it names no model" in found.notes[0].text
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"batch": True}, "batch cannot be true"),
+        ({"batch": {}}, "batch cannot be an object"),
+        ({"batch": [2]}, "batch is a list"),
+        ({"batch": -4}, "batch is not a whole number"),
+        ({"model": "llama-99"}, "no model is called 'llama-99'"),
+        ({"model": {"hidden": 64, "heads": 7}}, "model"),
+        ({"frozen": "heart"}, "no part 'heart' can be frozen"),
+        ({"seq_sum": 8, "seq_square_sum": 99}, "seq_sum and seq_square_sum cannot be"),
+    ],
+)
+def test_a_word_that_is_left_out_is_named_with_the_reason(said: dict[str, Any], words: str) -> None:
+    (note,) = read(said).notes
+    assert note.text.startswith("Left out of the trace's description: ")
+    assert words in note.text
+
+
+def test_a_convention_may_need_less_than_the_usual_one() -> None:
+    prepared = prepare(saying({"model": "gpt2", "tokens": 8}))
+    assert isinstance(self_described(prepared), NotDescribed)
+    assert isinstance(self_described(prepared, convention="6N"), SelfDescribed)
+
+
+def test_without_its_description_a_trace_says_nothing() -> None:
+    trace = saying({"model": "gpt2", "batch": 2}, steps((tokens(10), 0), ("mine", 7)))
+    bare = without_description(trace)
+    assert bare.source.description is None
+    assert sorted(bare.marks["name"].to_pylist()) == [
+        *(f"ProfilerStep#{number}" for number in range(4)),
+        "mine",
+    ]
+    assert bare.activities == trace.activities
+    assert self_described(prepare(bare)) == NotDescribed(())
 
 
 def test_a_slip_in_the_options_is_an_error() -> None:
@@ -293,7 +389,7 @@ def test_a_slip_in_the_options_is_an_error() -> None:
 
 def test_a_trace_that_says_nothing() -> None:
     assert description_of(trace_of()) is None
-    assert self_described(prepare(trace_of())) == ()
+    assert self_described(prepare(trace_of())) == NotDescribed(())
 
 
 # Marks
@@ -438,6 +534,50 @@ def test_marks_that_are_not_as_they_should_be(name: str) -> None:
 
 def test_other_marks_are_none_of_ours() -> None:
     assert told_by_marks(prepare(steps(("traceflops.mine", 0), ("tokens|real=3", 5)))) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["traceflops.foo|bar=8", "traceflops.toknes|real=5", "Traceflops.tokens|real=5"]
+)
+def test_a_misspelt_mark_is_named(name: str) -> None:
+    found = told_by_marks(prepare(steps((name, 0), (name, 110), (tokens(5), 0))))
+    assert found is not None
+    assert found.values == {"tokens.real": 5}
+    note = found.notes[0]
+    assert (note.code, note.count) == ("marks-unknown", 2)
+    assert f"'{name.split('|')[0]}'" in note.text
+    assert "traceflops.tokens and traceflops.seqlens" in note.text
+
+
+IMPOSSIBLE = [
+    ("traceflops.tokens|real=9000|padded=8192", "9,000 real tokens are more than the 8,192"),
+    ("traceflops.seqlens|sum=8192|sumsq=134217728|count=4", "16,777,216 to 67,059,724, not 134"),
+    ("traceflops.seqlens|sum=8192|sumsq=3|count=4", "16,777,216 to 67,059,724, not 3"),
+    ("traceflops.seqlens|sum=8192|sumsq=67108866", "8,192 to 67,108,864, not 67,108,866"),
+    ("traceflops.seqlens|sum=10|sumsq=33", "both sums are even or both are odd"),
+    ("traceflops.seqlens|sum=3|sumsq=9|count=4", "4 sequences cannot have 3 tokens"),
+    ("traceflops.seqlens|sum=3|sumsq=9|count=0", "0 sequences cannot have 3 tokens"),
+    ("traceflops.seqlens|sum=5|sumsq=25|count=1", ""),
+    ("traceflops.seqlens|sum=5|sumsq=13|count=2", ""),
+    ("traceflops.seqlens|sum=0|sumsq=0|count=0", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "reason"), IMPOSSIBLE)
+def test_a_mark_that_cannot_be_true_is_left_out(name: str, reason: str) -> None:
+    found = told_by_marks(prepare(steps((name, 0), (name, 110), (name, 210))))
+    assert found is not None
+    assert bool(found.values) is not bool(reason)
+    if reason:
+        (note,) = found.notes
+        assert (note.code, note.count) == ("token-marks-impossible", 3)
+        assert reason in note.text
+    # The rest of the description stands without the mark.
+    said = {"model": CARD, "batch": 2, "seq": 8}
+    whole = self_described(prepare(saying(said, steps((name, 0)))))
+    if reason:
+        assert isinstance(whole, SelfDescribed)
+        assert whole.run == by_options(model="gpt2", batch="2", seq="8")[1]
 
 
 def test_without_steps_the_recording_is_one() -> None:

@@ -9,14 +9,20 @@ from typing import Final
 from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.executed import Executed
 from traceflops.mfu.matching import Match
+from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.waterfall import DeviceBudget, Peaks, Portion
 from traceflops.prepare import Prepared
 from traceflops.results import Components, Window
+
+FP6_OR_FP4: Final = "fp6-or-fp4"
+"""The type of products that hardware counts together."""
 
 _RATES: Final[dict[str, tuple[str, ...]]] = {
     "fp64": ("fp64_matrix", "fp64"),
     "fp32": ("fp32_matrix", "fp32"),
     **{dtype: (dtype,) for dtype in ("tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8")},
+    FP6_OR_FP4: ("fp6",),  # as fast as each other where counters do not tell them apart
+    TF32_OR_FP32: ("tf32",),  # the faster one: what is counted is then the least it can be
 }
 """The rates of the device table that hold for products of a type; the first one that is known."""
 
@@ -32,7 +38,7 @@ class Bounds:
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
 
-    Types without a rate are left out; `tf32-or-fp32` has none, as the two differ.
+    Types without a rate are left out.
     """
     found = {}
     for dtype, rates in _RATES.items():

@@ -19,6 +19,10 @@ NORM_VECTORS = {"rms": 1, "layernorm": 2, "layernorm-nobias": 1}
 """Vectors of the hidden width per norm."""
 
 FEWEST_PARAMS = 1000
+MOST_MTP = 100
+FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
+"""How far a stated parameter count may be from the counted one: relative, and as a factor."""
+
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
 """What describes a model, in the words of a card."""
 
@@ -109,6 +113,37 @@ class ModelCard:
                 f"{self.params} parameters are too few for a model",
                 f"give all of them, e.g. {self.params}e9",
             )
+        if self.mtp > MOST_MTP:
+            raise UsageError(
+                f"{self.mtp} MTP modules are more than {MOST_MTP}", "give those that run"
+            )
+        if self.mtp and not (self.blocks and self.complete):
+            raise UsageError(
+                f"{self.name} has no layers that an MTP module could copy",
+                "describe them, with --model or in the card",
+            )
+
+    def check_params(self) -> None:
+        """Refuse a stated parameter count that the description makes impossible."""
+        if self.params is None or not self.complete:
+            return
+        if not self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2:
+            raise UsageError(
+                f"params {self.params:,} cannot be: the sizes give {self.counted:,} parameters",
+                "leave out params, or correct the sizes (params are all, unused experts included)",
+            )
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return what is said of the model and does not fit together."""
+        if self.params is None or not self.complete:
+            return ()
+        if abs(self.params - self.counted) <= FAR_APART * self.counted:
+            return ()
+        return (
+            f"the parameters stated, {self.params:,}, are not the {self.counted:,} that the "
+            "description has",
+        )
 
     @property
     def complete(self) -> bool:
@@ -118,7 +153,13 @@ class ModelCard:
     @property
     def lacks(self) -> tuple[str, ...]:
         """Return what a full description would have besides."""
-        return self.missing if self.blocks or self.convs else ARCHITECTURE
+        nothing = not (self.blocks or self.convs or self.missing)
+        return ARCHITECTURE if nothing else self.missing
+
+    @property
+    def is_convolutional(self) -> bool:
+        """Return whether it is a convolutional net, which has no tokens."""
+        return bool(self.convs) and not self.blocks
 
     @property
     def layers(self) -> int:
@@ -159,8 +200,19 @@ class ModelCard:
         return norms * width + inside + self.positions * self.hidden
 
     def weights(self, *, router: bool = True) -> int:
-        """Return the weights one token meets: experts as used, head in, input embedding out."""
-        return sum(one.active for one in self.placed() if router or not one.routes)
+        """Return the weights one token meets: experts as used, head in, input embedding out.
+
+        What a whole sequence meets once, such as a pooler, is no token's.
+        """
+        met = (one for one in self.placed() if one.linear.reads != "sequence")
+        return sum(one.active for one in met if router or not one.routes)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts that have weights, by their sub-names in the ledger."""
+        groups = [one.linear.group for one in self.placed()]
+        encoder = ["encoder"] * (self.encoder is not None)
+        return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
     def placed(self) -> tuple[Placed, ...]:
         """Return every weight matrix, the encoder's first."""

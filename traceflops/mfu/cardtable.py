@@ -32,6 +32,9 @@ from traceflops.mfu.table import HINT, Table
 
 MOST_LAYERS = 10_000
 MASKS = ("causal", "full", "window", "chunk")
+ONE_FOR_ALL = ("mask", "window_layers")
+"""What says of all layers what a pattern says of each."""
+
 BIASES = ("qkv", "out", "ffn", "router", "head")
 EVERY_BIAS = ("qkv", "out", "ffn", "router")
 """What `bias = true` means: all matrices but the head."""
@@ -56,14 +59,29 @@ CONV = (
 LINEAR = ("name", "inputs", "outputs", "bias")
 
 
-def build(values: Mapping[str, object], where: str) -> ModelCard:
-    """Return the card that a table describes. Raises UsageError: one line, with its place."""
+def build(
+    values: Mapping[str, object], where: str, names: Mapping[str, str] | None = None
+) -> ModelCard:
+    """Return the card that a table describes. Raises UsageError: one line, with its place.
+
+    `names` says what keys are called where the values come from.
+    """
     try:
-        return _Builder(Table(values, where, KEYS)).card()
+        card = _Builder(Table(values, where, KEYS, names)).card()
+        card.check_params()
+        return card
     except UsageError as error:
         if error.message.startswith(where):
             raise
         raise UsageError(f"{where}: {error.message}", error.hint) from None
+
+
+def layers_of(table: Table, key: str, default: int | None = None) -> int:
+    """Return a number of layers that a model can have; refused before anything is made of it."""
+    layers = table.count(key, default)
+    if layers > MOST_LAYERS:
+        table.refuse(f"{layers} layers are more than {MOST_LAYERS}", HINT)
+    return layers
 
 
 def parse_toml(text: str, where: str) -> dict[str, object]:
@@ -88,12 +106,13 @@ class _Builder:
         if missing and "params" not in table:
             lacks = ", ".join(missing)
             table.refuse(
-                f"{missing[0]!r} is missing", f"add {lacks}; or give params, if that is all"
+                f"{table.called(missing[0])!r} is missing",
+                f"add {lacks}" if table.foreign else f"add {lacks}; or give params, if that is all",
             )
         self._check_hidden()
         return ModelCard(
             name=table.text("name", "model"),
-            hidden=table.count("hidden", 0, least=0),
+            hidden=table.maybe("hidden") or 0,
             vocab=table.count("vocab", 0, least=0),
             padded_vocab=self._padded_vocab(),
             blocks=self._blocks(),
@@ -127,14 +146,11 @@ class _Builder:
         return tuple(key for key in needed if key not in table)
 
     def _has_dense_layers(self) -> bool:
-        return not all(self._mixed(layer) for layer in range(self._layers))
+        return not all(self._mixed)
 
     @property
     def _layers(self) -> int:
-        layers = self.table.count("layers", 0)
-        if layers > MOST_LAYERS:
-            self.table.refuse(f"{layers} layers are more than {MOST_LAYERS}", HINT)
-        return layers
+        return layers_of(self.table, "layers", 0)
 
     def _check_hidden(self) -> None:
         """Refuse heads that do not divide the width where nothing else says how wide a head is."""
@@ -168,9 +184,7 @@ class _Builder:
         """Return the blocks in order, equal neighbours together."""
         if not ("layers" in self.table and "heads" in self.table):
             return ()
-        self._check_mixed()
-        masks = self._masks()
-        kinds = ((masks[layer], self._mixed(layer)) for layer in range(self._layers))
+        kinds = zip(self._masks(), self._mixed, strict=True)
         return tuple(
             (len(list(run)), self._block(mask, mixed)) for (mask, mixed), run in groupby(kinds)
         )
@@ -197,6 +211,8 @@ class _Builder:
             table.refuse(
                 "both 'window' and 'chunk' are given", "say which layer has which: pattern"
             )
+        if window is None and "window_layers" in table:
+            table.refuse("'window_layers' is given, and no window", "add window, or leave it out")
         narrow = special["window"] or special["chunk"]
         count = table.count("window_layers", self._layers, least=0) if narrow else 0
         if count > self._layers:
@@ -205,30 +221,37 @@ class _Builder:
 
     def _pattern(self, masks: Mapping[str, Mask | None]) -> Iterator[Mask]:
         """Yield the mask of every layer; the pattern starts over when it ends."""
-        words = self.table.words("pattern", MASKS) or ("causal",)
-        for layer in range(self._layers):
+        table, layers = self.table, self._layers
+        words = table.words("pattern", MASKS) or ("causal",)
+        if len(words) > layers:
+            table.refuse(
+                f"'pattern' has masks for {len(words)} layers, and there are {layers}",
+                "give one mask per layer, or fewer, which start over",
+            )
+        for key in ONE_FOR_ALL:
+            if key in table:
+                table.refuse(f"both 'pattern' and {key!r} are given", "give one of them")
+        for key in ("window", "chunk"):
+            if key in table and key not in words:
+                table.refuse(f"{key!r} is given, and no layer of the pattern has it", HINT)
+        for layer in range(layers):
             word = words[layer % len(words)]
             mask = masks[word]
-            yield mask if mask is not None else self.table.lacks(word)
+            yield mask if mask is not None else table.lacks(word)
 
-    def _mixed(self, layer: int) -> bool:
-        """Return whether a layer has experts."""
-        experts = self._expert_table()
+    @property
+    def _mixed(self) -> tuple[bool, ...]:
+        """Return for every layer whether it has experts."""
+        experts, layers = self._expert_table(), self._layers
         if experts is None:
-            return False
-        listed = experts.numbers("layers")
-        return layer in listed if listed is not None else layer >= self._dense(experts)
-
-    def _dense(self, experts: Table) -> int:
-        return experts.count("dense_layers", 0, least=0)
-
-    def _check_mixed(self) -> None:
-        experts = self._expert_table()
-        if experts is None:
-            return
-        last = max(experts.numbers("layers") or (0,))
-        if max(last + 1, self._dense(experts)) > self._layers:
-            experts.refuse(f"it names layers that the {self._layers} do not have", HINT)
+            return (False,) * layers
+        if "layers" in experts and "dense_layers" in experts:
+            experts.refuse("both 'layers' and 'dense_layers' are given", "give one of them")
+        dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
+        if max(max(listed or (0,)) + 1, dense) > layers > 0:
+            experts.refuse(f"it names layers that the {layers} do not have", HINT)
+        mixed = frozenset(range(dense, layers) if listed is None else listed)
+        return tuple(layer in mixed for layer in range(layers))
 
     def _expert_table(self) -> Table | None:
         return self.table.table("experts", EXPERTS)
@@ -315,7 +338,7 @@ class _Builder:
     def _extras(self) -> Iterator[Linear]:
         """Yield what stands around the blocks: patches, transform and pooler, classifier."""
         table = self.table
-        hidden = table.count("hidden", 0, least=0)
+        hidden = table.maybe("hidden") or 0
         if (image := table.table("image", IMAGE)) is not None:
             inputs = image.count("channels", 3) * image.count("patch") ** 2
             reads: Reads = "patch" if image.flag("class_token", True) else "token"

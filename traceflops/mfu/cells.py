@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from traceflops.mfu.optree import taken
 from traceflops.mfu.whichwindow import NO_WINDOW, in_chosen_window
 from traceflops.prepare import Prepared
 
+if TYPE_CHECKING:
+    from traceflops.mfu.measuredwork import MeasuredWork
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -24,6 +28,7 @@ class Cell:
     counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
     `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
     the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
+    `was` is the line that padding was taken from, "" for what is none.
     """
 
     device: int
@@ -37,6 +42,7 @@ class Cell:
     at_least: int
     open_flops: int
     ops: int
+    was: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,27 @@ def cells_of(
     times = np.bincount(group, minlength=len(first)).tolist()
     rows = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
     return tuple(_cell(prepared, names, *row) for row in rows)
+
+
+def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
+    """Return the cells of activities whose work is known otherwise than by an op."""
+    device = numbers(prepared.trace.activities["device"])
+    rows = np.flatnonzero((work.kind >= 0) & np.isin(device, list(prepared.accounts)))
+    tops = list(dict.fromkeys(prepared.linked.categorised.top()))
+    columns = [device[rows], window[rows], _component(prepared, tops)[rows]]
+    found: list[Cell] = []
+    for line, dtype, flops, at_least in work.columns():
+        most, least = flops[work.kind[rows]], at_least[work.kind[rows]]
+        done = most > 0
+        kept = [column[done] for column in columns]
+        group, first = group_rows(kept)
+        sums = [exact_sums(group, values[done], len(first)) for values in (most, least)]
+        times = np.bincount(group, minlength=len(first)).tolist()
+        each = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
+        for one, place, top, total, low, count in each:
+            names = (tops, [dtype], (line,))
+            found.append(_cell(prepared, names, one, place, top, 0, 0, 0, total, low, 0, count))
+    return tuple(found)
 
 
 def open_lines(

@@ -12,7 +12,6 @@ import numpy as np
 from traceflops.account import DeviceAccount
 from traceflops.columns import BoolArray, IntArray, codes, names
 from traceflops.intervals import Intervals
-from traceflops.mfu.attribution import Attribution
 from traceflops.prepare import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
@@ -40,35 +39,33 @@ class ComputeTime:
     uncounted_ns: int
 
 
-def compute_times(prepared: Prepared, attribution: Attribution) -> tuple[ComputeTime, ...]:
-    """Return the compute times of every device and window."""
-    categorised = prepared.linked.categorised
-    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    is_compute = top[categorised.category] & ~on_cpu(prepared)
+def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, ...]:
+    """Return the compute times of every device and window; FLOPs of `counted` activities count."""
+    is_compute = compute_kernels(prepared)
     return tuple(
         time
         for device, account in prepared.accounts.items()
-        for time in _of_device(prepared, attribution, device, account, is_compute)
+        for time in _of_device(prepared, counted, device, account, is_compute)
     )
 
 
 def _of_device(
     prepared: Prepared,
-    attribution: Attribution,
+    known: BoolArray,
     device: int,
     account: DeviceAccount,
     is_compute: BoolArray,
 ) -> Iterator[ComputeTime]:
     rows = account.rows
     compute = is_compute[rows.row]
-    counted = compute & (attribution.owner[rows.row] >= 0)
+    counted = compute & known[rows.row]
     start, end = (
         np.array([getattr(window, edge) for window in prepared.windows[device]], dtype=np.int64)
         for edge in ("start_ns", "end_ns")
     )
-    known = Intervals.of(rows.start_ns[counted], rows.end_ns[counted])
+    covered = Intervals.of(rows.start_ns[counted], rows.end_ns[counted])
     whole = Intervals.of(rows.start_ns[compute], rows.end_ns[compute])
-    bare = whole.subtract(known)
+    bare = whole.subtract(covered)
     figures = zip(
         _added_within(rows.start_ns[compute], rows.end_ns[compute], start, end),
         _added_within(rows.start_ns[counted], rows.end_ns[counted], start, end),
@@ -99,6 +96,14 @@ def _elapsed(sorted_ns: IntArray, at_ns: IntArray) -> IntArray:
     count = np.searchsorted(sorted_ns, at_ns, side="left")
     with np.errstate(over="ignore"):
         return count * at_ns - sums[count]
+
+
+def compute_kernels(prepared: Prepared) -> BoolArray:
+    """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
+    categorised = prepared.linked.categorised
+    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
+    found: BoolArray = top[categorised.category] & ~on_cpu(prepared)
+    return found
 
 
 def on_cpu(prepared: Prepared) -> BoolArray:

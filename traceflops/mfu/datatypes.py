@@ -22,6 +22,7 @@ UNKNOWN_TYPE: Final = "unknown"
 LONGEST_NAME: Final = 4096
 
 FP32: Final = "fp32"
+_ALWAYS: Final = (TF32_OR_FP32, FP32, UNKNOWN_TYPE)
 
 _FIRST_WITH_TF32: Final = 8
 """Major compute capability of Ampere."""
@@ -41,7 +42,23 @@ _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Rules in order: the data type, and what the name in lower case holds."""
 
+_OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
+    # Of four and six bits beside eight: which of the rates holds is not in the name.
+    (None, r"e2m1|e2m3|e3m2|fp4|fp6"),
+    # nvJet codes its operands by letters: q and r are FP8, t is bfloat16, h is half precision.
+    ("fp8", r"e4m3|e5m2|float8|fp8|nvjet(?:_sm\d+)?_[qr][qr]"),
+    ("int8", r"i8i8|s8s8|imma|int8|i8816gemm|i16832gemm"),
+    ("fp64", r"f64f64|dgemm|d884gemm|<(?:int, )*double\b"),
+    ("tf32", r"tf32|xf32"),
+    ("bf16", r"bf16|bfloat16|nvjet(?:_sm\d+)?_t[a-z]"),
+    ("fp16", r"(?<!b)f16|fp16|half|hgemm|_h(?:884|1688|16816)gemm|nvjet(?:_sm\d+)?_h[a-z]"),
+    ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
+    ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
+)
+"""The same for operands of which nothing is recorded; None where the name tells of several."""
+
 _COMPILED: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _FLOAT_KERNELS)
+_COMPILED_OPERANDS: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _OPERANDS)
 
 
 def float_type(kernel: str) -> str:
@@ -51,6 +68,16 @@ def float_type(kernel: str) -> str:
     """
     text = kernel[:LONGEST_NAME].lower()
     return next((dtype for dtype, name in _COMPILED if name.search(text)), TF32_OR_FP32)
+
+
+def operand_type(kernel: str) -> str:
+    """Return the data type of a product by the name of its kernel alone, UNKNOWN_TYPE if mute.
+
+    A name that tells of bfloat16 and FP8 is of a kernel with FP8 operands.
+    """
+    text = kernel[:LONGEST_NAME].lower()
+    found = next((dtype for dtype, name in _COMPILED_OPERANDS if name.search(text)), None)
+    return found or UNKNOWN_TYPE
 
 
 def without_tf32(device: Mapping[str, Any]) -> bool:
@@ -64,14 +91,18 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
     """Return, per op, the place of the data type of its product, and the types.
 
-    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name tells.
+    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name tells. It
+    also tells where no types were recorded, as in the ranges of emit_nvtx.
     """
     trace, work = prepared.trace, attribution.work
     own = [(one.dtype if isinstance(one, Work) else None) or UNKNOWN_TYPE for one in work.works]
     by_name = [float_type(label) for label in names(trace.activities["name"])]
-    types = list(dict.fromkeys([*own, *by_name, TF32_OR_FP32, FP32]))
+    by_name_alone = [operand_type(label) for label in names(trace.activities["name"])]
+    types = list(dict.fromkeys([*own, *by_name, *by_name_alone, *_ALWAYS]))
     place = {name: number for number, name in enumerate(types)}
     found = np.array([place[one] for one in own], dtype=np.int64)[work.place]
+    told_alone = [place[one] for one in by_name_alone]
+    _tell_by_name(trace, attribution, found, place[UNKNOWN_TYPE], told_alone)
     open_ops = np.flatnonzero((found == place[TF32_OR_FP32]) & (attribution.main >= 0))
     main = attribution.main[open_ops]
     told = np.array([place[one] for one in by_name], dtype=np.int64)
@@ -80,6 +111,17 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     device = numbers(trace.activities["device"])[main]
     found[open_ops] = np.where(single[device], place[FP32], told_of[open_ops])
     return found, types
+
+
+def _tell_by_name(
+    trace: Trace, attribution: Attribution, found: IntArray, unknown: int, by_name: list[int]
+) -> None:
+    """Write the type that the main kernel tells to ops of which no types were recorded."""
+    silent = codes(trace.ops["input_types"]) < 0
+    rows = np.flatnonzero(silent & (found == unknown) & (attribution.main >= 0))
+    if len(rows):
+        label = codes(trace.activities["name"])[attribution.main[rows]]
+        found[rows] = np.array(by_name, dtype=np.int64)[label]
 
 
 def _told(trace: Trace, attribution: Attribution, told: IntArray, mute: int) -> IntArray:

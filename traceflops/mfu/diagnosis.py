@@ -15,6 +15,7 @@ from traceflops.mfu.card import ModelCard
 from traceflops.mfu.passes import Passes
 from traceflops.mfu.run import Run
 from traceflops.mfu.scales import scaled
+from traceflops.mfu.trainedvariants import trained
 from traceflops.mfu.variants import Seen, Variant, as_described, manners, sizes
 
 AGREE: Final = Fraction(2, 100)
@@ -83,7 +84,7 @@ def _variants(
     card: ModelCard, run: Run, seen: Seen, known: tuple[int, ...], compared: _Comparison
 ) -> Iterator[Variant]:
     described = as_described(card, run)
-    for one in (described, *manners(card, run, seen)):
+    for one in (described, *trained(card, run, seen), *manners(card, run)):
         if one.code:
             yield one
         ratio = compared.ratio(one)

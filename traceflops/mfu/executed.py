@@ -7,20 +7,21 @@ counted FLOPs stand beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from traceflops.columns import numbers
 from traceflops.mfu.attribution import Attribution, attribute
-from traceflops.mfu.cells import Cell, OpenLine, cells_of, open_lines
+from traceflops.mfu.cells import Cell, OpenLine, cells_of, cells_of_kinds, open_lines
 from traceflops.mfu.coverage import ComputeTime, compute_times
 from traceflops.mfu.datatypes import UNKNOWN_TYPE as UNKNOWN_TYPE
+from traceflops.mfu.knownlengths import with_told_lengths
 from traceflops.mfu.layers import subnames
-from traceflops.mfu.ledger import Ledger, Line
+from traceflops.mfu.ledger import UNSPLIT, Ledger, Line
 from traceflops.mfu.lines import PartTable, part_table
 from traceflops.mfu.optree import taken
 from traceflops.mfu.outside import Outside, outside
@@ -30,12 +31,19 @@ from traceflops.mfu.whichwindow import window_of_activity
 from traceflops.prepare import Prepared, prepare
 from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
+from traceflops.words import several
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measuredwork import MeasuredWork
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
 
-LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute")
-"""Families of lines; those under `model` are F_model of the trace, all together F_executed."""
+LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
+"""Families of lines; those under `model` are F_model of the trace, all together F_executed.
+
+Of the last one it is not known what it was for: any of the others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,9 @@ class Executed:
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
     figures below are of them unless told otherwise. `times` are the compute times of every device
     and window. `open_lines` are lines that shapes leave open, in the chosen windows.
-    `outside` is what stands beside the ledger, of the whole recording. `attribution` says it by op
-    and activity.
+    `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
+    it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
+    does.
     """
 
     cells: tuple[Cell, ...]
@@ -65,6 +74,7 @@ class Executed:
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
+    work: MeasuredWork | None = field(default=None, repr=False, compare=False)
 
     def select(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
@@ -86,8 +96,13 @@ class Executed:
 
     @property
     def model_flops(self) -> int:
-        """Return F_model of the chosen windows: what the model lines add up to."""
+        """Return F_model of the chosen windows: what the model lines add up to; the most."""
         return int(self.ledger().total("model"))
+
+    @property
+    def model_at_least(self) -> int:
+        """Return the least that F_model of the chosen windows can be."""
+        return sum(cell.at_least for cell in self.select() if cell.line.startswith("model."))
 
     @property
     def executed_flops(self) -> int:
@@ -95,9 +110,28 @@ class Executed:
         return sum(cell.flops for cell in self.select())
 
     @property
+    def unsplit_flops(self) -> int:
+        """Return the part of them of which it is not known what it was for."""
+        return int(self.ledger().total(UNSPLIT))
+
+    @property
     def executed_at_least(self) -> int:
         """Return the least that F_executed of the chosen windows can be."""
         return sum(cell.at_least for cell in self.select())
+
+    @property
+    def padding_flops(self) -> int:
+        """Return the part of them that is padding, as far as that was taken out."""
+        return sum(cell.flops for cell in self.select() if cell.was)
+
+    @property
+    def as_computed(self) -> Executed:
+        """Return it with padding that was taken out (see `padding`) where it was computed."""
+        if not any(cell.was for cell in self.cells):
+            return self
+        cells = (replace(c, line=c.was, was="") if c.was else c for c in self.cells)
+        notes = tuple(note for note in self.notes if note.code != "padding-taken-out")
+        return replace(self, cells=tuple(cells), notes=notes)
 
     @property
     def coverage(self) -> Fraction | None:
@@ -137,25 +171,41 @@ def executed_flops(trace: Trace, selection: Selection | None = None) -> Executed
     return executed(prepare(trace, selection))
 
 
-def executed(prepared: Prepared) -> Executed:
-    """Return what a prepared trace says was executed."""
-    attribution = attribute(prepared.linked)
+def executed(
+    prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
+) -> Executed:
+    """Return what a prepared trace says was executed.
+
+    `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
+    """
+    attribution, told = with_told_lengths(prepared, attribute(prepared.linked))
+    parts, phase = parts_of(prepared, attribution)
+    windows = window_of_activity(prepared)
+    cells = cells_of(prepared, attribution, parts, windows)
+    assert sum(cell.flops for cell in cells) == _total(prepared, attribution)
+    work = measure_others(attribution) if measure_others is not None else None
+    counted = attribution.owner >= 0
+    if work is not None:
+        cells = (*cells, *cells_of_kinds(prepared, work, windows))
+        counted = counted | (work.kind >= 0)
+    return Executed(
+        cells,
+        compute_times(prepared, counted),
+        open_lines(prepared, attribution, parts, windows),
+        outside(prepared, attribution, work),
+        (*told, *_notes(attribution, parts), *_phase_notes(phase)),
+        attribution,
+        work,
+    )
+
+
+def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
+    """Return the FLOPs of all executed ops by line, and the phases that lines hang on."""
     trace = prepared.trace
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
     subname = subnames(trace, attribution, phase, roles)
-    parts = part_table(attribution, phase, roles, subname)
-    windows = window_of_activity(prepared)
-    cells = cells_of(prepared, attribution, parts, windows)
-    assert sum(cell.flops for cell in cells) == _total(prepared, attribution)
-    return Executed(
-        cells,
-        compute_times(prepared, attribution),
-        open_lines(prepared, attribution, parts, windows),
-        outside(prepared, attribution),
-        (*_notes(attribution, parts), *_phase_notes(phase)),
-        attribution,
-    )
+    return part_table(attribution, phase, roles, subname), phase
 
 
 def ledger_of(cells: Iterable[Cell]) -> Ledger:
@@ -182,8 +232,9 @@ def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
     doubtful = int((parts.flops != parts.at_least).sum())
     if doubtful:
         text = (
-            f"Of {doubtful:,} parts of ops the FLOPs lie between two bounds, as the trace does not "
-            "record lengths or masks; the ledger has the upper ones."
+            f"The FLOPs of {several(doubtful, 'part')} of operators lie between two bounds, as the "
+            "trace does not record lengths or masks: ledger, waterfall and tables have the upper "
+            "one. Marks can tell lengths (docs/selfdescribing.md)."
         )
         found.append(Note("assumed", "flops-between-bounds", text, doubtful))
     lost = int(attribution.has("lost").sum())

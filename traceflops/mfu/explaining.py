@@ -2,7 +2,8 @@
 
 All conventions are tried with the stated peak, its 2:4 sparse double and other peaks, with and
 without recomputation in the numerator, then the usual mistakes. What lies within the printed digits
-cannot be told apart by its error, so there the simplest explanation comes first.
+cannot be told apart by its error, so there the simplest explanation comes first; in the rest every
+thing that must be supposed weighs as much as some error.
 """
 
 from __future__ import annotations
@@ -30,14 +31,22 @@ SLACK = Fraction(1, 2000)
 SPARSE = 2
 """2:4 sparsity doubles the headline rate of a device."""
 
+PER_COST = Fraction(1, 100)
+"""Relative error that supposing one thing more is worth, where a figure does not fit."""
+
 CUT_OFF = 1
 """Cost of supposing that the figure's last digit was cut off, not rounded."""
 
 FARFETCHED = 5
 """Cost from which a candidate is called possible only: at least two things must be supposed."""
 
+LIKELY = 6
+"""Cost up to which a candidate is worth showing first."""
+
 GPUS_PER_NODE = 8
 MOST_NAMES = 3
+CERTAIN = MOST_NAMES + 1
+"""So many conventions may share a figure for it still to be called theirs."""
 
 TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
     ("with the blocks recomputed", replace(FULL_CHECKPOINT, scope="blocks")),
@@ -70,7 +79,9 @@ class Candidate:
     def text(self) -> str:
         """Return the candidate in words."""
         first, *others = self.conventions
-        same = f" (as {', '.join(others[:MOST_NAMES])})" if others else ""
+        more = len(others) - MOST_NAMES
+        names = ", ".join(others[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        same = f" (as {names})" if others else ""
         return f"{first}{same}{', ' * bool(self.treatment)}{self.treatment}, of {self.peak.text}"
 
 
@@ -81,6 +92,7 @@ class Explanation:
     reported: Reported
     candidates: tuple[Candidate, ...]
     honest: Rate
+    metric: Metric = "mfu"
 
     @property
     def reproduced(self) -> tuple[Candidate, ...]:
@@ -88,22 +100,46 @@ class Explanation:
         return tuple(one for one in self.candidates if one.reproduces)
 
     @property
+    def likely(self) -> tuple[Candidate, ...]:
+        """Return the candidates that suppose no more than can be expected, or else the best."""
+        likely = tuple(one for one in self.candidates if one.cost <= LIKELY)
+        return likely or self.candidates[:1]
+
+    @property
+    def said(self) -> str:
+        """Return the figure as a percentage, and how it was read if there are two ways to."""
+        value = percent(self.reported.value, self.reported.digits)
+        return f"{self.reported.text} (read as {value})" if self.reported.ambiguous else value
+
+    def shown(self, value: Fraction) -> str:
+        """Return a share with at least the decimals of the figure."""
+        usual = 1 if value >= Fraction(1, 10) else 2
+        return percent(value, self.reported.digits if self.reported.digits > usual else None)
+
+    @property
     def sentence(self) -> str:
         """Return the verdict in one sentence."""
-        best, said = self.candidates[0], percent(self.reported.value)
-        if best.reproduces:
-            others = len(self.reproduced) - 1
-            more = f" ({others} less simple {'way' if others == 1 else 'ways'} to it)"
-            verb = "is" if best.cost < FARFETCHED else "could be"
-            return f"{said} {verb} {best.text}{more if others else ''}; {self._honest}."
-        nearest = f"{best.text} gives {percent(best.value)}, {percent(best.error)} off"
-        return f"Nothing known gives {said}; {nearest}; {self._honest}."
+        best = self.candidates[0]
+        if not best.reproduces:
+            nearest = f"{best.text} gives {self.shown(best.value)}, {percent(best.error)} off"
+            return f"Nothing known gives {self.said}; {nearest}; {self._honest}."
+        certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
+        others = len(self.reproduced) - 1
+        ways = f"{others} other way{'s' * (others > 1)} would fit by supposing more"
+        more = f" ({ways})" if others else ""
+        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {self._honest}."
 
     @property
     def _honest(self) -> str:
-        if self.honest.mfu > 1:
-            return f"{self.honest.sentence} cannot be: time, tokens, devices or peak are wrong"
-        return f"the honest figure is {self.honest.sentence}"
+        rate = self.honest
+        as_hfu = self.metric == "hfu" and not (rate.is_hfu or rate.is_published)
+        text = rate.as_hfu if as_hfu else rate.sentence
+        if (rate.hfu if as_hfu else rate.figure) > 1:
+            return f"{text} cannot be: time, tokens, devices or peak are wrong"
+        if rate.is_published:
+            return f"the published rate is {text}, and how its FLOPs were counted is not known"
+        beside = f", beside MFU {percent(rate.mfu)}" if as_hfu else ""
+        return f"the honest figure is {text}{beside}"
 
 
 def explain(
@@ -117,22 +153,28 @@ def explain(
     """Return what reproduces a reported figure, best first.
 
     `peak` is the stated one, `others` what may have been taken in its place: other data types,
-    other devices. Raises UsageError where no convention can be computed.
+    other devices. A figure that may be a share or a percentage is taken as what is explained more
+    simply. Raises UsageError where no convention can be computed.
     """
-    search = _Search(card, run, reported, metric)
-    found = _merged(search.candidates(peak, others))
-    if not found:
-        raise UsageError(
-            "no convention can be computed from this description",
-            "give batch, sequence length, time and a model card or its parameters",
-        )
-    honest = raw_rate(card, run, peak)
-    return Explanation(reported, tuple(sorted(found, key=_rank)), honest)
+    readings = (reported, reported.percent) if reported.percent is not None else (reported,)
+    found = []
+    for reading in readings:
+        ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
+        if not ways:
+            raise UsageError(
+                "no convention can be computed from this description",
+                "give batch, sequence length, time and a model card or its parameters",
+            )
+        ranked = tuple(sorted(ways, key=_rank))
+        found.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
+    return min(found, key=lambda one: _rank(one.candidates[0]))
 
 
-def _rank(one: Candidate) -> tuple[Fraction, int, Fraction]:
-    """Order by error, and where the digits cannot tell by how much must be supposed."""
-    return (Fraction(0) if one.reproduces else one.error, one.cost, one.error)
+def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
+    """Order by how much must be supposed; where the figure does not fit, by error besides."""
+    if one.reproduces:
+        return (False, Fraction(one.cost), one.error)
+    return (True, round(one.error + one.cost * PER_COST, 3), Fraction(0))
 
 
 def _merged(found: Iterator[Candidate]) -> list[Candidate]:
@@ -163,10 +205,14 @@ class _Search:
     def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
         """Yield every combination."""
         for rule in self._rules():
+            values: set[Fraction] = set()
             for treatment, checkpoint, cost in self._treatments(rule):
                 run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
                 rate = raw_rate(self.card, run, stated, rule.id)
                 value = rate.hfu if checkpoint is not None else rate.figure
+                if value in values:  # recomputation of what is not there
+                    continue
+                values.add(value)
                 cost += self._oddity(rule)
                 yield from self._peaks(rule, stated, others, treatment, value, cost)
 
@@ -194,7 +240,7 @@ class _Search:
     def _oddity(self, rule: Convention) -> int:
         """Return how unlikely a convention is for this run."""
         frozen, about_frozen = bool(self.run.frozen or self.run.lora), rule.frozen == "all"
-        return 3 * rule.odd + rule.executed + (3 * about_frozen if not frozen else not about_frozen)
+        return 3 * rule.odd + rule.executed + (4 * about_frozen if not frozen else not about_frozen)
 
     def _peaks(
         self,
@@ -242,11 +288,12 @@ def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, 
     """Yield peaks that may have been used instead, and what it costs to suppose so."""
     yield _sparse(stated), 2
     for other in others:
-        for peak, cost in ((other, 3), (_sparse(other), 5)):
+        for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
             if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
                 yield peak, cost
 
 
 def _sparse(peak: Peak) -> Peak:
     label = peak.label.replace("dense", "sparse")
-    return Peak(peak.flops_per_ns * SPARSE, label if label != peak.label else f"{label} sparse")
+    label = label if label != peak.label else f"{label} sparse"
+    return replace(peak, flops_per_ns=peak.flops_per_ns * SPARSE, label=label)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 
-def percent(value: Fraction) -> str:
-    """Return a share as `38.2 %`: one decimal from 10 % up, else two, more only for tiny ones."""
+def percent(value: Fraction, digits: int | None = None) -> str:
+    """Return a share as `38.2 %`: one decimal from 10 % up, else two, more only for tiny ones.
+
+    `digits` asks for another number of decimals.
+    """
     hundred = value * 100
+    if digits is not None:
+        return f"{_rounded(hundred, digits)} %"
     digits = 1 if hundred >= 10 else 2
     while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
         digits += 1

@@ -12,13 +12,10 @@ from traceflops.columns import numbers
 from traceflops.mfu.hosttime import host_time
 from traceflops.mfu.lacks import Lack
 from traceflops.prepare import Prepared
+from traceflops.remedies import remedy
 
 NS_PER_S: Final = 10**9
 
-NO_STEPS: Final = Lack(
-    "the trace shows no steps, and a description is of one step",
-    "call prof.step() once per step when recording, or name the marks of steps with --step-mark",
-)
 NOT_STEPS: Final = Lack(
     "a stretch of time was chosen, and a description is of whole steps",
     "choose steps with --steps in place of --from and --to",
@@ -32,7 +29,7 @@ class JobSize:
     `told_by` says where `devices` is from. `known` are counts that the trace itself gives: the
     devices that did something, which is the least there are, and its world size. `windows` counts
     step windows, one per device and step; `window_ns` is their time added up, `host_ns`
-    that of the host's markers of the same steps.
+    that of the host's markers of the same steps. `format` is that of the trace.
     """
 
     devices: int
@@ -43,13 +40,14 @@ class JobSize:
     window_ns: int
     host_ns: int | None
     is_range: bool
+    format: str = ""
 
     @property
     def lack(self) -> Lack | None:
         """Return why a description of a step has nothing to be compared with."""
         if self.windows:
             return None
-        return NOT_STEPS if self.is_range else NO_STEPS
+        return NOT_STEPS if self.is_range else _no_steps(self.format)
 
     @property
     def seconds(self) -> Fraction | None:
@@ -86,6 +84,15 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         window_ns=sum(window.dur_ns for window in steps),
         host_ns=host_time(prepared) if steps else None,
         is_range=prepared.selection.is_time_range,
+        format=prepared.trace.source.format,
+    )
+
+
+def _no_steps(format_: str) -> Lack:
+    how = remedy(format_, "steps")
+    return Lack(
+        "the trace shows no steps, and a description is of one step",
+        f"{how} when recording, or name the marks of steps with --step-mark",
     )
 
 

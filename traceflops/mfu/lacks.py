@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counterformulas import Family
+
+NEXT_TIME: Final = "record with record_shapes=True next time"
+GIVE_PEAK: Final = (
+    "--peak TFLOPS gives one for all data types, --device ID takes a row of the table"
+)
+DESCRIBE: Final = "traceflops mfu TRACE --model NAME (or --params N) --batch N --seq N"
+"""How a run is described; its steps have to be there for that."""
+
+PAIR: Final = f"{DESCRIBE} describes the run, --pair FILE takes a PyTorch trace of it with shapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,3 +25,73 @@ class Lack:
 
     problem: str
     remedy: str
+
+
+NOT_SPLIT: Final = Lack(
+    "counters say what was executed, not what of it the model needed: recomputation and padding "
+    "are in HFU",
+    PAIR,
+)
+
+NO_MATRIX_WORK: Final = Lack(
+    "by its counters no kernel used matrix units",
+    "what vector units do counts in no utilisation",
+)
+
+
+def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:
+    """Return why an export of a tool without operators tells no FLOPs, and what would.
+
+    `families` are those of the devices, None for one that is not known.
+    """
+    return _ways(f"{tool} records no shapes, so it alone cannot know FLOPs", families)
+
+
+def other_counters(families: Sequence[Family | None]) -> Lack:
+    """Return that counters were read, and none of those that tell FLOPs."""
+    known = [one for one in families if one is not None]
+    if known and not any(one.counts_matrix_work for one in known):
+        return Lack(f"counters of {known[0].hardware} do not count matrix work", PAIR)
+    return _ways("none of the counters that were read counts matrix work", families)
+
+
+def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
+    known = [one for one in families if one is not None]
+    counting = [one for one in known if one.counts_matrix_work]
+    remedy = PAIR
+    if counting:
+        recordings = " or ".join(dict.fromkeys(one.recording for one in counting))
+        remedy += f", or its counters ({recordings})"
+    elif known:
+        problem += f", and counters of {known[0].hardware} do not count matrix work"
+    else:
+        remedy += ", or its counters (docs/counters.md has the options by device)"
+    return Lack(problem, remedy)
+
+
+def counters_alone(launches: int) -> Lack:
+    """Return why counters without times make no utilisation."""
+    return Lack(
+        f"there are counters of {launches:,} launches and no times: reading counters makes "
+        "kernels run one at a time",
+        "record times in another run (rocprofv3 --kernel-trace, nsys profile) and give both: "
+        "traceflops summary TIMED --pair COUNTERS",
+    )
+
+
+def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> Lack:
+    """Return why counters that were read tell no FLOPs, and which would."""
+    known = [one for one in families if one is not None]
+    if not known:
+        return Lack(
+            "the counters are of an unknown device, so it is not known which of them make a total",
+            "--device ID names it",
+        )
+    counting = [one for one in known if one.counts_matrix_work]
+    if not counting:
+        return Lack(
+            f"counters of {known[0].hardware} do not count matrix work",
+            PAIR,
+        )
+    names = ", ".join(missing) or "a counter of each launch"
+    return Lack(f"of the counters of matrix work {names} was not read", counting[0].recording)

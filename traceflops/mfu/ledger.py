@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
+
+UNSPLIT: Final = "executed"
+"""The family of lines whose FLOPs were executed, and nothing tells what for."""
 
 Count = int | Fraction
 """FLOPs: an integer, or a fraction where a convention or a recomputed share makes one."""
@@ -23,7 +27,8 @@ class Ledger:
     """The FLOPs of one step under one convention.
 
     Lines under `model` and `convention` (what only that convention counts) are the model FLOPs;
-    `recompute`, `algorithmic` and `overcompute` come on top in what is executed.
+    `recompute`, `algorithmic` and `overcompute` come on top in what is executed, and so does what
+    is under UNSPLIT, which may be any of them.
     """
 
     convention: str

@@ -47,12 +47,32 @@ class LengthSums:
 Sequences = Lengths | LengthSums
 
 
+def why_impossible(tokens: int, squares: int, count: int | None = None) -> str:
+    """Return why no lengths of at least 1 have these sums, "" where some have.
+
+    This is of one step: means over several steps are no such sums (see LengthSums).
+    """
+    if count is not None and (count > tokens or (tokens and not count)):
+        return f"{count:,} sequences cannot have {tokens:,} tokens"
+    least, most = _bounds(tokens, count)
+    if not least <= squares <= most:
+        many = "lengths" if count is None else f"{count:,} length{'s' * (count != 1)}"
+        either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        return (
+            f"the squares of {many} that sum up to {tokens:,} sum up to {either}, not {squares:,}"
+        )
+    if (squares - tokens) % 2:
+        return (
+            f"lengths that sum up to {tokens:,} cannot have squares that sum up to {squares:,}: "
+            "both sums are even or both are odd"
+        )
+    return ""
+
+
 def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
     """Return the least and largest sum of squares of so many lengths of at least 1."""
-    if count is None:
+    if not count:
         return tokens, tokens**2
-    if count > tokens:
-        return 1, 0
     short, longer = divmod(tokens, count)
     least = (count - longer) * short**2 + longer * (short + 1) ** 2
     return least, (tokens - count + 1) ** 2 + count - 1

@@ -7,7 +7,6 @@ rates, or where the user chose. Without confirmation there is no peak: never a s
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.mfu.dies import Partition, partition
+from traceflops.mfu.givenrate import LARGEST_PEAK, given_rate, rate_doubt
 from traceflops.mfu.peaks import (
     DTYPES,
-    PER_TERA,
     DeviceSpec,
     Variant,
     find,
@@ -45,13 +45,12 @@ __all__ = [
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
 
-LARGEST_PEAK = 100_000
-"""TFLOP/s that --peak takes; the largest rate of the table is 15,000."""
+REFERENCE = ("bf16", "fp16")
+"""Types that FLOP per clock in the table are of: the first that a device has."""
 
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
 _ASK = "--device takes an id of the table, --peak a rate"
-_UNITS_OF_MISTAKES = (("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,21 @@ class Match:
         """Return memory bandwidth in bytes per nanosecond; None if unknown or not confirmed."""
         return self.spec.bandwidth if self.spec is not None and self.confirmed else None
 
+    @property
+    def by_clock(self) -> Fraction | None:
+        """Return units x clock x FLOP per clock in FLOP per ns, with the clock the device names.
+
+        A check of the table's rate, never in its place; None where something of it is unknown.
+        """
+        spec, seen = self.spec, self.seen
+        if spec is None or not self.confirmed or not spec.flops_per_clock:
+            return None
+        if not any(spec.peak(one) for one in REFERENCE):
+            return None
+        if not (is_known(seen.units) and is_known(seen.clock_hz)):
+            return None
+        return Fraction((seen.units or 0) * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
+
     def why_no_peak(self, dtype: str) -> str | None:
         """Return a sentence that says why there is no rate for a data type, None if there is."""
         if self.peak(dtype) is not None:
@@ -101,8 +115,14 @@ def by_name(name: str | None) -> DeviceSpec | None:
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
-    """Return the rows that agree in compute capability, units, memory, and warp size if known."""
-    if seen.compute is None or not is_known(seen.units) or not is_known(seen.memory_bytes):
+    """Return the rows that agree in compute capability, units, memory, and warp size if known.
+
+    An architecture that the device names itself stands for what is not known of the first and of
+    memory.
+    """
+    named = seen.instruction_set is not None
+    sized = is_known(seen.memory_bytes) or named
+    if (seen.compute is None and not named) or not is_known(seen.units) or not sized:
         return ()
     return tuple(
         spec
@@ -115,10 +135,10 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
 
 def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
+    if seen.is_generic or seen.sharing:
+        return _unnamed(seen)
     named = by_name(seen.name)
-    if named is not None:
-        return _named(named, seen)
-    return _unnamed(seen) if seen.is_generic else _unknown(seen)
+    return _named(named, seen) if named is not None else _unknown(seen)
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
@@ -128,32 +148,6 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
     """
     found = match(seen) if device_id is None else _given(_find(device_id), seen)
     return found if peak_tflops is None else _with_rate(found, given_rate(peak_tflops))
-
-
-def given_rate(peak_tflops: float) -> int:
-    """Return a rate given in TFLOP/s as FLOP per nanosecond.
-
-    Raises UsageError for what is no positive number, or so small or large that another unit
-    must have been meant.
-    """
-    if not math.isfinite(peak_tflops) or peak_tflops <= 0:
-        raise UsageError(
-            f"--peak {peak_tflops:g} is not a rate",
-            "give the dense peak in TFLOP/s, such as --peak 989.4",
-        )
-    if 1 <= peak_tflops <= LARGEST_PEAK:
-        return round(peak_tflops * PER_TERA)
-    extent = "small" if peak_tflops < 1 else "large"
-    raise UsageError(
-        f"--peak {peak_tflops:g} TFLOP/s is too {extent} for a device", _unit_hint(peak_tflops)
-    )
-
-
-def _unit_hint(peak: float) -> str:
-    for unit, factor in _UNITS_OF_MISTAKES:
-        if 1 <= peak * factor <= LARGEST_PEAK:
-            return f"--peak is in TFLOP/s; if {unit} was meant, give --peak {peak * factor:g}"
-    return "--peak is in TFLOP/s, dense, such as --peak 989.4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +166,16 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> tuple[_Check, ...]:
 def _compared(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     if seen.vendor and seen.vendor.lower() != spec.vendor:
         yield _Check(f"vendor {shown(seen.vendor)}", spec.vendor, False)
-    if seen.compute is not None and spec.compute is not None:
+    if seen.instruction_set is not None:
+        yield _Check(shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch)
+    elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield _Check(text, dotted(spec.compute), seen.compute == spec.compute)
     if seen.units is not None and seen.units > 0 and spec.units is not None:
         text = f"{seen.units} {spec.unit_name}"
-        yield _Check(text, str(spec.units), seen.units == spec.units)
+        one = _partition(spec, seen)
+        dies = f" ({one.text})" if one is not None and not one.is_part else ""
+        yield _Check(f"{text}{dies}", str(spec.units), seen.units == spec.units)
     if is_known(seen.warp_size) and spec.warp_size is not None:
         agrees = seen.warp_size == spec.warp_size
         yield _Check(f"warp size {seen.warp_size}", str(spec.warp_size), agrees)
@@ -192,6 +190,13 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     checks = _checks(spec, seen)
     wrong = ", ".join(_objection(check) for check in checks if not check.agrees)
     the_name = f"The name is that of {_titled(spec)}"
+    mode = _partition(spec, seen) if variant is None else None
+    if part is not None and mode is not None:
+        because = (
+            f"{the_name}, of which {_share(part)} are this device ({mode.text}): rates are of that "
+            "share, and what bandwidth it gets is not known."
+        )
+        return Match(seen, part, "name", "medium", True, (), because)
     if part is not None:
         what = variant.what if variant is not None else "a partition"
         because = f"{the_name}, of which {what} of {_share(part)} is seen: "
@@ -225,6 +230,9 @@ def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> M
 def _unnamed(seen: SeenDevice) -> Match:
     fitting = by_fingerprint(seen)
     name = f"The name {quoted(seen.name)} says nothing" if seen.name else "The trace has no name"
+    if seen.sharing:
+        name = f"The name {quoted(seen.name)} is that of {' and '.join(seen.sharing)}"
+        fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
     if not fitting:
         return _nothing_fits(seen, name)
     ids = _listed(fitting)
@@ -243,6 +251,8 @@ def _nothing_fits(seen: SeenDevice, name: str) -> Match:
         because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {_ASK}."
     elif seen.properties():
         because = f"{name}, and {seen.properties()} fit no row of the table: {_ASK}."
+    elif seen.sharing:
+        because = f"{name}, and no property tells which it is: {_ASK}."
     else:
         because = f"{name} and nothing else about the device: {_ASK}."
     return Match(seen, None, None, "none", False, parts, because)
@@ -250,10 +260,12 @@ def _nothing_fits(seen: SeenDevice, name: str) -> Match:
 
 def _unknown(seen: SeenDevice) -> Match:
     """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
-    fitting = by_fingerprint(seen)
+    fitting, variant = by_fingerprint(seen), _variant(seen)
     because = f"No row of the table has the name {quoted(seen.name)}"
     if seen.properties():
         because += f" ({seen.properties()})"
+    if variant is not None:
+        because += f", which says that it is {variant.what}"
     if fitting:
         because += f"; its properties fit {_listed(fitting)}, but that may be another product"
     return Match(seen, None, None, "none", False, fitting, f"{because}: {_ASK}.")
@@ -283,23 +295,10 @@ def _with_rate(found: Match, rate: int) -> Match:
     )
     because = f"--peak says {rate_text(rate)} TFLOP/s"
     if known is not None:
-        because += f", and the rest is {_titled(known)}{_sparse(known, rate)}"
+        doubt = rate_doubt(known, rate)
+        because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
     return replace(
         found, spec=spec, how="given", confidence="high", confirmed=True, explanation=f"{because}."
-    )
-
-
-def _sparse(spec: DeviceSpec, rate: int) -> str:
-    """Return a warning where a given rate is that of sparse operands: twice a dense one."""
-    like = sorted(
-        {d for d in DTYPES if (dense := spec.peak(d)) and 0.99 < rate / (2 * dense) < 1.01}
-    )
-    known = {spec.peak(dtype) for dtype in DTYPES}
-    if not like or rate in known:
-        return ""
-    return (
-        f"; that is twice its dense {like[0]} peak, as sheets give it for sparse operands: the "
-        "utilisation of dense work is then halved"
     )
 
 
@@ -366,6 +365,14 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
     by_units = variant is not None and variant.by_units
     by_partition = spec.partition_units is not None and units % spec.partition_units == 0
     return spec.with_units(units) if by_units or by_partition else None
+
+
+def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
+    """Return which partition of a row a device is; None unless dies, units and name all say it."""
+    found = partition(spec, seen.instruction_set, seen.dies)
+    if found is None or spec.partition_units is None or seen.instruction_set != spec.arch:
+        return None
+    return found if seen.units == found.dies * spec.partition_units else None
 
 
 def _partitioned(seen: SeenDevice) -> tuple[DeviceSpec, ...]:

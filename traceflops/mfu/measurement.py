@@ -7,49 +7,42 @@ padding waste.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.mfu.budget import device_budgets
-from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.executed import UNKNOWN_TYPE, Executed, executed
+from traceflops.mfu.coverage import ENOUGH
+from traceflops.mfu.executed import Executed, executed
 from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.inference import Inference, inference
-from traceflops.mfu.lacks import Lack
+from traceflops.mfu.lacks import NOT_SPLIT, Lack
+from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peaks import PER_TERA
-from traceflops.mfu.seen import shown
+from traceflops.mfu.peaks import DTYPES, PER_TERA
+from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.waterfall import Waterfall, waterfall
+from traceflops.mfu.whynot import impossible, why_no_figure
 from traceflops.mfu.worktables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.prepare import Prepared
 from traceflops.trace import Note
 
-NEXT_TIME: Final = "record with record_shapes=True next time"
-GIVE_PEAK: Final = (
-    "--peak TFLOPS gives one for all data types, --device ID takes a row of the table"
-)
-_UNTOLD_TYPES: Final = {
-    TF32_OR_FP32: "whether float products ran as TF32 or FP32 is not told",
-    UNKNOWN_TYPE: "the data type of some products is not told",
-}
-WHY_UNKNOWN: Final = {
-    "no-op": "no operator launched it",
-    "no-modelled-op": "launched by an operator without a rule",
-}
-LIKELY: Final = (
-    "likely: the peak of another device or partition (traceflops devices --trace FILE), of another "
-    "data type, or clocks that count wrong"
-)
+if TYPE_CHECKING:
+    from traceflops.mfu.attribution import Attribution
+    from traceflops.mfu.measuredwork import MeasuredWork
+
+Source = Literal["trace", "the paired trace", "counters"]
+"""What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What a trace says of utilisation, in its chosen windows.
 
-    `waterfall` splits the budget of the devices; it is None where `lacks` says why. The ledger in
+    `waterfall` splits the budget of the devices; it is None where `lacks` says why. Where it does
+    not tell what FLOPs were for, there is an HFU and no MFU, and `lacks` says so. The ledger in
     `executed` and the tables are there without it. `inference` is None for what is none.
     """
 
@@ -63,8 +56,8 @@ class Measurement:
 
     @property
     def mfu(self) -> Fraction | None:
-        """Return counted model FLOPs as a share of the budget."""
-        return self.waterfall.mfu if self.waterfall is not None else None
+        """Return counted model FLOPs as a share of the budget; None if none are told apart."""
+        return self.waterfall.mfu if self.waterfall is not None and self._splits else None
 
     @property
     def hfu(self) -> Fraction | None:
@@ -77,52 +70,88 @@ class Measurement:
 
         That is `mfu` itself where at least 95 % of the compute time has known FLOPs.
         """
-        coverage = self.executed.coverage
-        if self.waterfall is None or self.mfu is None or coverage is None or coverage >= ENOUGH:
-            return self.mfu
-        return self.mfu + (self.waterfall.share("unattributed") or 0)
+        return found.most if (found := self.mfu_range) is not None else None
 
     @property
     def least(self) -> Fraction | None:
         """Return the least that MFU can be: where counts lie between two bounds, by the lower."""
-        found = self.waterfall
-        if found is None or found.mfu is None:
+        return found.least if (found := self.mfu_range) is not None else None
+
+    @property
+    def _splits(self) -> bool:
+        """Return whether anything that was executed is known to be of the model, or all not."""
+        return self.executed.model_flops > 0 or not self.executed.unsplit_flops
+
+    @property
+    def mfu_range(self) -> ShareRange | None:
+        """Return the least and the most that MFU can be."""
+        fall = self.waterfall
+        return self._range(self.mfu, "model", fall.share(UNSPLIT) if fall is not None else None)
+
+    @property
+    def hfu_range(self) -> ShareRange | None:
+        """Return the least and the most that HFU can be."""
+        return self._range(self.hfu, "")
+
+    @property
+    def busy_range(self) -> ShareRange | None:
+        """Return the least and the most that busy MFU can be."""
+        found, busy = self.mfu_range, self.busy_mfu
+        return found.times(busy / self.mfu) if found and busy and self.mfu else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether no count in the chosen windows lies between two bounds."""
+        return all(cell.flops == cell.at_least for cell in self.executed.select())
+
+    def _range(
+        self, share: Fraction | None, family: str, open_share: Fraction | None = None
+    ) -> ShareRange | None:
+        """Return what a share of the lines of a family (all if "") can be.
+
+        `open_share` may belong to the family or not.
+        """
+        fall, coverage = self.waterfall, self.executed.coverage
+        if share is None or fall is None:
             return None
-        cells = [cell for cell in self.executed.select() if cell.line.split(".")[0] == "model"]
-        if all(cell.flops == cell.at_least for cell in cells):
-            return found.mfu
+        cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
         rates = {one.device: one.rates for one in self.devices}
-        # As in the waterfall: FLOPs of one type add up, those of several by their time at the peak.
-        weights = [
-            Fraction(1) if len(found.dtypes) == 1 else Fraction(1, rates[cell.device][cell.dtype])
-            for cell in cells
-        ]
-        least, most = (
-            sum(
-                (weight * count for weight, count in zip(weights, counts, strict=True)), Fraction(0)
-            )
-            for counts in ([cell.at_least for cell in cells], [cell.flops for cell in cells])
-        )
-        return found.mfu * least / most
+        known = coverage is None or coverage >= ENOUGH
+        more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
+        most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
+        most = max(share, min(most, Fraction(1)))
+        return ShareRange(share * certain_part(cells, fall, rates), most)
 
     @property
     def figure(self) -> str | None:
-        """Return MFU as text: "MFU 38.2 %", or from the least to the most that it can be."""
-        if self.least is None or self.most is None:
-            return None
-        least, most = percent(self.least), percent(self.most)
-        return f"MFU {least}" if least == most else f"MFU {least} to {most}"
+        """Return MFU as text: "MFU 38.2 %", or from the least to the most that it can be.
+
+        Where only what was executed is known, not what for, it is HFU.
+        """
+        if (found := self.mfu_range) is not None:
+            return f"MFU {found.text}"
+        return f"HFU {hfu.text}" if (hfu := self.hfu_range) is not None else None
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return what is assumed in the counts and what is missing for them."""
-        return self.executed.notes if self.executed.executed_flops else ()
+        """Return what is assumed in the counts and the peaks, and what is missing for them."""
+        counts = self.executed.notes if self.executed.executed_flops else ()
+        work = self.executed.work.notes if self.executed.work is not None else ()
+        return (*counts, *work, *_doubtful_peaks(self.executed, self.devices))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Return what tells FLOPs of kernels, in the order in which it counts."""
+        work = self.executed.work
+        told = dict.fromkeys(join.origin for join in work.joins if join.known) if work else {}
+        own: tuple[Source, ...] = ("trace",) if len(self.executed.attribution.executed) else ()
+        return (*own, *(_SOURCES[origin] for origin in told)) or ("trace",)
 
     @property
     def busy_mfu(self) -> Fraction | None:
         """Return model FLOPs as a share of what the devices could do while they were not idle."""
         found = self.waterfall
-        if found is None or found.budget == found.amount("idle"):
+        if found is None or self.mfu is None or found.budget == found.amount("idle"):
             return None
         return Fraction(found.amount("useful"), found.budget - found.amount("idle"))
 
@@ -130,90 +159,78 @@ class Measurement:
     def basis(self) -> str:
         """Return what the figures are of and held against: "from trace, bf16 dense 989.4"."""
         dtypes = self.waterfall.dtypes if self.waterfall is not None else ()
+        origin = f"from {' and '.join(self.sources)}"
         rates = {one.rates.get(dtype) for one in self.devices for dtype in dtypes}
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
-            return f"from trace, {' and '.join(dtypes)} each at its dense peak"
+            return f"{origin}, {' and '.join(dtypes)} each at its dense peak"
         (rate,) = rates
         given = any(one.given for one in self.devices)
         kind = "given" if given else f"{dtypes[0]} dense"
-        return f"from trace, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
+        return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
 
 
-def measure(prepared: Prepared, options: PeakOptions = FROM_THE_TRACE) -> Measurement:
+_SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
+
+
+def measure(
+    prepared: Prepared, options: PeakOptions = FROM_THE_TRACE, pair: Prepared | None = None
+) -> Measurement:
     """Return what a prepared trace says of utilisation.
 
-    Raises UsageError for an id of a device that is none and a rate that cannot be meant.
+    `pair` is another recording of the same program, whose shapes or counters tell FLOPs of the
+    kernels. Raises UsageError for an id of a device that is none, a rate that cannot be meant, and
+    a pair that tells nothing.
     """
-    done = executed(prepared)
     devices = device_peaks(prepared.trace, prepared.accounts, options)
-    lacks = tuple(_lacks(prepared, done, devices))
+    asked = pair is not None or prepared.trace.kernel_counters.num_rows > 0
+
+    def others(attribution: Attribution) -> MeasuredWork | None:
+        from traceflops.mfu.measuredwork import measured_work
+
+        return measured_work(prepared, attribution, devices, pair, options.device)
+
+    done = executed(prepared, others if asked else None)
+    lacks = tuple(why_no_figure(prepared, done, devices))
     fall = None if lacks else _waterfall(prepared, done, devices)
     if fall is not None and fall.errors:
-        lacks, fall = (_impossible(fall),), None
+        lacks, fall = (impossible(fall),), None
+    if fall is not None and done.unsplit_flops:
+        lacks = (NOT_SPLIT,)
     attribution = done.attribution
     return Measurement(
         done,
         devices,
         fall,
         lacks,
-        kernel_rows(prepared, attribution),
+        kernel_rows(prepared, attribution, done.work),
         op_rows(prepared, attribution),
         inference(prepared, attribution, {one.device: one.bandwidth for one in devices}),
     )
 
 
-def _lacks(prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
-    """Yield what keeps the figures back; the first says most."""
-    if all(kind == "cpu" for kind in _types(prepared, devices)):
-        yield Lack("the trace has no device work", "record with ProfilerActivity.CUDA")
-        return
-    if not done.executed_flops:
-        yield _nothing_counted(prepared, done)
-        return
-    coverage = done.coverage
-    if coverage is None or coverage < TOO_LITTLE:
-        known = percent(coverage or Fraction(0))
-        problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
-        yield Lack(problem, _largest_unknown(done))
-        return
-    yield from _without_peak(done, devices)
+def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:
+    """Return what is odd about rates that were given, and about those of the table, each once."""
+    flops: Counter[str] = Counter()
+    for cell in done.select():
+        flops[cell.dtype] += cell.flops
+    counted = {dtype for dtype, number in flops.items() if number}
+    dtypes = tuple(one for one in DTYPES if one in counted)
+    doubts = dict.fromkeys(one.doubt(dtypes) for one in devices)
+    found = (Note("assumed", "peak-in-doubt", f"{doubt}.") for doubt in doubts if doubt)
+    by_clock = dict.fromkeys(one.clock_note for one in devices)
+    unsure = _untold_float(Fraction(flops[TF32_OR_FP32], flops.total() or 1), devices)
+    return (*found, *(note for note in by_clock if note is not None), *unsure)
 
 
-def _types(prepared: Prepared, devices: tuple[DevicePeaks, ...]) -> list[str]:
-    kinds = prepared.trace.devices["type"].to_pylist()
-    return [kinds[one.device] for one in devices]
-
-
-def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
-    ops = prepared.trace.ops
-    if not ops.num_rows:
-        return Lack("the trace has no operators, so FLOPs cannot be counted", NEXT_TIME)
-    if ops["input_dims"].null_count == ops.num_rows:
-        return Lack("the operators carry no shapes, so FLOPs cannot be counted", NEXT_TIME)
-    if done.outside.unattributed:
-        return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
-    return Lack("no operator with matrix work was executed", "choose other steps with --steps")
-
-
-def _largest_unknown(done: Executed) -> str:
-    """Return of which kernels most time has no FLOPs."""
-    largest = done.outside.unattributed[:1]
-    return "".join(
-        f"most of that time is {shown(one.kernel)} ({WHY_UNKNOWN.get(one.why, one.why)})"
-        for one in largest
+def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:
+    """Return that products may have run at either of two peaks, if the devices have both."""
+    if not share or any(one.given for one in devices):
+        return ()
+    text = (
+        f"No kernel name tells whether {percent(share)} of the executed FLOPs ran as TF32 or FP32. "
+        "The lines count them as TF32, whose peak is higher; what FP32 would make is in the range."
     )
-
-
-def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
-    """Yield a lack per device whose rate for a counted data type is not known, each once."""
-    counted = {cell.dtype for cell in done.select() if cell.flops}
-    problems = {}
-    for one in devices:
-        for dtype in sorted(counted - one.rates.keys()):
-            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
-            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = GIVE_PEAK
-    for problem, remedy in problems.items():
-        yield Lack(problem, remedy)
+    return (Note("assumed", "tf32-or-fp32", text),)
 
 
 def _waterfall(
@@ -222,7 +239,3 @@ def _waterfall(
     peaks = {one.device: one.rates for one in devices}
     budgets = device_budgets(prepared, done, peaks)
     return waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
-
-
-def _impossible(fall: Waterfall) -> Lack:
-    return Lack(f"the figures contradict each other: {fall.errors[0]}", LIKELY)

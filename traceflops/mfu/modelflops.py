@@ -45,7 +45,7 @@ ELSE = "choose another convention, or describe the model fully (preset, config.j
 def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
     """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
     rule = convention(name)
-    if (found := _refusal(card, run, rule)) is not None:
+    if (found := refusal(card, run, name)) is not None:
         raise UsageError(f"{name} cannot be computed: {found.message}", found.hint)
     return _Count(card, run, rule, run.shape(card)).ledger()
 
@@ -87,12 +87,13 @@ def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
 
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
     """Return in one line why a convention cannot be computed, or None if it can."""
-    found = _refusal(card, run, convention(name))
+    found = refusal(card, run, name)
     return found.message if found is not None else None
 
 
-def _refusal(card: ModelCard, run: Run, rule: Convention) -> TraceflopsError | None:
+def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
     """Return why a convention cannot be computed and what would help, or None if it can."""
+    rule = convention(name)
     try:
         shape = run.shape(card)
         problem = _obstacle(card, run, rule, shape)
@@ -213,7 +214,7 @@ class _Count:
             return
         executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
         yield Line("overcompute.padding.experts", (one.capacity - 1) * executed)
-        if one.linear.reads == "token" and one.side == "decoder" and self.shape.padded:
+        if one.linear.reads == "token" and one.side == "decoder":
             rows = Fraction(self.shape.slot_tokens - self.shape.tokens, self.shape.tokens)
             yield Line("overcompute.padding.tokens", rows * executed)
         padded = self.card.padded_vocab
@@ -308,7 +309,7 @@ class _Count:
             padded = self._pairs(one.core.mask, self.shape.of(False))
             yield Line("overcompute.padding.attention", one.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not one.core.cross:
-            full = 2 * full_pairs(self._side(one).of(not self.shape.padded), self.run.cached)
+            full = 2 * full_pairs(self._side(one).of(False), self.run.cached)
             yield Line("overcompute.mask", one.core.flops(full - padded) * runs)
 
     def _vectors(self, one: PlacedCore) -> int:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.mfu.attribution import Attribution, Fate
-from traceflops.mfu.coverage import on_cpu
+from traceflops.mfu.coverage import compute_kernels
 from traceflops.mfu.exact import exact_sums, group_rows
 from traceflops.mfu.ops import UNKNOWN, Unknown
 from traceflops.mfu.optree import taken
+from traceflops.mfu.whichwindow import in_chosen_window, window_of_activity
 from traceflops.prepare import Prepared
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measuredwork import MeasuredWork
 
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 
@@ -37,7 +41,8 @@ class Unattributed:
     """Compute kernels of one name without counted FLOPs.
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, or the reason why
-    the work of the op is not known (see `ops.Reason`).
+    the work of the op is not known (see `ops.Reason`). Where counters or a paired run were asked
+    it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `kernelmatching`).
     """
 
     kernel: str
@@ -49,6 +54,8 @@ class Unattributed:
 @dataclass(frozen=True, slots=True)
 class Outside:
     """What stands beside the ledger, of the whole recording of the chosen devices.
+
+    `unattributed` alone is of the chosen windows, as the time beside it is.
 
     `vector_flops` are operations without matrix work of the ops that ran; they enter no
     utilisation, and ops whose vector work is not known add nothing. Ghosts have no device, so
@@ -68,11 +75,13 @@ class Outside:
         return sum(one.flops for one in self.not_counted if one.why in why)
 
 
-def outside(prepared: Prepared, attribution: Attribution) -> Outside:
-    """Return what stands beside the ledger of a prepared trace."""
+def outside(
+    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
+) -> Outside:
+    """Return what stands beside the ledger of a prepared trace; `work` are kernels known else."""
     return Outside(
         tuple(_not_counted(prepared, attribution)),
-        tuple(sorted(_unattributed(prepared, attribution), key=lambda one: -one.sum_ns)),
+        tuple(sorted(_unattributed(prepared, attribution, work), key=lambda one: -one.sum_ns)),
         attribution.work.total(attribution.work.vector_flops, vector_ops(prepared, attribution)),
     )
 
@@ -105,14 +114,20 @@ def _not_counted(prepared: Prepared, attribution: Attribution) -> Iterator[NotCo
             yield NotCounted(why, labels[int(codes(ops["name"])[rows[at]])], count, total)
 
 
-def _unattributed(prepared: Prepared, attribution: Attribution) -> Iterator[Unattributed]:
-    activities, categorised = prepared.trace.activities, prepared.linked.categorised
-    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    open_rows = _mine(prepared) & top[categorised.category] & (attribution.owner < 0)
-    open_rows &= ~on_cpu(prepared)
+def _unattributed(
+    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
+) -> Iterator[Unattributed]:
+    activities = prepared.trace.activities
+    open_rows = _mine(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
+    if work is not None:
+        open_rows &= work.kind < 0
+    open_rows &= in_chosen_window(prepared, window_of_activity(prepared))
     rows = np.flatnonzero(open_rows)
     reasons = _reasons(attribution)
     place = _reason_places(attribution, rows)
+    if work is not None:
+        place = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], place)
+        reasons = [*reasons, *work.reasons]
     name = codes(activities["name"])
     group, first = group_rows([name[rows], place])
     counts = np.bincount(group, minlength=len(first)).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Final
 
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.ledger import Ledger
@@ -12,6 +13,8 @@ from traceflops.mfu.modelflops import default_convention, model_flops
 from traceflops.mfu.run import NO_CHECKPOINT, Run
 
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
+SPARE: Final = ("experts", "tokens")
+"""Rows that are computed beyond those needed, and that no trace tells from these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,15 @@ class Passes:
         return gap / other.total
 
 
-def passes_of(ledger: Ledger) -> Passes:
-    """Return the model lines of a ledger; spare rows of experts are with the experts."""
+def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
+    """Return the model lines of a ledger, and with the products the padding named."""
     forward = _products(ledger, "forward")
     backward = sum((_products(ledger, name) for name in GRADIENTS), Fraction(0))
-    spare = Fraction(ledger.total("overcompute.padding.experts"))
+    more = Fraction(sum(ledger.total(f"overcompute.padding.{rows}") for rows in spare))
     both = forward + backward
     return Passes(
-        forward + (spare * forward / both if both else 0),
-        backward + (spare * backward / both if both else 0),
+        forward + (more * forward / both if both else 0),
+        backward + (more * backward / both if both else 0),
         Fraction(ledger.total("model.attention.forward")),
         Fraction(ledger.total("model.attention.backward")),
     )

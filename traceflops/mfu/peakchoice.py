@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.errors import UsageError
 from traceflops.mfu.figures import decimal
-from traceflops.mfu.matching import SeenDevice, chosen, given_rate
-from traceflops.mfu.peaks import PER_TERA, DeviceSpec, load_devices, rate_text
+from traceflops.mfu.givenrate import NOT_A_PEAK, given_rate, rate_doubt
+from traceflops.mfu.matching import SeenDevice, chosen
+from traceflops.mfu.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
 from traceflops.mfu.rates import Peak
 
 DTYPE_ALIASES = {
@@ -20,12 +20,6 @@ DTYPE_ALIASES = {
     "float8": "fp8",
     "float4": "fp4",
 }
-
-NOT_A_PEAK = ("int8",)
-"""Rates that count operations on integers: no FLOP."""
-
-TWICE = (Fraction(19, 10), Fraction(21, 10))
-"""How much a 2:4 sparse figure is of the dense one, with what rounding on data sheets allows."""
 
 HOW = "--device ID and --dtype TYPE take one from the table, --peak TFLOPS gives one"
 
@@ -45,17 +39,14 @@ class PeakChoice:
 def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) -> PeakChoice:
     """Return the peak of one device: the rate given, else that of the table. Never a default.
 
-    Raises UsageError for a rate that cannot be meant.
+    Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
     plain = plain_dtype(dtype) if dtype is not None else None
+    spec = _row(device) if device is not None else None
     if tflops is not None:
-        return _given(device, tflops, plain)
-    if device is None:
+        return _given(spec, tflops, plain)
+    if spec is None:
         return PeakChoice(None, None, plain, "no device is named", HOW)
-    try:
-        spec = _row(device)
-    except UsageError as error:
-        return PeakChoice(None, None, plain, error.message, f"{error.hint}; {HOW}")
     return _from_table(spec, plain)
 
 
@@ -63,6 +54,16 @@ def plain_dtype(text: str) -> str:
     """Return a data type in the words of the table: of `torch.bfloat16` it is `bf16`."""
     name = text.strip().lower().removeprefix("torch.").replace("-", "_")
     return DTYPE_ALIASES.get(name, name)
+
+
+def fastest_rates(dtype: str | None) -> tuple[int, ...]:
+    """Return the fastest dense rate of each device, of a data type if one is named."""
+    types = [one for one in DTYPES if one not in NOT_A_PEAK and dtype in (None, one)]
+    return tuple(
+        max(rates)
+        for spec in load_devices()
+        if (rates := [rate for one in types if (rate := spec.peak(one)) is not None])
+    )
 
 
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
@@ -73,19 +74,29 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     own = choice.spec
     if own is None or choice.dtype is None:
         return ()
-    types = {
-        rate: f"{dtype} dense"
+    types = [
+        Peak(Fraction(rate), f"{dtype} dense")
         for dtype, rate in own.dense.items()
         if dtype not in (*NOT_A_PEAK, choice.dtype)
-    }
-    devices = {
-        rate: f"{choice.dtype} dense ({spec.id})"
+    ]
+    devices = [
+        Peak(Fraction(rate), f"{choice.dtype} dense ({spec.id})", _unlikely(own, spec))
         for spec in load_devices()
         if spec.vendor == own.vendor
         and (spec.link is None) == (own.link is None)
         and (rate := spec.peak(choice.dtype)) is not None
-    }
-    return tuple(Peak(Fraction(rate), label) for rate, label in (devices | types).items())
+    ]
+    best: dict[Fraction, Peak] = {}
+    for peak in sorted((*types, *devices), key=lambda peak: peak.unlikely):
+        best.setdefault(peak.flops_per_ns, peak)
+    return tuple(best.values())
+
+
+def _unlikely(own: DeviceSpec, other: DeviceSpec) -> int:
+    """Return how far-fetched it is to take one device for the other: a board with slow memory."""
+    slow = max((memory.bandwidth for memory in other.memories), default=0)
+    fast = max((memory.bandwidth for memory in own.memories), default=0)
+    return 1 + (2 * slow < fast)
 
 
 def _row(device: str) -> DeviceSpec:
@@ -95,26 +106,15 @@ def _row(device: str) -> DeviceSpec:
     return spec
 
 
-def _given(device: str | None, tflops: Fraction, dtype: str | None) -> PeakChoice:
+def _given(spec: DeviceSpec | None, tflops: Fraction, dtype: str | None) -> PeakChoice:
     rate = given_rate(float(tflops))
-    try:
-        spec, notes = (_row(device) if device is not None else None), _doubts(device, rate, dtype)
-    except UsageError as error:
-        spec, notes = None, (f"{error.message}; the peak is the one given",)
-    label = f"{dtype} given" if dtype is not None else "given"
+    known = dtype if dtype in DTYPES else None
+    doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
+    notes = (doubt,) if doubt is not None else ()
+    if dtype != known:
+        notes = (*notes, f"{dtype!r} is no data type of the table: the peak is taken for it")
+    label = f"{known} given" if known is not None else "given"
     return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
-
-
-def _doubts(device: str | None, rate: int, dtype: str | None) -> tuple[str, ...]:
-    """Return a note where the rate given is twice the dense one: probably a sparse figure."""
-    dense = _row(device).peak(dtype) if device is not None and dtype is not None else None
-    least, most = TWICE
-    if dense is None or not least <= Fraction(rate, dense) <= most:
-        return ()
-    return (
-        f"--peak {rate_text(rate)} is twice the dense {dtype} rate of {device} "
-        f"({rate_text(dense)}): a 2:4 sparse figure is no peak of dense work",
-    )
 
 
 def _from_table(spec: DeviceSpec, dtype: str | None) -> PeakChoice:

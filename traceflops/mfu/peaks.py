@@ -162,6 +162,7 @@ class _Table:
     devices: tuple[DeviceSpec, ...]
     variants: tuple[Variant, ...]
     generic_names: frozenset[str]
+    shared_names: Mapping[str, tuple[str, ...]]
 
 
 def load_devices() -> tuple[DeviceSpec, ...]:
@@ -177,6 +178,11 @@ def load_variants() -> tuple[Variant, ...]:
 def generic_names() -> frozenset[str]:
     """Return the device names that say nothing, in lower case."""
     return _table().generic_names
+
+
+def shared_names() -> Mapping[str, tuple[str, ...]]:
+    """Return the names that products of different rates have, in lower case, and their ids."""
+    return _table().shared_names
 
 
 def find(device_id: str) -> DeviceSpec | None:
@@ -200,6 +206,7 @@ def _table() -> _Table:
             for row in document["variant"]
         ),
         generic_names=frozenset(document["generic_names"]),
+        shared_names={name: tuple(ids) for name, ids in document["shared_names"].items()},
     )
 
 

@@ -9,8 +9,10 @@ from traceflops.errors import InputError, UsageError
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.ledger import Count, Ledger
+from traceflops.mfu.overstated import Case, Metric, reasons
+from traceflops.mfu.peaks import DeviceSpec
 from traceflops.mfu.run import Run
-from traceflops.mfu.work import TERA, Work, work
+from traceflops.mfu.work import PUBLISHED, TERA, Work, work
 
 NS_PER_S = 10**9
 LARGEST_PEAK = 10**8
@@ -22,10 +24,14 @@ TIME_HINT = "give the step time (--step-time) or the tokens per second (--tokens
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What one device could do: FLOP per nanosecond (TFLOP/s x 1000), and what rate that is."""
+    """What one device could do: FLOP per nanosecond (TFLOP/s x 1000), and what rate that is.
+
+    `unlikely` says of a peak that may have been taken for another how much that supposes.
+    """
 
     flops_per_ns: Fraction
     label: str = "given"
+    unlikely: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a peak that no device has."""
@@ -91,16 +97,39 @@ class Rate:
         """Return what to check where the share is tiny, else None."""
         if self.figure >= DOUBTFUL:
             return None
-        return (
-            f"{percent(self.figure)} is very little: are {decimal(self.seconds, 6)} s, the tokens "
-            "and the devices those of one step of the whole job?"
-        )
+        if self.is_published:
+            what = "is the rate that of one device, and in TFLOP/s?"
+        else:
+            what = (
+                f"are {decimal(self.seconds, 6)} s, the tokens and the devices those of one step "
+                "of the whole job?"
+            )
+        return f"{percent(self.figure)} is very little: {what}"
+
+    @property
+    def is_published(self) -> bool:
+        """Return whether it is a published rate that is only divided: nothing took a time."""
+        return self.ledger.convention == PUBLISHED
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Return what the figure is of: convention, peak, and the time where there is one."""
+        time = () if self.is_published else (f"{decimal(self.seconds, 6)} s per step",)
+        return (self.convention, self.peak.text, *time)
 
     @property
     def sentence(self) -> str:
         """Return the metric with its name: what it is, how much, by which rule, of which peak."""
-        metric = "HFU" if self.is_hfu else "MFU"
-        return f"{metric} {percent(self.figure)} ({self.convention}, {self.peak.text})"
+        return self.as_hfu if self.is_hfu else f"MFU {percent(self.mfu)} {self._name}"
+
+    @property
+    def as_hfu(self) -> str:
+        """Return the HFU with its name."""
+        return f"HFU {percent(self.hfu)} {self._name}"
+
+    @property
+    def _name(self) -> str:
+        return f"({self.convention}, {self.peak.text})"
 
 
 def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
@@ -128,65 +157,36 @@ def rate_of(done: Work, peak: Peak) -> Rate | None:
     return Rate(done.ledger, done.seconds, done.devices, peak, done.tokens)
 
 
-def check_possible(found: Rate, card: ModelCard, run: Run) -> None:
-    """Raise InputError, with the likely reasons, for more than the devices can do."""
-    for metric, value in (("MFU", found.mfu), ("HFU", found.hfu)):
+def check_possible(found: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
+    """Raise InputError, with the likely reasons, for more than the devices can do.
+
+    `spec` is the device, where it is known.
+    """
+    rate, peak = found, found.peak.flops_per_ns
+    shares: tuple[tuple[Metric, Fraction], ...] = (("MFU", rate.mfu), ("HFU", rate.hfu))
+    for metric, value in shares:
         if value > 1:
+            beside = f"; MFU would be {percent(rate.mfu)}" if metric == "HFU" else ""
+            case = Case(value, card, run, rate.convention, peak, spec, metric, rate.mfu)
             raise InputError(
                 f"{percent(value)} of the peak is more than the devices can do, so it is no "
-                f"{metric} ({found.convention}, {found.peak.text}, "
-                f"{decimal(found.seconds, 6)} s per step)",
-                f"likely: {'; '.join(reasons(value, card, run))}",
+                f"{metric} ({', '.join(rate.terms)}){beside}",
+                f"likely: {'; '.join(reasons(case))}",
             )
+
+
+def check_speed(done: Work) -> None:
+    """Raise InputError for more FLOP/s than any device can do, whatever its peak."""
+    speed = done.tflops_per_device
+    if speed is not None and speed * 1000 > LARGEST_PEAK:
+        raise InputError(
+            f"{decimal(speed, 0)} TFLOP/s per device is more than any device can do "
+            f"({done.ledger.convention})",
+            "likely: time or tokens are off by 1,000 or more (milliseconds for seconds), or --gpus "
+            "is missing",
+        )
 
 
 def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction:
     """Return FLOPs as a share of devices x seconds x peak, exactly."""
     return Fraction(flops) / (devices * seconds * NS_PER_S * peak.flops_per_ns)
-
-
-OVERSTATEMENTS: tuple[tuple[Fraction, str], ...] = (
-    (
-        Fraction(1000),
-        "time or tokens are off by 1,000: milliseconds for seconds, thousands of tokens",
-    ),
-    (Fraction(8), "the devices of one node in place of all"),
-    (Fraction(317, 100), "the peak of an A100 for an H100 or H200"),
-    (
-        Fraction(2),
-        "the bf16 peak for an fp8 run, one of two dies for the card, or FLOPs counted twice",
-    ),
-    (Fraction(3, 2), "frozen weights counted as trained"),
-    (Fraction(4, 3), "recomputation counted as model work"),
-    (Fraction(6, 5), "full attention counted where it is causal, or a time that is no whole step"),
-)
-"""What makes a utilisation too large, and by how much (formulas of the mfu page, trust rules)."""
-
-PLAUSIBLE = (Fraction(1, 1000), Fraction(9, 10))
-"""What a utilisation is between, once the mistake is mended."""
-
-TYPICAL = Fraction(2, 5)
-"""What most training runs are near: the nearer to it a mistake leads, the likelier it is."""
-
-MOST_REASONS = 4
-
-
-def reasons(value: Fraction, card: ModelCard, run: Run) -> tuple[str, ...]:
-    """Return what may have made a share as large as this, the most fitting first."""
-    known = (*_of_this_run(card, run), *OVERSTATEMENTS)
-    least, most = PLAUSIBLE
-    mended = {words: value / factor for factor, words in known}
-    plausible = [words for words, share in mended.items() if least <= share <= most]
-    plausible.sort(key=lambda words: max(mended[words] / TYPICAL, TYPICAL / mended[words]))
-    others = ("tokens of all micro-batches with the time of one", "a clock or unit mix-up")
-    return (*plausible, *others)[:MOST_REASONS]
-
-
-def _of_this_run(card: ModelCard, run: Run) -> tuple[tuple[Fraction, str], ...]:
-    """Return the overstatements that depend on the model and the run."""
-    found = []
-    if card.active < card.total:
-        found.append((Fraction(card.total, card.active), "parameters of experts that are not used"))
-    if run.devices > 1:
-        found.append((Fraction(run.devices), "the tokens of all devices with one device's rate"))
-    return tuple(found)

@@ -13,24 +13,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
-from traceflops.mfu.budget import executed_bounds
+from traceflops.mfu.beyondcounted import beyond_counted
 from traceflops.mfu.card import ModelCard
-from traceflops.mfu.coverage import TOO_LITTLE
+from traceflops.mfu.counts import Counts as Counts
+from traceflops.mfu.counts import counts_of, of_job
 from traceflops.mfu.describedfall import described_fall
 from traceflops.mfu.diagnosis import AGREE, Diagnosis, diagnose
 from traceflops.mfu.executed import Executed
-from traceflops.mfu.figures import decimal, percent
+from traceflops.mfu.figures import percent
 from traceflops.mfu.jobsize import JobSize, job_size
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.ledger import Count
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.modelflops import default_convention, obstacle
-from traceflops.mfu.passes import passes_of, visible
+from traceflops.mfu.padding import described_padding, without_padding
+from traceflops.mfu.passes import passes_of
 from traceflops.mfu.rates import Rate
-from traceflops.mfu.run import MEASURES, NO_CHECKPOINT, Run
+from traceflops.mfu.recomputation import Recomputation, recomputation
+from traceflops.mfu.run import Run
 from traceflops.mfu.tracechoice import main_type, peak_in_trace
+from traceflops.mfu.trainedvariants import adapter_flops, sizes_of_adapters
 from traceflops.mfu.utilisation import Utilisation, utilisation
 from traceflops.mfu.variants import Seen
 from traceflops.mfu.waterfall import Waterfall
@@ -40,38 +44,7 @@ ROUGH: Final = (
     "A number of parameters says roughly what is needed: describe the model (--model) for an exact "
     "comparison."
 )
-UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 CHECK: Final = "check model, tokens, devices and steps of the description"
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Model FLOPs of the chosen windows: what a description expects, and what the trace shows.
-
-    `counted` lies between `least` and `most` where the trace leaves lengths, masks or kernels
-    open; `most` is None where it is not known.
-    """
-
-    expected: Fraction
-    counted: int
-    least: int
-    most: int | None
-
-    @property
-    def residual(self) -> Fraction:
-        """Return by how much more is described than counted, as a share of what was counted."""
-        return self.expected / self.counted - 1
-
-    @property
-    def agree(self) -> bool:
-        """Return whether the two are at most 2 % apart, or within what the trace leaves open."""
-        above = self.most is None or self.expected <= self.most * (1 + AGREE)
-        return above and self.expected >= self.least * (1 - AGREE)
-
-    @property
-    def exact(self) -> bool:
-        """Return whether not a single FLOP is between them."""
-        return self.expected == self.counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +54,8 @@ class Reconciliation:
     `described` is the run with the trace's own step time (the mean device window); it has no rate
     where that is not known or cannot be, and `lacks` says why. `counts` is None where the trace
     does not tell FLOPs or steps. `waterfall` is from the description, where the trace alone allows
-    none.
+    none. `measured` is what the trace shows, without padding where that is described and the two
+    agree; `is_padded` says that it is described.
     """
 
     described: Utilisation
@@ -90,7 +64,14 @@ class Reconciliation:
     diagnoses: tuple[Diagnosis, ...]
     waterfall: Waterfall | None
     lacks: tuple[Lack, ...]
-    measured_mfu: Fraction | None
+    measured: Measurement
+    recomputation: Recomputation | None = None
+    is_padded: bool = False
+
+    @property
+    def measured_mfu(self) -> Fraction | None:
+        """Return the MFU from the trace, without padding that was taken out."""
+        return self.measured.mfu
 
     @property
     def rate(self) -> Rate | None:
@@ -99,11 +80,24 @@ class Reconciliation:
 
     @property
     def host_mfu(self) -> Fraction | None:
-        """Return the same MFU over the host's step markers in place of the device windows."""
+        """Return the same MFU over the host's step markers in place of the device windows.
+
+        None where it is not known, and where the host ran so far ahead that it would pass 100 %.
+        """
         rate, host_ns = self.rate, self.job.host_ns
         if rate is None or rate.is_hfu or host_ns is None:
             return None
-        return rate.mfu * self.job.window_ns / host_ns
+        found = rate.mfu * self.job.window_ns / host_ns
+        return None if found > 1 else found
+
+    @property
+    def host_ran_ahead(self) -> bool:
+        """Return whether the host's step markers are too short to be the time of the work."""
+        return self.host_mfu is None and self.job.host_ns is not None and not self._lacks_mfu
+
+    @property
+    def _lacks_mfu(self) -> bool:
+        return self.rate is None or self.rate.is_hfu
 
     @property
     def needed(self) -> Fraction | None:
@@ -133,26 +127,42 @@ class Reconciliation:
         return tuple(one for one in self.diagnoses if one.fits)
 
     @property
+    def findings(self) -> tuple[Diagnosis, ...]:
+        """Return what explains the differences: of model FLOPs, and of recomputation."""
+        again = self.recomputation.finding if self.recomputation is not None else None
+        return self.fitting if again is None else (*self.fitting, again)
+
+    @property
     def sentence(self) -> str:
         """Return in words how description and trace compare, "" where they cannot be."""
         if self.counts is None:
             return ""
-        if self.counts.exact:
-            return "Description and trace agree to the FLOP."
-        apart = percent(abs(self.counts.residual))
-        if self.counts.agree and abs(self.counts.residual) <= AGREE:
-            return f"Description and trace agree within {apart}."
-        if self.counts.agree:
-            return (
-                "Description and trace agree within what the trace leaves open: the description "
-                f"needs {_difference(self.counts.residual)} for certain."
-            )
-        return f"The description needs {_difference(self.counts.residual)}. {self._finding}"
+        again = self.recomputation.sentence if self.recomputation is not None else ""
+        if not self.counts.agree:
+            more = f" And {again}." if again else ""
+            found = f"The description needs {self.counts.difference}. {self._finding}{more}"
+        elif again:
+            agreement = self.counts.agreement
+            found = f"Description and trace {agreement}, but {again}."
+        else:
+            found = f"Description and trace {self.counts.agreement}."
+        return f"{found}{self._about_padding}"
+
+    @property
+    def _about_padding(self) -> str:
+        """Return whether padding that is described is in the figures of the trace, if there is."""
+        if not self.is_padded:
+            return ""
+        done = self.measured.executed
+        if not done.padding_flops:
+            return " Padding is described, and still in the figures from the trace."
+        share = percent(Fraction(done.padding_flops, done.executed_flops))
+        return f" Padding, {share} of what was executed, is in neither MFU."
 
     @property
     def in_doubt(self) -> Utilisation:
         """Return the described run, with the finding as its first note where there is one."""
-        if self.agree is not False:
+        if self.agree is not False and not self.findings:
             return self.described
         notes = (self.sentence, *self.described.notes)
         return replace(self.described, notes=notes)
@@ -174,17 +184,6 @@ class Reconciliation:
         return f"{nothing} Nearest: {near.words}, which leaves {percent(near.distance)}."
 
 
-def _more(residual: Fraction) -> str:
-    return f"{percent(abs(residual))} {'more' if residual > 0 else 'less'}"
-
-
-def _difference(residual: Fraction) -> str:
-    """Return how a description compares with a trace, in words."""
-    if residual >= 1:
-        return f"{decimal(residual + 1, 2)} times what the trace shows"
-    return f"{_more(residual)} than the trace shows"
-
-
 def reconcile(
     measured: Measurement,
     prepared: Prepared,
@@ -199,19 +198,33 @@ def reconcile(
     tells, and its time is the trace's. Raises UsageError where FLOPs cannot be counted.
     """
     job = job_size(prepared, gpus)
-    run = replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
+    run = of_job(run, job)
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
-    counts = _counts(measured, described, job)
-    notes = (job.note, *described.notes, *_doubts(measured.executed, described, counts))
+    counts = counts_of(measured, card, run, job)
+    notes = (job.note, *described.notes, *_doubts(measured.executed, described, job, counts))
     described = replace(described, notes=notes)
     lacks, fall = _lacks(described, job), None
+    if (problem := beyond_counted(measured, card, run, job)) is not None:
+        lacks = (*lacks, Lack(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
         described = replace(described, rate=None)
-    diagnoses = _diagnoses(measured, described, job, counts)
-    return Reconciliation(described, job, counts, diagnoses, fall, lacks, measured.mfu)
+    padding = described_padding(card, run, measured.executed) if counts is not None else None
+    if padding is not None and counts is not None and counts.agree:
+        measured = without_padding(measured, prepared, padding, "as described")
+    return Reconciliation(
+        described,
+        job,
+        counts,
+        _diagnoses(measured, described, job, counts),
+        fall,
+        lacks,
+        measured,
+        recomputation(measured, card, run, job, counts),
+        is_padded=padding is not None,
+    )
 
 
 def _diagnoses(
@@ -220,7 +233,8 @@ def _diagnoses(
     """Return what may be different, where the two do not agree; a rule of thumb says too little."""
     if counts is None or counts.agree or not described.card.complete:
         return ()
-    return diagnose(described.card, described.run, _seen(measured.executed, job), job.known)
+    seen = _seen(measured.executed.as_computed, job)
+    return diagnose(described.card, described.run, seen, job.known)
 
 
 def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
@@ -238,28 +252,30 @@ def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
     return tuple(found)
 
 
-def _doubts(done: Executed, described: Utilisation, counts: Counts | None) -> Iterator[str]:
+def _doubts(
+    done: Executed, described: Utilisation, job: JobSize, counts: Counts | None
+) -> Iterator[str]:
     """Yield in what description and trace differ besides their model FLOPs."""
     shown, choice = main_type(done), described.choice
     if described.run.dtype is not None and shown is not None and choice.dtype != shown:
         yield f"The products in the trace are {shown}; --dtype has {choice.dtype} as the peak."
     if (problem := _uncountable(described)) is not None:
         yield f"Description and trace are not compared: {problem}."
-    if counts is None:
+    if counts is not None and counts.agree:
+        yield from _other_adapters(done, described, job)
+
+
+def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Iterator[str]:
+    """Yield that the adapters are others than described, though they are too small to matter."""
+    card, run = described.card, described.run
+    seen = _seen(done.as_computed, job).adapters
+    if not seen or not run.is_frozen:
         return
-    recomputed = done.ledger().total("recompute")
-    said = described.run.checkpoint
-    if recomputed > AGREE * done.executed_flops and said == NO_CHECKPOINT:
-        share = percent(Fraction(recomputed, done.executed_flops))
-        yield (
-            f"Of what the trace shows {share} is recomputation; the description has none "
-            "(--checkpointing), so its HFU is without."
-        )
-    if not recomputed and said != NO_CHECKPOINT:
-        yield (
-            f"The description has checkpointing ({said.name}), and the trace shows no "
-            "recomputation: the described HFU is with it, that of the trace without."
-        )
+    said = adapter_flops(card, run) if run.lora is not None else Fraction(0)
+    if abs(said - seen) <= AGREE * seen:
+        return
+    for _, size, remedy in sizes_of_adapters(card, run, seen):
+        yield f"The adapters in the trace {size} ({remedy})."
 
 
 def _in_windows(flops: Count, job: JobSize) -> Fraction | None:
@@ -267,34 +283,10 @@ def _in_windows(flops: Count, job: JobSize) -> Fraction | None:
     return Fraction(flops) * job.windows / job.devices if job.windows else None
 
 
-def _counts(measured: Measurement, described: Utilisation, job: JobSize) -> Counts | None:
-    done = measured.executed
-    coverage = done.coverage
-    too_little = coverage is not None and coverage < TOO_LITTLE
-    if not job.windows or not done.model_flops or too_little or described.unit != "step":
-        return None
-    if described.work.tokens is None or _uncountable(described) is not None:
-        return None
-    expected = visible(described.card, described.run).total * job.windows / job.devices
-    model = [cell for cell in done.select() if cell.line.startswith("model.")]
-    counted = sum(cell.flops for cell in model)
-    least = sum(cell.at_least for cell in model)
-    return Counts(expected, counted, least, _most(measured, counted))
-
-
 def _uncountable(described: Utilisation) -> str | None:
     """Return why the description cannot be counted exactly, whatever convention was asked for."""
     card, run = described.card, described.run
     return obstacle(card, run, default_convention(card, run))
-
-
-def _most(measured: Measurement, counted: int) -> int | None:
-    """Return the most that model FLOPs can be, with unknown compute time at the peak."""
-    done = measured.executed
-    if done.coverage is None:
-        return counted
-    bounds = executed_bounds(done, {one.device: one.rates for one in measured.devices})
-    return counted + bounds.at_most - done.executed_flops if bounds is not None else None
 
 
 def _seen(done: Executed, job: JobSize) -> Seen:

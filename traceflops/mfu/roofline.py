@@ -2,8 +2,9 @@
 
 Arithmetic intensity is FLOPs per byte. A device of P FLOP per ns and B bytes per ns reaches P only
 from the intensity P / B on, its balance; below, at most B x intensity (Williams et al., 2009).
-Bytes are lower bounds, so an intensity is an upper bound and a memory-bound verdict is certain,
-while a compute-bound one holds if nothing is moved twice.
+By shapes bytes are lower bounds, so an intensity is an upper bound and a memory-bound verdict is
+certain, while a compute-bound one holds if nothing is moved twice. Counters have the bytes at the
+fabric, of which a cache of the memory may serve a part: there a compute-bound verdict is certain.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Literal
 from traceflops.categories.model import Category
 
 Bound = Literal["compute", "memory"]
-Basis = Literal["shapes", "category"]
+WorkBasis = Literal["shapes", "pair", "counters"]
+"""What tells FLOPs and bytes: shapes, those of a paired run, or hardware counters."""
+
+Basis = Literal[WorkBasis, "category"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What bounds some work, and what says so: its FLOPs and bytes, or only its category."""
+    """What bounds some work, and what says so: where FLOPs and bytes are from, or its category."""
 
     bound: Bound
     basis: Basis
@@ -28,11 +32,34 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Work and its time: FLOPs and bytes are None where they are not known; time in ns."""
+    """Work and its time: FLOPs and bytes are None where they are not known; time in ns.
+
+    Where FLOPs lie between two bounds, `flops` is the upper one and `least_flops` the lower.
+    """
 
     flops: int | None
     min_bytes: int | None
     time_ns: int
+    least_flops: int | None = None
+
+    def __add__(self, other: Measured) -> Measured:
+        """Return both together; what one of them does not know is not known."""
+        return Measured(
+            _sum(self.flops, other.flops),
+            _sum(self.min_bytes, other.min_bytes),
+            self.time_ns + other.time_ns,
+            _sum(self.at_least, other.at_least),
+        )
+
+    @property
+    def at_least(self) -> int | None:
+        """Return the least that the FLOPs can be, None where they are not known."""
+        return self.flops if self.least_flops is None else self.least_flops
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the FLOPs are not between two bounds."""
+        return self.at_least == self.flops
 
     @property
     def flops_per_ns(self) -> Fraction | None:
@@ -61,18 +88,27 @@ class Measured:
 
 
 def verdict(
-    measured: Measured, peak: int | None, bandwidth: int | None, category: Category | None = None
+    measured: Measured,
+    peak: int | None,
+    bandwidth: int | None,
+    category: Category | None = None,
+    basis: WorkBasis = "shapes",
 ) -> Verdict | None:
     """Return what bounds some work: by its intensity, else by its category, else None.
 
-    `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns.
+    `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns. `basis` is what
+    tells its FLOPs and bytes.
     """
     intensity = measured.intensity
     if intensity is not None and peak and bandwidth:
-        return Verdict("compute" if intensity > Fraction(peak, bandwidth) else "memory", "shapes")
+        return Verdict("compute" if intensity > Fraction(peak, bandwidth) else "memory", basis)
     if category is not None and category.top in ("compute", "memory"):
         return Verdict("compute" if category.top == "compute" else "memory", "category")
     return None
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one + other if one is not None and other is not None else None
 
 
 def _ratio(amount: int | None, of: int | None) -> Fraction | None:

@@ -11,6 +11,7 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.mfu.blocks import Linear
 from traceflops.mfu.card import ModelCard, Placed
+from traceflops.mfu.figures import decimal
 from traceflops.mfu.lengths import Lengths as Lengths
 from traceflops.mfu.lengths import LengthSums, Sequences, count_of, tokens_of
 from traceflops.mfu.quantities import parse_share
@@ -37,11 +38,18 @@ class Checkpoint:
     scope: Scope | None = None
 
     def __post_init__(self) -> None:
-        """Refuse negative shares; more than 1 is possible, recomputing twice."""
+        """Refuse what is no share; more than 1 is possible, recomputing twice or three times."""
         if min(self.linear, self.attention) < 0:
             raise UsageError("a recomputed share is negative", "give 0 (nothing) to 1 (all)")
+        most = max(self.linear, self.attention)
+        if most > MOST_RECOMPUTED:
+            raise UsageError(
+                f"{decimal(most * 100, 1)} % of the forward pass cannot be computed again",
+                "give shares: 0.75,1 or 75%,100%",
+            )
 
 
+MOST_RECOMPUTED = 3
 NO_CHECKPOINT = Checkpoint()
 SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
 FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
@@ -92,7 +100,16 @@ class Lora:
                     f"the model has no matrix {target[:40]!r} to adapt",
                     f"known: {', '.join(sorted(names))}",
                 )
-        return tuple(pair for one in card.placed() for pair in self._pair(one))
+        return tuple(pair for one in self.adapted(card) for pair in self._pair(one))
+
+    def adapted(self, card: ModelCard) -> tuple[Placed, ...]:
+        """Return the matrices that get adapters of a rank; none where only their size is known."""
+        return tuple(one for one in card.placed() if self.rank is not None and self._wants(one))
+
+    def _wants(self, one: Placed) -> bool:
+        if self.targets:
+            return one.linear.name in self.targets
+        return one.in_blocks and not one.routes
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""
@@ -100,20 +117,18 @@ class Lora:
 
     def _pair(self, one: Placed) -> Iterator[Placed]:
         linear, rank = one.linear, self.rank
-        wanted = linear.name in self.targets if self.targets else one.in_blocks and not one.routes
-        if rank is not None and wanted:
-            halves = (("in", linear.inputs, rank), ("out", rank, linear.outputs))
-            for half, inputs, outputs in halves:
-                adapter = replace(
-                    linear,
-                    name=f"{linear.name}_{half}",
-                    inputs=inputs,
-                    outputs=outputs,
-                    group="adapters",
-                    bias=False,
-                    copies=max(linear.copies, 1),
-                )
-                yield replace(one, linear=adapter)
+        assert rank is not None, "only adapters of a rank are pairs"
+        for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
+            adapter = replace(
+                linear,
+                name=f"{linear.name}_{half}",
+                inputs=inputs,
+                outputs=outputs,
+                group="adapters",
+                bias=False,
+                copies=max(linear.copies, 1),
+            )
+            yield replace(one, linear=adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,8 @@ class Run:
     those that are no padding.
     `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
     `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
-    as counted by convention `achieved_basis` (None: the one asked for).
+    as counted by convention `achieved_basis` (None: the one asked for). `notes` say what of it is
+    in doubt.
     """
 
     batch: int | None = None
@@ -191,6 +207,7 @@ class Run:
     lora: Lora | None = None
     checkpoint: Checkpoint = NO_CHECKPOINT
     attention_kernel: Literal["flash", "unfused"] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, and measurements that contradict each other."""
@@ -333,9 +350,14 @@ class Run:
             return self.step_seconds
         if self.tokens_per_s is not None:
             return shape.slot_tokens / self.tokens_per_s
-        if self.samples_per_s is not None and shape.sequences is not None:
-            return shape.sequences / self.samples_per_s
-        return None
+        if self.samples_per_s is None:
+            return None
+        if shape.sequences is None:
+            raise UsageError(
+                "a rate of sequences (--samples-per-s) needs the number of them in a step",
+                "give --batch or --seq, or a rate of tokens (--tokens-per-s)",
+            )
+        return shape.sequences / self.samples_per_s
 
 
 COUNTS = (

@@ -7,14 +7,15 @@ that a trace carries (`"real_tokens": 900`); both end here, so both mean the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
+from traceflops.mfu.lengths import why_impossible
 from traceflops.mfu.models import with_capacity, with_mtp, with_padded_vocab
-from traceflops.mfu.quantities import parse_count, parse_lengths, parse_rate
+from traceflops.mfu.quantities import decimal_thousands, parse_count, parse_lengths, parse_rate
 from traceflops.mfu.run import Lora, Run, parse_checkpoint
 from traceflops.words import one_of
 
@@ -85,7 +86,17 @@ def token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     found: dict[str, Any] = {word: value for word, value in counts.items() if value is not None}
     if (lengths := words.read("documents", parse_lengths)) is not None:
         found["documents"] = lengths
-    return {**found, "forward_only": forward_only}
+    return {**found, "forward_only": forward_only, "notes": tuple(_binary(words))}
+
+
+def _binary(words: Words) -> Iterator[str]:
+    """Yield a note on each number of thousands that may be meant as so many 1,024."""
+    for word in TOKEN_COUNTS:
+        if (number := decimal_thousands(words.values.get(word, ""))) is not None:
+            yield (
+                f"{words.called(word)} {words.values[word]} is {number * 1000:,}; {number}Ki is "
+                f"{number * 1024:,}"
+            )
 
 
 def training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
@@ -109,6 +120,20 @@ def training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
         found["attention_kernel"] = kernel
     return found
+
+
+def check_sums(words: Words) -> None:
+    """Refuse sums of lengths that no lengths have. Raises UsageError.
+
+    Of what was written; the means over steps that marks give are no sums of one step.
+    """
+    named = ("seq_sum", "seq_square_sum", "sequences")
+    total, squares, count = (words.read(word, parse_count) for word in named)
+    if total is None or squares is None:
+        return
+    if problem := why_impossible(total, squares, count):
+        one = " and ".join(words.called(word) for word in named[:2])
+        raise UsageError(f"{one} cannot be: {problem}", "correct one of them")
 
 
 def described_run(card: ModelCard, words: Words) -> Run:

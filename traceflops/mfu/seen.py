@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceflops.mfu.peaks import UNIT_NAMES, generic_names
+from traceflops.mfu.peaks import UNIT_NAMES, generic_names, shared_names
 
 LONGEST_NAME = 256
 """Characters; drivers have fewer, so a longer text is the name of no device."""
@@ -25,6 +25,9 @@ class SeenDevice:
     units: int | None = None
     warp_size: int | None = None
     memory_bytes: int | None = None
+    architecture: str | None = None
+    clock_hz: int | None = None
+    dies: int | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, object]) -> SeenDevice:
@@ -36,7 +39,16 @@ class SeenDevice:
             units=_number(row.get("sm_count")),
             warp_size=_number(row.get("warp_size")),
             memory_bytes=_number(row.get("memory_bytes")),
+            architecture=_text(row.get("architecture")),
+            clock_hz=_number(row.get("clock_hz")),
+            dies=_number(row.get("dies")),
         )
+
+    @property
+    def instruction_set(self) -> str | None:
+        """Return the architecture without its features: gfx942 of gfx942:sramecc+:xnack-."""
+        named = (self.architecture or "")[:LONGEST_NAME].partition(":")[0].strip().lower()
+        return named or None
 
     @property
     def compute(self) -> tuple[int, int] | None:
@@ -50,14 +62,24 @@ class SeenDevice:
         name = self.name or ""
         return len(name) <= LONGEST_NAME and name.strip().lower() in generic_names()
 
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """Return the ids of the products of different rates that have this name."""
+        return shared_names().get((self.name or "").strip().lower(), ())
+
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
         known = (
-            f"compute capability {dotted(self.compute)}" if self.compute else "",
+            self._generation(),
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
         return ", ".join(text for text in known if text)
+
+    def _generation(self) -> str:
+        if self.instruction_set is not None:
+            return shown(self.instruction_set)
+        return f"compute capability {dotted(self.compute)}" if self.compute else ""
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""

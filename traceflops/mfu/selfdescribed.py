@@ -1,85 +1,36 @@
 """What a trace says of its own run, as the card and the run that the same options would give.
 
 A trace may carry a description (docs/selfdescribing.md): the top-level key `traceflops` with the
-words of `traceflops mfu`, and marks that tell the tokens of each step. Anybody may have written
-it: no file is opened because of it, what cannot be meant is a note, and options win over it.
+words of `traceflops mfu`, and marks that tell the tokens of each step. Options win over it, and of
+its words those that contradict each other are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import codes, names
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.mfu.card import ModelCard
-from traceflops.mfu.cardtable import build
-from traceflops.mfu.huggingface import card_of_config
-from traceflops.mfu.models import bare_model
-from traceflops.mfu.presets import preset
-from traceflops.mfu.quantities import LARGEST, parse_count, parse_lengths, parse_rate
-from traceflops.mfu.run import PARTS, Run, parse_checkpoint
-from traceflops.mfu.runwords import TOKEN_COUNTS, Words, adjusted, described_run, parse_kernel
-from traceflops.mfu.tokenmarks import Told, told_by_marks
+from traceflops.mfu.claims import check_claims
+from traceflops.mfu.conventions import CONVENTIONS
+from traceflops.mfu.description import PACKED, TOTALS, WHERE, Description, left_out
+from traceflops.mfu.description import description_of as description_of
+from traceflops.mfu.modelflops import default_convention, refusal
+from traceflops.mfu.run import Run
+from traceflops.mfu.runmarks import is_ours
+from traceflops.mfu.runwords import Words, adjusted, check_sums, described_run
+from traceflops.mfu.tokenmarks import told_by_marks
+from traceflops.mfu.utilisation import unit_of
 from traceflops.prepare import Prepared
 from traceflops.trace import Note, Trace
-
-WHERE: Final = "the trace's description"
-_COUNTS: Final = (
-    *(*TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
-    *("frozen_layers", "lora_rank", "lora_params"),
-)
-_FLAGS: Final = ("lora", "forward_only")
-_MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
-_PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
-_TOTALS: Final = frozenset(("tokens", "real_tokens"))
-_REPLACES: Final[Mapping[str, frozenset[str]]] = {
-    "params": _MODEL,
-    "batch": _PACKED | _TOTALS,
-    "seq": _PACKED | _TOTALS,
-    "tokens": _PACKED | _TOTALS | {"batch"},
-    "documents": _PACKED | _TOTALS,
-    "seq_sum": _PACKED | _TOTALS,
-    "seq_square_sum": _PACKED | _TOTALS,
-    "lora_rank": frozenset(("lora_params",)),
-    "lora_params": frozenset(("lora_rank", "lora_targets")),
-}
-"""Which words of the trace an option puts aside besides its own: they say the same otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The model that a trace names, None where it names none, and what it says of the run."""
-
-    card: ModelCard | None = None
-    words: Words = field(default_factory=lambda: Words({}))
-    notes: tuple[Note, ...] = ()
-
-    def with_options(self, card: ModelCard | None, options: Words) -> Description:
-        """Return the description with what the options say in its place; `card` is theirs."""
-        aside = _MODEL if card is not None else frozenset()
-        for word in options.values:
-            aside |= _REPLACES.get(word, frozenset())
-        kept = {word: text for word, text in self.words.values.items() if word not in aside}
-        of_card = _MODEL if card is not None else frozenset()  # its options are in it already
-        given = {word: text for word, text in options.values.items() if word not in of_card}
-        dashed = bool(options.values or options.flags)
-        words = Words({**kept, **given}, self.words.flags | options.flags, dashed)
-        return replace(self, card=card or self.card, words=words)
-
-    def with_tokens(self, told: Told) -> Description:
-        """Return the description with the tokens that marks tell: those of the steps shown."""
-        values, notes = told.over(self.words.values)
-        return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))
-
-
-def description_of(trace: Trace) -> Description | None:
-    """Return what a trace says of its run, None where it says nothing."""
-    said = trace.source.description
-    if not said:
-        return None
-    return _Reader(said).read()
+from traceflops.words import DESCRIPTION_WORDS
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
@@ -105,147 +56,126 @@ class SelfDescribed:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NotDescribed:
+    """That a trace has no description that can be used: `problem` is None where none has a model.
+
+    `notes` say what was left out, and why.
+    """
+
+    notes: tuple[Note, ...]
+    problem: TraceflopsError | None = None
+
+
+def without_description(trace: Trace) -> Trace:
+    """Return a trace without what it says of its own run: neither description nor marks."""
+    source = replace(trace.source, description=None)
+    notes = tuple(note for note in trace.notes if note.code not in _OF_DESCRIPTIONS)
+    marks = trace.marks
+    ours = [is_ours(label) for label in names(marks["name"])]
+    if not any(ours):
+        return replace(trace, source=source, notes=notes)
+    kept = marks.filter(pa.array(~np.array(ours, dtype=np.bool_)[codes(marks["name"])]))
+    return Trace(source, {**trace.tables, "marks": kept}, notes)
+
+
+_OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
+
+
 def self_described(
-    prepared: Prepared, card: ModelCard | None = None, options: Words | None = None
-) -> SelfDescribed | tuple[Note, ...]:
+    prepared: Prepared,
+    card: ModelCard | None = None,
+    options: Words | None = None,
+    convention: str | None = None,
+) -> SelfDescribed | NotDescribed:
     """Return model and run of a prepared trace; options win over what it says itself.
 
-    Without a model, or where what it says cannot be, the notes that say so. Raises UsageError only
-    for what the options alone get wrong.
+    What of the trace's words cannot be used is left out with a note; where the rest is too little
+    for a step, or for the convention, that is said. Raises UsageError only for what the options
+    alone get wrong.
     """
     options = options or Words({}, dashed=True)
+    check_sums(options)
     said = description_of(prepared.trace) or Description()
     told = None if _gives_tokens(options) else told_by_marks(prepared)
     whole = said.with_tokens(told) if told is not None else said
     whole = whole.with_options(card, options)
     if whole.card is None:
-        return whole.notes
-    try:
-        found = card_and_run(whole)
-    except TraceflopsError as error:
-        if card is not None:
-            card_and_run(Description(card, options))
-        return (*whole.notes, _unused(f"{error.message} ({error.hint})"))
-    return SelfDescribed(*found, whole.notes)
+        more = (_NO_MODEL,) if said.words.values else ()
+        return NotDescribed((*whole.notes, *more))
+    found = _usable(whole, options, convention)
+    if isinstance(found, Description):
+        return SelfDescribed(*card_and_run(found), found.notes)
+    if card is not None or not _DESCRIBING.isdisjoint(options.values):
+        card_and_run(Description(whole.card, options))  # refuses what only the options get wrong
+    return NotDescribed((*whole.notes, _unused(found, said)), found)
+
+
+_NO_MODEL: Final = Note(
+    "dropped",
+    "description-not-used",
+    f"{WHERE.capitalize()} is not compared with what was executed: it names no model.",
+)
+
+_DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
+"""Words that say something of model, tokens or training."""
 
 
 def _gives_tokens(options: Words) -> bool:
     """Return whether options say how many tokens a step has; marks are put aside then."""
-    return not (_PACKED | _TOTALS | {"batch", "seq"}).isdisjoint(options.values)
+    return not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
 
 
-def _unused(problem: str) -> Note:
-    return Note("dropped", "description-not-used", f"{WHERE.capitalize()} is not used: {problem}.")
+def _usable(
+    whole: Description, options: Words, convention: str | None
+) -> Description | TraceflopsError:
+    """Return a description with which a step can be counted, or why there is none.
+
+    Where words contradict each other, a total or a detail of the trace is left out.
+    """
+    problem = _problem(whole, convention)
+    if problem is None:
+        return whole
+    dropped = [word for word in _DROPPED_FIRST if word in whole.words.values]
+    dropped = [word for word in dropped if word not in options.values]
+    for number in (1, 2):
+        for words in combinations(dropped, number):
+            less = whole.without(words)
+            if _problem(less, convention) is None:
+                each = [problem, *(_problem(whole.without({one}), convention) for one in words)]
+                why = dict.fromkeys(one.message for one in each if one is not None)
+                reason = f"{' and '.join(words)} ({'; '.join(why)})"
+                return replace(less, notes=(*less.notes, *left_out([reason])))
+    return problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads the words of one description, each for itself."""
-
-    said: Mapping[str, object]
-
-    def read(self) -> Description:
-        """Return what can be meant, and a note of what cannot."""
-        problems: list[str] = []
-        values: dict[str, str] = {}
-        flags: set[str] = set()
-        card = None
-        for word, value in self.said.items():
-            if value is None:
-                continue
-            try:
-                if word == "model":
-                    card = _model(value)
-                elif word in _FLAGS and isinstance(value, bool):
-                    flags |= {word} if value else set()
-                elif word == "lora":
-                    values |= _lora(value)
-                    flags.add(word)
-                else:
-                    values[word] = _text(word, value)
-            except TraceflopsError as error:
-                problems.append(error.message)
-        params = values.pop("params", None)
-        if card is None and params is not None:  # a card says it better
-            try:
-                card = bare_model(parse_count("params", params))
-            except TraceflopsError as error:
-                problems.append(error.message)
-        return Description(card, Words(values, frozenset(flags)), _notes(problems))
+_DROPPED_FIRST: Final = (
+    *("tokens", "real_tokens", "sequences", "lora_targets", "checkpointing", "frozen_layers"),
+    *("encoder_seq", "cached", "attention_kernel", "frozen", "lora_params", "lora_rank"),
+    *("padded_vocab", "mtp", "expert_capacity", "seq"),
+)
+"""Words without which a description still says what a step works on; first what says least."""
 
 
-def _notes(problems: list[str]) -> tuple[Note, ...]:
-    if not problems:
-        return ()
-    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    text = f"Of {WHERE} was left out: {'; '.join(problems[:3])}{more}."
-    return (Note("dropped", "description-words-left-out", text, len(problems)),)
+def _problem(description: Description, convention: str | None) -> TraceflopsError | None:
+    """Return why a step of a description cannot be counted, None if it can."""
+    try:
+        card, run = card_and_run(description)
+        check_claims(card, run)
+        unit_of(card, replace(run, step_seconds=Fraction(1)))  # refuses a step of unknown size
+    except TraceflopsError as error:
+        return error
+    found = refusal(card, run, default_convention(card, run))
+    if found is None or convention is None or convention not in CONVENTIONS:
+        return found
+    return refusal(card, run, convention)
 
 
-def _model(value: object) -> ModelCard:
-    """Return a preset by its name, or the card or config.json that an object is; never a file."""
-    if isinstance(value, str):
-        return preset(value)
-    if not isinstance(value, Mapping):
-        raise UsageError("model is neither a name nor an object", "")
-    if "model_type" in value or "text_config" in value:
-        return card_of_config(value, f"{WHERE}, model")
-    return build(value, f"{WHERE}, model")
-
-
-def _lora(value: object) -> dict[str, str]:
-    """Return the words in `lora: {rank, targets, params}`."""
-    keys = ("rank", "targets", "params")
-    if not isinstance(value, Mapping) or not {*value} <= {*keys}:
-        raise UsageError(f"lora is neither true nor false nor an object of {', '.join(keys)}", "")
-    return {
-        f"lora_{key}": _text(f"lora_{key}", value[key])
-        for key in keys
-        if value.get(key) is not None
-    }
-
-
-def _text(word: str, value: object) -> str:
-    """Return the text that the option of this word would have. Raises UsageError."""
-    text = _list(word, value) if isinstance(value, list) else _one(word, value)
-    if word in _COUNTS:
-        parse_count(word, text)
-    elif word == "documents":
-        parse_lengths(word, text)
-    elif word == "expert_capacity":
-        parse_rate(word, text)
-    elif word == "checkpointing":
-        parse_checkpoint(word, text)
-    elif word == "attention_kernel":
-        parse_kernel(word, text)
-    elif word == "frozen":
-        _check_parts(text)
-    elif word in _FLAGS:
-        raise UsageError(f"{word} is neither true nor false", "")
-    return text
-
-
-def _list(word: str, value: list[object]) -> str:
-    if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
-        raise UsageError(f"{word} is a list", "")
-    return ",".join(_one(word, one) for one in value)
-
-
-def _one(word: str, value: object) -> str:
-    """Return a plain value as text."""
-    if word == "frozen" and value is True:
-        return "all"
-    if isinstance(value, str) and value.isprintable():
-        return value
-    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
-        raise UsageError(f"{word} is nothing that can be meant", "")
-    if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
-        raise UsageError(f"{word} is too large a number", "")
-    return str(value)
-
-
-def _check_parts(text: str) -> None:
-    for part in text.split(","):
-        if part.strip() not in PARTS:
-            raise UsageError(f"no part {part.strip()[:40]!r} can be frozen", "")
+def _unused(problem: TraceflopsError, said: Description) -> Note:
+    hint = problem.hint[:1].upper() + problem.hint[1:]
+    nothing = f" ({' and '.join(said.empty)}: null there)" if said.empty else ""
+    text = (
+        f"{WHERE.capitalize()} is not compared with what was executed: {problem.message}{nothing}. "
+        f"{hint}."
+    )
+    return Note("dropped", "description-not-used", text)

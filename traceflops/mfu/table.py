@@ -12,14 +12,25 @@ from traceflops.errors import UsageError
 
 LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
+LONGEST_SHOWN = 24
 HINT = "see docs/mfu.md for what a model card has"
 
 
 class Table:
-    """One table of a card: typed values by key, or a UsageError that names table and key."""
+    """One table of a card: typed values by key, or a UsageError that names table and key.
 
-    def __init__(self, values: Mapping[str, object], where: str, keys: Iterable[str]) -> None:
-        self.values, self.where = values, where
+    `names` says what keys are called where the values were read from, if that is no card.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        where: str,
+        keys: Iterable[str],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.values, self.where, self.names = values, where, names or {}
+        self.foreign = names is not None
         known = tuple(keys)
         for key in values:
             if key not in known:
@@ -34,12 +45,18 @@ class Table:
         value = self.values.get(key)
         if value is None:
             return default if default is not None else self.lacks(key)
-        number = _finite(value)
+        number, name = _finite(value), self.called(key)
+        if _is_huge(value) or (number is not None and number > LARGEST_COUNT):
+            self.refuse(f"{name!r} is {_start(value)}, which is too large", HINT)
         if number is None or number.denominator != 1:
-            self.refuse(f"{key!r} is not a whole number: {str(value)[:40]!r}", HINT)
-        if not least <= number <= LARGEST_COUNT:
-            self.refuse(f"{key!r} is {str(value)[:40]}, not {least} or more", HINT)
+            self.refuse(f"{name!r} is not a whole number: {str(value)[:40]!r}", HINT)
+        if number < least:
+            self.refuse(f"{name!r} is {_start(value)}, not {least} or more", HINT)
         return number.numerator
+
+    def called(self, key: str) -> str:
+        """Return a key by the name that it has where the values were read from."""
+        return self.names.get(key, key)
 
     def maybe(self, key: str, *, least: int = 1) -> int | None:
         """Return a whole number, or None where the key is not given."""
@@ -51,7 +68,7 @@ class Table:
         if value is None:
             return default if default is not None else bool(self.lacks(key))
         if not isinstance(value, bool):
-            self.refuse(f"{key!r} is true or false, not {str(value)[:40]!r}", HINT)
+            self.refuse(f"{self.called(key)!r} is true or false, not {str(value)[:40]!r}", HINT)
         return value
 
     def text(self, key: str, default: str = "") -> str:
@@ -60,14 +77,16 @@ class Table:
         if value is None:
             return default
         if not isinstance(value, str) or not value.isprintable() or len(value) > 400:
-            self.refuse(f"{key!r} is not one line of text", HINT)
+            self.refuse(f"{self.called(key)!r} is not one line of text", HINT)
         return value
 
     def choice(self, key: str, allowed: Iterable[str], default: str) -> str:
         """Return one of the allowed words."""
         value, words = self.text(key, default), tuple(allowed)
         if value not in words:
-            self.refuse(f"{key!r} is {value[:40]!r}", f"write one of {', '.join(words)}")
+            self.refuse(
+                f"{self.called(key)!r} is {value[:40]!r}", f"write one of {', '.join(words)}"
+            )
         return value
 
     def ratio(self, key: str, default: int) -> Fraction:
@@ -77,7 +96,7 @@ class Table:
             return Fraction(default)
         number = _finite(value)
         if number is None:
-            self.refuse(f"{key!r} is not a number: {str(value)[:40]!r}", HINT)
+            self.refuse(f"{self.called(key)!r} is not a number: {str(value)[:40]!r}", HINT)
         return number
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
@@ -89,7 +108,7 @@ class Table:
         if not all(
             isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found
         ):
-            self.refuse(f"{key!r} is not a list of whole numbers", HINT)
+            self.refuse(f"{self.called(key)!r} is not a list of whole numbers", HINT)
         return tuple(found)
 
     def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
@@ -98,7 +117,7 @@ class Table:
         if value is None:
             return ()
         if not isinstance(value, list) or any(one not in known for one in value):
-            self.refuse(f"{key!r} is not a list of {', '.join(known)}", HINT)
+            self.refuse(f"{self.called(key)!r} is not a list of {', '.join(known)}", HINT)
         return tuple(value)
 
     def table(self, key: str, keys: Iterable[str]) -> Table | None:
@@ -107,7 +126,7 @@ class Table:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            self.refuse(f"{key!r} is not a table", HINT)
+            self.refuse(f"{self.called(key)!r} is not a table", HINT)
         return Table(value, f"{self.where}, {key}", keys)
 
     def tables(self, key: str, keys: Iterable[str]) -> tuple[Table, ...]:
@@ -116,7 +135,7 @@ class Table:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-            self.refuse(f"{key!r} is not a list of tables", HINT)
+            self.refuse(f"{self.called(key)!r} is not a list of tables", HINT)
         known = tuple(keys)
         return tuple(
             Table(one, f"{self.where}, {key} {number}", known)
@@ -125,7 +144,9 @@ class Table:
 
     def lacks(self, key: str) -> NoReturn:
         """Refuse a table that lacks a key."""
-        self.refuse(f"{key!r} is missing", f"add {key}, or give params alone; {HINT}")
+        name = self.called(key)
+        alone = "" if self.foreign else ", or give params alone"
+        self.refuse(f"{name!r} is missing", f"add {name}{alone}; {HINT}")
 
     def refuse(self, problem: str, hint: str) -> NoReturn:
         """Raise the UsageError that names this table."""
@@ -140,6 +161,20 @@ def _finite(value: object) -> Fraction | None:
     if not number.is_finite() or abs(number.adjusted()) > LONGEST_EXPONENT:
         return None
     return Fraction(number)
+
+
+def _is_huge(value: object) -> bool:
+    """Return whether a number is finite and larger than any that is read."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return False
+    number = Decimal(value)
+    return number.is_finite() and number > 0 and number.adjusted() > LONGEST_EXPONENT
+
+
+def _start(value: object) -> str:
+    """Return a number as text, cut where it is long."""
+    text = str(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:

@@ -1,17 +1,11 @@
 """Tokens that a trace tells by marks: what its steps worked on, step by step and rank by rank.
 
-    record_function("traceflops.tokens|real=30511|padded=32768")
-    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")
-
-`real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
-the lengths of packed sequences. A mark belongs to the step in which it begins on the host; marks
-of one step add up (gradient accumulation), and so do ranks, of which each tells its own.
+A mark (see `runmarks`) belongs to the step in which it begins on the host; marks of one step add up
+(gradient accumulation), and so do ranks, of which each tells its own.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,23 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.columns import IntArray, numbers
+from traceflops.mfu.runmarks import Mark, run_marks
 from traceflops.prepare import Prepared
-from traceflops.rows import ABSENT
 from traceflops.steps import find_marked_steps
 from traceflops.trace import Note, Trace
-
-PREFIX: Final = "traceflops."
-_KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "tokens": (("real",), ("padded",)),
-    "seqlens": (("sum", "sumsq"), ("count",)),
-}
-"""By kind of mark: the numbers it must have, and those it may have."""
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
-_LONGEST: Final = 200
-
-Sums = dict[str, int]
-"""Numbers of marks added up, by kind and key: "tokens.real"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +92,10 @@ def _disagree(real: int | None, total: int) -> Note:
 def told_by_marks(prepared: Prepared) -> Told | None:
     """Return what marks say of the tokens of a step; None where they say nothing."""
     trace = prepared.trace
-    marks, malformed = _marks(trace)
-    notes = [_malformed(malformed)] if malformed else []
+    marks = run_marks(trace)
+    notes = [*marks.notes]
     ranks: list[_OfRank] = []
-    for process, mine in sorted(marks.items()):
+    for process, mine in sorted(marks.of_process.items()):
         chosen = _chosen(prepared, process, mine)
         if chosen is not None and (one := _of_rank(mine, *chosen)).values:
             ranks.append(one)
@@ -144,68 +126,7 @@ class _OfRank:
     partly: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    start_ns: int
-    kind: str
-    values: Sums
-
-
-def _marks(trace: Trace) -> tuple[dict[int, list[_Mark]], int]:
-    """Return the marks of each process that tell tokens, and how many could not be read.
-
-    Only those of the host: the profiler repeats each on the timeline of the device.
-    """
-    labels = names(trace.marks["name"])
-    wanted = [code for code, label in enumerate(labels) if label.startswith(_PREFIXES)]
-    if not wanted:
-        return {}, 0
-    kinds = names(trace.marks["kind"])
-    host = [code for code, kind in enumerate(kinds) if kind == "annotation"]
-    label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
-    on_host = np.isin(codes(trace.marks["kind"]), host) & (device == ABSENT)
-    rows = np.flatnonzero(np.isin(label, wanted) & on_host)
-    process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
-    read = {code: _read(labels[code]) for code in np.unique(label[rows]).tolist()}
-    found: defaultdict[int, list[_Mark]] = defaultdict(list)
-    malformed = 0
-    for row in rows.tolist():
-        told = read[int(label[row])]
-        if told is None:
-            malformed += 1
-        else:
-            found[int(process[row])].append(_Mark(int(start[row]), *told))
-    return dict(found), malformed
-
-
-_PREFIXES: Final = tuple(f"{PREFIX}{kind}" for kind in _KINDS)
-
-
-def _read(label: str) -> tuple[str, Sums] | None:
-    """Return kind and numbers of a mark, None where it is not written as it should be."""
-    head, *parts = label[: _LONGEST + 1].split("|")
-    needed, allowed = _KINDS.get(head.removeprefix(PREFIX), ((), ()))
-    if not needed or len(label) > _LONGEST:
-        return None
-    found: Sums = {}
-    for part in parts:
-        key, _, text = part.partition("=")
-        if key not in (*needed, *allowed) or key in found or not _NUMBER.fullmatch(text):
-            return None
-        found[key] = int(text)
-    return (head.removeprefix(PREFIX), found) if {*needed} <= found.keys() else None
-
-
-def _malformed(count: int) -> Note:
-    shapes = " or ".join(
-        PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
-        for kind, (needed, allowed) in _KINDS.items()
-    )
-    text = f"{count:,} marks that should tell tokens are not written as they should be: {shapes}."
-    return Note("dropped", "token-marks-malformed", text, count)
-
-
-def _chosen(prepared: Prepared, process: int, mine: list[_Mark]) -> tuple[IntArray, int] | None:
+def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
     """Return the number of the step of each mark, -1 outside those shown, and how many are shown.
 
     Without any steps all of the recording is one. Steps that were inferred on the device, and a
@@ -232,7 +153,7 @@ def _device_of(prepared: Prepared, process: int) -> int | None:
     return next((device for device in prepared.accounts if owner[device] == process), None)
 
 
-def _of_rank(mine: list[_Mark], step: IntArray, shown: int) -> _OfRank:
+def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
     """Return the mean over the steps that have marks.
 
     A number that only some marks of a kind give is not known.

@@ -7,13 +7,14 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.mfu.executed import Executed
-from traceflops.mfu.lacks import Lack
-from traceflops.mfu.measurement import GIVE_PEAK, Measurement
+from traceflops.mfu.lacks import GIVE_PEAK, Lack
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.peakchoice import PeakChoice, plain_dtype
 from traceflops.mfu.peaks import DeviceSpec
 from traceflops.mfu.rates import Peak
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.prepare import Prepared
+from traceflops.remedies import remedy
 
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
@@ -51,7 +52,8 @@ def _unknown(measured: Measurement, prepared: Prepared) -> Lack | None:
     """Return what is not known of the devices."""
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[one.device] == "cpu" for one in measured.devices):
-        return Lack("the trace has no device work", "record with ProfilerActivity.CUDA")
+        how = remedy(prepared.trace.source.format, "device work")
+        return Lack("the trace has no device work", f"record with {how}")
     strange = next((one for one in measured.devices if not one.rates), None)
     return Lack(strange.match.explanation, GIVE_PEAK) if strange is not None else None
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Final
 
-from traceflops.mfu.budget import peaks_of
+from traceflops.mfu.budget import FP6_OR_FP4, peaks_of
 from traceflops.mfu.executed import UNKNOWN_TYPE
-from traceflops.mfu.matching import Match, chosen
+from traceflops.mfu.figures import decimal, percent
+from traceflops.mfu.givenrate import rate_doubt
+from traceflops.mfu.matching import REFERENCE, Match, chosen
 from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peaks import DTYPES
+from traceflops.mfu.peaks import DTYPES, PER_TERA, find, rate_text
 from traceflops.mfu.seen import SeenDevice
-from traceflops.trace import Trace
+from traceflops.trace import Note, Trace
+
+_CLOCKS_AGREE: Final = Fraction(5, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,36 @@ class DevicePeaks:
         spec = self.match.spec
         return spec.product if spec is not None else self.match.seen.name or "unknown device"
 
+    def doubt(self, dtypes: Collection[str]) -> str | None:
+        """Return why a given rate may be the wrong one for what was counted, None if it is not."""
+        row = find(self.match.spec.id) if self.match.spec is not None and self.given else None
+        rate = next(iter(self.rates.values()), None)
+        return rate_doubt(row, rate, dtypes) if row is not None and rate is not None else None
+
+    @property
+    def clock_note(self) -> Note | None:
+        """Return that units x clock x FLOP per clock, as the device says, is not its peak.
+
+        None where it is, to 5 %, or where it cannot be told. The table's rate stands all the same.
+        """
+        rate = self.match.by_clock
+        spec, seen = self.match.spec, self.match.seen
+        if rate is None or spec is None or self.given or seen.clock_hz is None:
+            return None
+        dtype = next(one for one in REFERENCE if spec.peak(one))
+        peak = spec.peak(dtype) or 1
+        apart = rate / peak - 1
+        if abs(apart) <= _CLOCKS_AGREE:
+            return None
+        text = (
+            f"{seen.counted_units()} x {decimal(Fraction(seen.clock_hz, 10**9), 3)} GHz, as the "
+            f"recording says of {spec.product}, x {spec.flops_per_clock:,} FLOP per clock make "
+            f"{decimal(rate / PER_TERA, 1)} TFLOP/s ({dtype}), {percent(abs(apart))} "
+            f"{'more' if apart > 0 else 'less'} than the {rate_text(peak)} of the table, which "
+            "figures are held against."
+        )
+        return Note("assumed", "peak-by-clock-differs", text)
+
 
 def device_peaks(
     trace: Trace, devices: Iterable[int], options: PeakOptions = FROM_THE_TRACE
@@ -73,4 +108,4 @@ def _rates(match: Match, *, given: bool) -> dict[str, int]:
     if not given:
         return peaks_of(match)
     rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
-    return dict.fromkeys((*DTYPES, TF32_OR_FP32, UNKNOWN_TYPE), rate)
+    return dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
 from traceflops.mfu.card import ModelCard
+from traceflops.mfu.claims import check_claims, doubtful_claims
 from traceflops.mfu.conventions import CONVENTIONS, Convention
+from traceflops.mfu.figures import decimal
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.modelflops import obstacle
-from traceflops.mfu.peakchoice import PeakChoice
-from traceflops.mfu.rates import Rate, check_possible, rate_of
+from traceflops.mfu.peakchoice import PeakChoice, fastest_rates
+from traceflops.mfu.peaks import PER_TERA
+from traceflops.mfu.rates import Rate, check_possible, check_speed, rate_of
 from traceflops.mfu.run import Run
 from traceflops.mfu.work import Work, counted_by_nobody_knows_what, work
 
@@ -51,9 +56,10 @@ class Utilisation:
         return self.rate is None or max(self.rate.mfu, self.rate.hfu) <= 1
 
     def check(self) -> None:
-        """Raise InputError, with the likely reasons, where the rate is above 100 %."""
+        """Raise InputError, with the likely reasons, for more than a device can do."""
         if self.rate is not None:
-            check_possible(self.rate, self.card, self.run)
+            check_possible(self.rate, self.card, self.run, self.choice.spec)
+        check_speed(self.work)
 
 
 def utilisation(
@@ -63,11 +69,10 @@ def utilisation(
 
     Raises UsageError where the FLOPs cannot be counted.
     """
-    unit = _unit(card, run)
+    unit = unit_of(card, run)
     if unit == "token":
         run = replace(run, tokens=1)
-    if run.lora is not None:
-        run.lora.adapters(card)  # refuses targets that the model lacks
+    check_claims(card, run)
     done = work(card, run, name)
     rate = rate_of(done, choice.peak) if choice.peak is not None else None
     return Utilisation(
@@ -79,11 +84,14 @@ def utilisation(
         choice=choice,
         lacks=tuple(_lacks(done, choice)),
         entries=tuple(_entry(card, run, choice, rule) for rule in CONVENTIONS.values()),
-        notes=(*card.notes, *choice.notes, *_doubts(card, done, rate, name)),
+        notes=(
+            *(*card.notes, *doubtful_claims(card, run), *choice.notes),
+            *_doubts(card, run, choice, done, name),
+        ),
     )
 
 
-def _unit(card: ModelCard, run: Run) -> Unit:
+def unit_of(card: ModelCard, run: Run) -> Unit:
     """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
@@ -119,13 +127,34 @@ def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> E
     return Entry(rule, done, rate)
 
 
-def _doubts(card: ModelCard, done: Work, rate: Rate | None, name: str | None) -> list[str]:
-    found = []
+def _doubts(
+    card: ModelCard, run: Run, choice: PeakChoice, done: Work, name: str | None
+) -> Iterator[str]:
+    """Yield what to know of a figure before it is believed."""
     if name is None and done.tokens is not None and not card.complete:
-        found.append(
+        yield (
             f"the description lacks {', '.join(card.lacks)}, so {done.ledger.convention} counts "
             "all parameters alike and no attention; a full one (--model) is counted exactly"
         )
+    if not done.is_counted:
+        yield (
+            "a published rate is only divided by the peak: model and tokens are not used, because "
+            "who counted its FLOPs, and how, is not known (--achieved-convention ID)"
+        )
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
     if rate is not None and rate.doubt is not None:
-        found.append(rate.doubt)
-    return found
+        yield rate.doubt
+    if rate is None and (speed := done.tflops_per_device) is not None:
+        yield from _too_fast(speed, choice)
+
+
+def _too_fast(speed: Fraction, choice: PeakChoice) -> Iterator[str]:
+    """Yield a note where no device of the table is as fast as a rate, of which no peak is known."""
+    fastest = max(fastest_rates(choice.dtype), default=0)
+    if fastest and speed * PER_TERA > fastest:
+        kind = f"{choice.dtype} " if choice.dtype else ""
+        yield (
+            f"{decimal(speed, 0)} TFLOP/s per device is more than the dense {kind}rate of any "
+            f"device in the table ({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens "
+            "and devices"
+        )

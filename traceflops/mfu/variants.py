@@ -16,7 +16,7 @@ from traceflops.mfu.blocks import CAUSAL, FULL, Attention, Block, Experts, Laten
 from traceflops.mfu.card import ModelCard
 from traceflops.mfu.passes import Passes, plain_slots, visible, without_lengths
 from traceflops.mfu.presets import preset, preset_names
-from traceflops.mfu.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Lora, Run
+from traceflops.mfu.run import FULL_CHECKPOINT, SELECTIVE, Run
 
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000
@@ -69,9 +69,8 @@ def as_described(card: ModelCard, run: Run) -> Variant:
     return Variant("", "", "", card, run, 0)
 
 
-def manners(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
+def manners(card: ModelCard, run: Run) -> Iterator[Variant]:
     """Yield other ways of computing the same model on the same tokens."""
-    yield from _trained(card, run, seen)
     yield from _attended(card, run)
     yield from _routed(card, run)
     yield from _recomputed(card, run)
@@ -85,53 +84,6 @@ def sizes(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
     yield from _other_rows(card, run, seen)
     yield from _other_depth(card, run, seen)
     yield from _other_models(card, run)
-
-
-# What is trained
-
-
-def _trained(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    plain = replace(run, forward_only=False, frozen=frozenset(), frozen_layers=0, lora=None)
-    if run.forward_only:
-        words = "it is training: the trace has a backward pass"
-        yield Variant("training", words, "leave out --forward-only", card, plain, 1)
-    else:
-        only = replace(plain, forward_only=True, checkpoint=NO_CHECKPOINT)
-        words = "there is a forward pass only: inference, or steps without training"
-        yield Variant("forward-only", words, "add --forward-only", card, only, 1)
-    if run.is_frozen or run.frozen or run.frozen_layers:
-        words = "nothing is frozen: the trace has gradients of all weights"
-        remedy = "leave out --lora and --frozen"
-        yield Variant("not-frozen", words, remedy, card, plain, 1)
-    if not run.is_frozen:
-        yield from _frozen(card, plain, seen)
-
-
-def _frozen(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    frozen = replace(run, frozen=frozenset({"all"}))
-    words = "the base weights are frozen, as with LoRA: the trace has no gradients of them"
-    yield Variant("frozen", words, "add --lora, or --lora-rank R", card, frozen, 1)
-    adapters = _weights(card, run, seen.adapters)
-    if adapters is not None:
-        lora = replace(run, lora=Lora(params=adapters))
-        words += f"; its adapters have {adapters:,} weights"
-        yield Variant("frozen", words, f"add --lora-params {adapters}", card, lora, 1)
-    for part in sorted({one.linear.group for one in card.placed()} & _PARTS):
-        words = f"the weights of {part} are frozen: the trace has no gradients of them"
-        some = replace(run, frozen=frozenset({part}))
-        yield Variant("frozen", words, f"add --frozen {part}", card, some, 3)
-
-
-_PARTS: Final = frozenset(
-    {"attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"}
-)
-
-
-def _weights(card: ModelCard, run: Run, forward: Fraction) -> int | None:
-    """Return the weights that so many forward FLOPs of one device belong to, if whole."""
-    rows = Fraction(2 * run.shape(card).slot_tokens, run.devices)
-    found = forward / rows
-    return int(found) if found and found.denominator == 1 else None
 
 
 # How it is computed

@@ -3,13 +3,13 @@
 For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, and ledger
 FLOPs E_jc of the kernels of each component:
 
-    useful, recompute, algorithmic, overcompute     the ledger's families, together sum E_jc
+    useful, recompute, algorithmic, overcompute, executed     the ledger's families: sum E_jc
     unattributed         sum P_j u_j                u_j: only compute kernels without counted FLOPs
     inefficiency         sum P_j (t_j,compute - u_j) - E_j,compute
     memory, other, graph sum P_j t_jc - E_jc
     communication, idle  sum P_j t_jc - E_jc        E is 0 there as a rule
 
-Added up the loss lines are sum P_j w_j - E, and the first four E: the budget. With several data
+Added up the loss lines are sum P_j w_j - E, and the first five E: the budget. With several data
 types there is no one peak: then a FLOP of type d takes 1/P_d ns at its peak, and the budget is the
 window itself. All is in integers: of FLOPs, or of the least common multiple's share of a ns.
 """
@@ -23,6 +23,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.errors import UsageError
+from traceflops.mfu.ledger import UNSPLIT
 from traceflops.results import COMPONENTS
 
 FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
@@ -32,9 +33,13 @@ LINES: Final = (
     *("useful", "recompute", "algorithmic", "overcompute"),
     *("unattributed", "inefficiency", "memory", "other", "graph", "communication", "idle"),
 )
-"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed."""
+"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed.
 
-_FAMILY_LINES: Final = dict(zip(FAMILIES, LINES, strict=False))
+Work of which it is not known what it was for, as hardware counters do not tell, is one line more,
+named UNSPLIT, before all of them.
+"""
+
+_FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
 _LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
 
 Peaks = Mapping[str, int]
@@ -93,7 +98,8 @@ class Waterfall:
 
     def amount(self, name: str) -> int:
         """Return one line."""
-        return next(line.amount for line in self.lines if line.name == name)
+        known = (line.amount for line in self.lines if line.name == name)
+        return next(known, 0) if name == UNSPLIT else next(known)
 
     def share(self, name: str) -> Fraction | None:
         """Return one line as a share of the budget, None for an empty budget."""
@@ -101,7 +107,7 @@ class Waterfall:
 
     @property
     def mfu(self) -> Fraction | None:
-        """Return what the model needed as a share of the budget."""
+        """Return what is known to be the model's as a share of the budget."""
         return self.share("useful")
 
     @property
@@ -155,7 +161,7 @@ class _Rates:
 def _split(
     devices: tuple[DeviceBudget, ...], rates: list[_Rates], dtypes: tuple[str, ...], unit: str
 ) -> Waterfall:
-    amounts = dict.fromkeys(LINES, 0)
+    amounts = dict.fromkeys((UNSPLIT, *LINES), 0)
     budget = 0
     for device, rate in zip(devices, rates, strict=True):
         budget += rate.per_ns * device.window_ns
@@ -168,7 +174,8 @@ def _split(
             amounts[_FAMILY_LINES[one.family]] += units
             amounts[_LOSS_LINES[one.component]] -= units
     assert sum(amounts.values()) == budget
-    lines = tuple(WaterfallLine(name, amounts[name]) for name in LINES)
+    named = LINES if not amounts[UNSPLIT] else (UNSPLIT, *LINES)
+    lines = tuple(WaterfallLine(name, amounts[name]) for name in named)
     return Waterfall(budget, lines, dtypes, unit)
 
 

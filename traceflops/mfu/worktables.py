@@ -7,7 +7,8 @@ help it (split-K reductions, conversions) have their time alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,13 @@ from traceflops.mfu.exact import exact_sums, group_rows
 from traceflops.mfu.ops import UNKNOWN
 from traceflops.mfu.optree import taken
 from traceflops.mfu.outside import vector_ops
-from traceflops.mfu.roofline import Measured
+from traceflops.mfu.roofline import Measured, WorkBasis
 from traceflops.mfu.whichwindow import in_chosen_window, window_of_activity
 from traceflops.prepare import Prepared
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measuredwork import MeasuredWork
+    from traceflops.mfu.namedwork import NamedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ class KernelRow:
 
     `measured` is of the `counted` ones, whose op's FLOPs are known; its FLOPs are None where there
     are none. `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes`
-    are the data types of the products it was the main kernel of.
+    are the data types of the products it was the main kernel of. `basis` is what tells its FLOPs
+    and bytes, None where nothing does. `vector_flops` are of vector units, where counters tell.
     """
 
     name: str
@@ -40,6 +46,8 @@ class KernelRow:
     counted: int
     measured: Measured
     dtypes: tuple[str, ...] = ()
+    basis: WorkBasis | None = None
+    vector_flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +64,42 @@ class OpRow:
     dtypes: tuple[str, ...] = ()
 
 
-def kernel_rows(prepared: Prepared, attribution: Attribution) -> tuple[KernelRow, ...]:
-    """Return a row per name of kernel, those with most time first."""
+def kernel_rows(
+    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
+) -> tuple[KernelRow, ...]:
+    """Return a row per name of kernel, those with most time first.
+
+    `work` is what counters or a paired run tell of kernels, beside what shapes do.
+    """
     rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
-    return tuple(sorted(_kernel_rows(prepared, attribution, rows), key=_by_time))
+    found = _kernel_rows(prepared, attribution, rows)
+    if work is not None:
+        others = work.by_name(prepared, rows)
+        found = (_joined(row, others.get(row.name)) for row in found)
+    return tuple(sorted(found, key=_by_time))
+
+
+def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
+    """Return a row with the launches whose work shapes do not tell and something else does."""
+    if other is None:
+        return row
+    if not row.counted:
+        return replace(
+            row,
+            counted=other.counted,
+            measured=other.measured,
+            dtypes=other.dtypes,
+            basis=other.basis,
+            vector_flops=other.vector_flops,
+        )
+    if not other.counted:
+        return row
+    return replace(
+        row,
+        counted=row.counted + other.counted,
+        measured=row.measured + other.measured,
+        dtypes=tuple(sorted({*row.dtypes, *other.dtypes})),
+    )
 
 
 def op_rows(prepared: Prepared, attribution: Attribution) -> tuple[OpRow, ...]:
@@ -99,20 +139,20 @@ def _kernel_rows(
     count, dur = len(first), numbers(activities["dur_ns"])[rows]
     counted = attribution.owner[rows] >= 0
     work = attribution.work
-    flops, size = (
+    flops, least, size = (
         _of_main(attribution, column, activities.num_rows)[rows]
-        for column in (work.flops, work.min_bytes)
+        for column in (work.flops, work.at_least, work.min_bytes)
     )
     sums = [
         exact_sums(group, values, count)
-        for values in (dur, np.where(counted, dur, 0), flops, np.maximum(size, 0))
+        for values in (dur, np.where(counted, dur, 0), flops, least, np.maximum(size, 0))
     ]
     dtypes = _types_by_group(prepared, attribution, group, rows, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(rows[first].tolist()):
-        all_ns, counted_ns, done, moved = (values[at] for values in sums)
+        all_ns, counted_ns, done, at_least, moved = (values[at] for values in sums)
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
@@ -123,8 +163,10 @@ def _kernel_rows(
                 done if known[at] else None,
                 moved if known[at] and not sizeless[at] else None,
                 counted_ns,
+                at_least if known[at] else None,
             ),
             dtypes[at],
+            "shapes" if known[at] else None,
         )
 
 
@@ -138,11 +180,11 @@ def _op_rows(
     group, first = group_rows([name[done]])
     count = len(first)
     group_of = group[np.searchsorted(done, unit)]
-    flops, size = (work.of_ops(column)[done] for column in (work.flops, work.min_bytes))
+    columns = (work.flops, work.at_least, work.min_bytes)
+    flops, least, size = (work.of_ops(column)[done] for column in columns)
     sums = [
         exact_sums(group_of, dur, count),
-        exact_sums(group, np.maximum(flops, 0), count),
-        exact_sums(group, np.maximum(size, 0), count),
+        *(exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size)),
     ]
     product = attribution.has("executed")[done]
     dtype, types = types_of_ops(prepared, attribution)
@@ -151,8 +193,8 @@ def _op_rows(
     times = np.bincount(group, minlength=count).tolist()
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(done[first].tolist()):
-        time_ns, counted, moved = (values[at] for values in sums)
-        measured = Measured(counted, None if sizeless[at] else moved, time_ns)
+        time_ns, counted, at_least, moved = (values[at] for values in sums)
+        measured = Measured(counted, None if sizeless[at] else moved, time_ns, at_least)
         yield OpRow(labels[int(name[row])], times[at], launches[at], measured, dtypes[at])
 
 

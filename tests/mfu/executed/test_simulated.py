@@ -65,7 +65,19 @@ def test_every_step_equals_the_truth(config: RunConfig) -> None:
 
 
 @settings(max_examples=20, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
-@given(config=run_configs(cuda_graph=False, lead_in=False, dtype="bf16", noise_permille=0))
+@given(
+    # Kernels that run at once, each at 62 % of the peak, would be above it together. A copy that
+    # fetches ahead begins the window of its step before the work of the step begins.
+    config=run_configs(
+        cuda_graph=False,
+        lead_in=False,
+        dtype="bf16",
+        noise_permille=0,
+        twin_kernels=False,
+        programmatic_launch=False,
+        copy_stream=False,
+    )
+)
 def test_the_waterfall_of_a_simulated_run(config: RunConfig) -> None:
     run = simulate(config)
     prepared, found = read(run)
@@ -103,7 +115,9 @@ def test_a_replayed_graph_has_no_ops_to_count() -> None:
 def test_work_launched_before_the_trace_began_is_shown_as_such() -> None:
     plain = RunConfig(ranks=1, steps=4, layers=1, lead_in=True)
     prepared, found = read(simulate(plain))
-    assert any(one.why == "no-op" for one in found.outside.unattributed)
+    (before,) = [time for time in found.times if time.window == 0]
+    assert before.uncounted_ns == before.kernels_ns > 0
+    assert found.outside.unattributed == ()
     peaks = {0: {"bf16": plain.peak_flops_per_s // 10**9}}
     first = waterfall(device_budgets(prepared, found, peaks, device=0, window=0), "bf16")
     assert prepared.windows[0][0].role == "before"

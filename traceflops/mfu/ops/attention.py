@@ -156,10 +156,15 @@ class Attention:
         band = self.masking.band(args)
         longest = self._longest(args, core)
         most, least = _bounds(band, self.masking.unrecorded(), core, documents, longest)
-        if any(args.tensor(place) is not None for place in self.packing.used):
-            least = 0
-        causal = None if band is None else band.causal
-        return replace(core, pairs=most, pairs_at_least=least, causal=causal, documents=documents)
+        used = any(args.tensor(place) is not None for place in self.packing.used)
+        return replace(
+            core,
+            pairs=most,
+            pairs_at_least=0 if used else least,
+            causal=None if band is None else band.causal,
+            documents=documents,
+            cut=used or (band or self.masking.unrecorded()).cuts(max(longest)),
+        )
 
     def _longest(self, args: Arguments, core: Core) -> tuple[int, int]:
         """Return the longest sequence of queries and of keys, at most all of them."""

@@ -1,0 +1,114 @@
+"""What is said of a run against its model: the impossible refused, the doubtful told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from traceflops.errors import UsageError
+from traceflops.mfu.card import ModelCard
+from traceflops.mfu.cardtable import build
+from traceflops.mfu.claims import check_claims, doubtful_claims
+from traceflops.mfu.presets import preset
+from traceflops.mfu.run import PARTS, Lora, Run
+
+LLAMA, MIXTRAL = preset("llama-3-8b"), preset("mixtral-8x7b")
+BARE = ModelCard(name="model of 8,000,000,000 parameters", params=8_000_000_000)
+NET = build({"conv": [{"channels": [3, 8], "input": [32, 32], "kernel": 3}], "name": "net"}, "card")
+IMAGES = build(
+    {
+        "name": "images",
+        "hidden": 64,
+        "layers": 2,
+        "heads": 4,
+        "ffn": 128,
+        "glu": False,
+        "mask": "full",
+        "positions": 197,
+        "image": {"size": 224, "patch": 16},
+    },
+    "card",
+)
+
+
+@pytest.mark.parametrize(
+    ("card", "part", "message", "hint"),
+    [
+        (LLAMA, "experts", "Llama 3 8B has no experts to freeze", "it has attention, ffn, head"),
+        *(
+            (LLAMA, part, f"has no {part} to freeze", "it has attention, ffn, head")
+            for part in ("encoder", "mtp", "conv", "patch", "shared", "router", "cross")
+        ),
+        (MIXTRAL, "ffn", "has no ffn to freeze", "it has attention, router, experts, head"),
+        (BARE, "attention", "which weights are in attention of the model", "freeze all of them"),
+        (NET, "head", "net has no head to freeze", "it has conv"),
+    ],
+)
+def test_parts_that_there_are_not_cannot_be_frozen(
+    card: ModelCard, part: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_claims(card, Run(seq=None, frozen=frozenset({part})))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_parts_that_there_are_can_be_frozen() -> None:
+    for card in (LLAMA, MIXTRAL, BARE, NET, preset("t5-small"), preset("deepseek-v3")):
+        check_claims(card, Run(frozen=frozenset({"all"})))
+        if card.complete:
+            check_claims(card, Run(frozen=frozenset(card.parts)))
+    assert {*preset("t5-small").parts, *preset("deepseek-v3").parts} < {*PARTS}
+    assert preset("t5-small").parts[0] == "encoder"
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        (Lora(rank=10_000), "a LoRA rank of 10000 is more than any of its matrices is wide (4096)"),
+        (Lora(rank=10**18, targets=("q",)), "is more than any of its matrices is wide (4096)"),
+        (Lora(rank=2000, targets=("k", "v")), "is more than any of its matrices is wide (1024)"),
+        (Lora(params=9 * 10**9), "adapters of 9,000,000,000 parameters are more than the model"),
+        (Lora(rank=8, targets=("zz",)), "no matrix 'zz' to adapt"),
+    ],
+)
+def test_adapters_that_cannot_be(lora: Lora, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_claims(LLAMA, Run(lora=lora))
+    assert message in caught.value.message
+
+
+def test_a_convolutional_net_has_no_sequences() -> None:
+    check_claims(NET, Run(batch=4))
+    with pytest.raises(UsageError, match="net has no sequences of tokens"):
+        check_claims(NET, Run(batch=4, seq=8))
+
+
+@pytest.mark.parametrize(
+    ("card", "settings", "words"),
+    [
+        (LLAMA, {"seq": 10**6, "batch": 1}, None),
+        (preset("gpt2"), {"seq": 1024, "batch": 1}, None),
+        (
+            preset("gpt2"),
+            {"seq": 4096, "batch": 1},
+            "sequences of 4,096 tokens are longer than the 1,024 learned positions of GPT-2 124M",
+        ),
+        (preset("gpt2"), {"documents": (7, 1025)}, "sequences of 1,025 tokens are longer than"),
+        (preset("gpt2"), {"seq": 2048, "batch": 1, "documents": (7, 9)}, None),
+        (preset("gpt2"), {"seq": 1, "cached": 2000, "forward_only": True}, "of 2,001 tokens"),
+        (preset("gpt2"), {"tokens": 10**6}, None),
+        (IMAGES, {"batch": 4}, None),
+        (IMAGES, {"batch": 4, "seq": 512}, "images has 197 tokens per sequence by its arch"),
+        (LLAMA, {"lora": Lora(rank=64)}, None),
+        (LLAMA, {"lora": Lora(rank=2000)}, "rank of 2,000 is more than the width of k, v:"),
+        (LLAMA, {"notes": ("n",)}, "n"),
+    ],
+)
+def test_what_is_doubtful_is_told(
+    card: ModelCard, settings: dict[str, Any], words: str | None
+) -> None:
+    found = doubtful_claims(card, Run(**settings))
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]

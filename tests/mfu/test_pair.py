@@ -1,0 +1,343 @@
+"""`--pair`: FLOPs of a PyTorch trace, or counters, given to the launches of another recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_commands import run
+from tests.conftest import SAMPLES, shared_file
+from tests.core.build import table_of, trace_of
+from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, timed
+from tests.mfu.counting import FLOPS as COUNTED
+from traceflops.analysis import analyze
+from traceflops.errors import UsageError
+from traceflops.mfu.executed import executed
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.parsers import read
+from traceflops.prepare import prepare
+from traceflops.trace import Trace
+
+SQUARE = 2 * 1000**3
+SIZE = {"grid": [256, 1, 1], "block": [256, 1, 1]}
+
+
+def mm(rows: int, inner: int, columns: int, start_ns: int, **more: Any) -> dict[str, Any]:
+    """Return an op: a product in bf16."""
+    return {
+        "name": "aten::mm",
+        "start_ns": start_ns,
+        "dur_ns": 50,
+        "input_dims": json.dumps([[rows, inner], [inner, columns]]),
+        "input_types": '["c10::BFloat16","c10::BFloat16"]',
+        **more,
+    }
+
+
+def pytorch(
+    products: Sequence[tuple[int, int, int]], *, every_ns: int = 5_000, **kernel: Any
+) -> Trace:
+    """Return a PyTorch trace of some products, each by one kernel."""
+    tables: dict[str, list[dict[str, Any]]] = {"activities": [], "calls": [], "ops": []}
+    for number, sizes in enumerate(products):
+        at = number * every_ns
+        tables["ops"].append(mm(*sizes, at))
+        tables["calls"].append({"start_ns": at + 10, "correlation": number + 1})
+        tables["activities"].append(
+            {"name": GEMM, "start_ns": at + 100, "dur_ns": 4_000, "correlation": number + 1}
+            | SIZE
+            | kernel
+        )
+    return trace_of(**tables, devices=[MI300X])
+
+
+def launches(count: int, **more: Any) -> Trace:
+    """Return a rocprof trace of one kernel, so many times."""
+    return rocprof([{**row, **more} for row in timed(count) if row["name"] == GEMM])
+
+
+def measured(trace: Trace, pair: Trace) -> Measurement:
+    return analyze(trace, pair=pair).measured
+
+
+def ways(found: Measurement, place: int = 0) -> dict[str, int]:
+    assert found.executed.work is not None
+    return {part.how: part.launches for part in found.executed.work.joins[place].parts}
+
+
+def test_launches_get_the_flops_of_those_alike() -> None:
+    found = measured(launches(10), pytorch([(1000, 1000, 1000)] * 3))
+    assert ways(found) == {"alike": 10}
+    assert found.executed.executed_flops == found.executed.model_flops == 10 * SQUARE
+    window = 10 * 4_000 + 9 * 2_000
+    assert found.mfu == found.hfu == Fraction(10 * SQUARE, window * BF16)
+    assert found.basis == "from the paired trace, bf16 dense 1,307.4 TFLOP/s"
+    assert found.lacks == ()
+    (row,) = found.kernels
+    assert (row.basis, row.measured.min_bytes) == ("pair", 10 * 3 * 2 * 1000**2)
+
+
+def test_launches_alike_that_differ_stay_unknown() -> None:
+    found = measured(launches(10), pytorch([(1000, 1000, 1000), (1000, 2000, 1000)]))
+    assert ways(found) == {"ambiguous": 10}
+    assert found.mfu is None
+    assert "launches alike did different work" in found.lacks[0].remedy
+    assert "pair-ambiguous" in {note.code for note in found.notes}
+
+
+def test_in_one_order_each_is_its_own() -> None:
+    found = measured(launches(2), pytorch([(1000, 1000, 1000), (1000, 2000, 1000)]))
+    assert ways(found) == {"order": 2}
+    assert found.executed.executed_flops == 3 * SQUARE
+
+
+def test_steps_tell_which_launch_is_which() -> None:
+    """Each step is a product and one of twice its size: of ten steps as of three."""
+    products = [(1000, 1000, 1000), (1000, 2000, 1000)]
+    pair, timed_run = with_steps(pytorch(products * 3), 3), with_steps(pytorch(products * 10), 10)
+    found = measured(without_ops(timed_run), pair)
+    assert set(ways(found)) == {"step"}
+    assert found.executed.executed_flops == 3 * SQUARE * len(used(found))
+    swapped = pytorch([*products, *products[::-1], *products])
+    assert set(ways(measured(without_ops(timed_run), with_steps(swapped, 3)))) == {"ambiguous"}
+
+
+def with_steps(trace: Trace, count: int) -> Trace:
+    marks = [
+        {"name": f"ProfilerStep#{n}", "start_ns": n * 10_000 - 5, "dur_ns": 9_995}
+        for n in range(count)
+    ]
+    return replace(trace, tables={**trace.tables, "marks": table_of("marks", marks)})
+
+
+def without_ops(trace: Trace) -> Trace:
+    tables = {name: table for name, table in trace.tables.items() if name != "ops"}
+    return replace(trace, tables=tables)
+
+
+def used(found: Measurement) -> set[int]:
+    return {time.window for time in found.executed.times if time.used}
+
+
+def test_equal_work_for_several_ends_is_known_as_far_as_it_goes() -> None:
+    """A forward product and its recomputation by one kernel: executed, but not what for."""
+    pair = pytorch([(1000, 1000, 1000)] * 2)
+    ops = pair.table("ops").to_pylist()
+    root = {
+        "name": "autograd::engine::evaluate_function: CheckpointFunctionBackward",
+        "start_ns": 4_990,
+        "dur_ns": 200,
+        "thread": 1,
+    }
+    again = mm(1000, 1000, 1000, 5_000, sequence=7)
+    first = {key: value for key, value in ops[0].items() if value is not None}
+    tables = {**pair.tables, "ops": table_of("ops", [first, root, again])}
+    pair = replace(pair, tables=tables)
+    lines = {line.name: line.flops for line in executed(prepare(pair)).ledger().lines}
+    assert lines == {"model.matmul.forward": SQUARE, "recompute.matmul": SQUARE}
+    found = measured(launches(10), pair)
+    assert ways(found) == {"alike": 10}
+    assert (found.executed.unsplit_flops, found.executed.model_flops) == (10 * SQUARE, 0)
+    assert (found.mfu, found.figure) == (None, f"HFU {_percent(found)}")
+
+
+def _percent(found: Measurement) -> str:
+    assert found.hfu_range is not None
+    return found.hfu_range.text
+
+
+def test_what_is_not_told_apart_widens_the_figure() -> None:
+    """One kernel is forward for sure, of another it is open: MFU lies between."""
+    other = f"{GEMM}_other"
+    own = pytorch([(1000, 1000, 1000)])
+    more = [
+        {"name": other, "start_ns": 6_000, "dur_ns": 4_000, "correlation": 9, **SIZE},
+    ]
+    rows = [*own.activities.to_pylist(), *more]
+    rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
+    trace = replace(own, tables={**own.tables, "activities": table_of("activities", rows)})
+    counters = [{**row, "name": other} for row in counted(1) if row["name"] == GEMM]
+    found = measured(trace, rocprof((), counters, file="counters.csv"))
+    assert found.sources == ("trace", "counters")
+    assert (found.executed.model_flops, found.executed.unsplit_flops) == (SQUARE, COUNTED)
+    assert found.mfu_range is not None
+    budget = (4_000 + 4_000 + 1_900) * BF16
+    assert found.mfu_range.least == found.mfu == Fraction(SQUARE, budget)
+    assert found.mfu_range.most == found.hfu == Fraction(SQUARE + COUNTED, budget)
+
+
+def test_kernels_that_help_a_product_do_none_of_it() -> None:
+    pair = pytorch([(1000, 1000, 1000)])
+    helper = "splitKreduce_kernel<float>"
+    more = {"name": helper, "start_ns": 4_200, "dur_ns": 9_000, "correlation": 2, **SIZE}
+    rows = [{k: v for k, v in row.items() if v is not None} for row in pair.activities.to_pylist()]
+    calls = [{"start_ns": 10, "correlation": 1}, {"start_ns": 20, "correlation": 2}]
+    pair = replace(
+        pair,
+        tables={
+            **pair.tables,
+            "activities": table_of("activities", [*rows, more]),
+            "calls": table_of("calls", calls),
+        },
+    )
+    both = rocprof([{**row, "device": 0} for row in (rows[0], more)])
+    found = measured(both, pair)
+    assert found.executed.executed_flops == SQUARE
+    assert found.executed.coverage == 1
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"grid": [256 * 256, 1, 1], "block": [256, 1, 1]},
+        {"grid": None, "block": None},
+        {"grid": [16, 16, 1], "block": [16, 16, 1]},
+    ],
+    ids=["in-threads", "not-recorded", "of-two-sides"],
+)
+def test_grids_are_compared_as_they_were_meant(size: dict[str, Any]) -> None:
+    """Some launches of ROCm have their grid in threads in a PyTorch trace, or none at all."""
+    found = measured(launches(10), pytorch([(1000, 1000, 1000)] * 3, **size))
+    assert ways(found) == {"alike": 10}
+
+
+def test_other_sizes_are_other_launches() -> None:
+    other: dict[str, Any] = {"grid": [128, 1, 1], "block": [256, 1, 1]}
+    found = measured(launches(10), pytorch([(1000, 1000, 1000)] * 3, **other))
+    assert ways(found) == {"absent": 10}
+    assert "pair-absent" in {note.code for note in found.notes}
+
+
+def test_a_kernel_that_ops_without_shapes_launch_too_is_not_certain() -> None:
+    pair = pytorch([(1000, 1000, 1000)] * 2)
+    ops = [{k: v for k, v in row.items() if v is not None} for row in pair.ops.to_pylist()]
+    del ops[1]["input_dims"]
+    pair = replace(pair, tables={**pair.tables, "ops": table_of("ops", ops)})
+    assert ways(measured(launches(10), pair)) == {"ambiguous": 10}
+
+
+def test_counters_check_shapes() -> None:
+    """The product of a trace with shapes, and what hardware counted of it: 7.4 % more."""
+    trace = pytorch([(1000, 1000, 1000)] * 3)
+    rows = [row for row in counted(3) if row["name"] == GEMM]
+    found = measured(trace, rocprof((), rows, file="counters.csv"))
+    assert (found.executed.model_flops, found.executed.unsplit_flops) == (3 * SQUARE, 0)
+    assert found.mfu == found.hfu
+    assert found.executed.work is not None
+    check = found.executed.work.check
+    assert check is not None
+    assert (check.launches, check.counted, check.least) == (3, 3 * COUNTED, 3 * SQUARE)
+    assert check.difference == Fraction(COUNTED - SQUARE, SQUARE)
+    (note,) = [one for one in found.notes if one.code == "counters-differ-from-shapes"]
+    assert "7.37 % more FLOPs than shapes" in note.text
+    rows = [row for row in counted(3, [SQUARE // 512] * 3) if row["name"] == GEMM]
+    found = measured(trace, rocprof((), rows, file="counters.csv"))
+    assert found.executed.work is not None
+    assert found.executed.work.check is not None
+    assert found.executed.work.check.agree
+    assert "counters-differ-from-shapes" not in {one.code for one in found.notes}
+
+
+def test_shapes_come_before_counters() -> None:
+    """Both tell the FLOPs of the timed run: the pair's ledger counts, the counters check it."""
+    own = rocprof(
+        [row for row in timed(10) if row["name"] == GEMM],
+        [row for row in counted(10) if row["name"] == GEMM],
+    )
+    found = measured(own, pytorch([(1000, 1000, 1000)] * 3))
+    assert found.executed.executed_flops == found.executed.model_flops == 10 * SQUARE
+    assert found.sources == ("the paired trace", "counters")
+    assert found.executed.work is not None
+    assert found.executed.work.check is not None
+    assert found.executed.work.check.counted == 10 * COUNTED
+
+
+def test_a_pair_that_tells_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="neither shapes of operators nor counters"):
+        analyze(launches(3), pair=launches(3))
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank"])
+def test_a_sample_as_its_own_pair_says_what_it_says(name: str) -> None:
+    """Without its operators the trace gets every FLOP back, line by line."""
+    trace = read([SAMPLES / name])
+    bare = without_ops(trace)
+    assert_same_ledger(trace, bare)
+
+
+PUBLIC = ("h100_qwen15_infer", "a100_hta_control_rank3", "mi300x_torch_compile")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_trace_as_its_own_pair_says_what_it_says(name: str) -> None:
+    trace = read([shared_file(f"traces/pytorch/{name}.json.gz")])
+    assert_same_ledger(trace, without_ops(trace))
+
+
+def assert_same_ledger(trace: Trace, bare: Trace) -> None:
+    own, other = prepare(trace), prepare(bare)
+    direct = executed(own).ledger(used=False)
+    found = measure(other, pair=own)
+    paired = found.executed.ledger(used=False)
+    assert paired.executed == direct.executed > 0
+    assert {line.name: line.flops for line in paired.lines} == {
+        line.name: line.flops for line in direct.lines
+    }
+    assert found.executed.work is not None
+    (join,) = found.executed.work.joins
+    assert join.count("order") == join.launches - join.count("uncounted") > 0
+
+
+def test_the_command_reads_a_pair(tmp_path: Path) -> None:
+    sample = SAMPLES / "gpt_1rank.json.gz"
+    for command in ("summary", "mfu"):
+        done = run(command, SAMPLES / "gpt_ddp_4rank", "--pair", sample)
+        assert done.exit_code == 0, done.output
+    target = tmp_path / "page.html"
+    done = run("report", SAMPLES / "gpt_ddp_4rank", "--pair", sample, "-o", target)
+    assert done.exit_code == 0, done.output
+    assert "--pair gpt_1rank.json.gz" in target.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("summary", "{sample}", "--pair", "{sample}"), "--pair names the trace itself"),
+        (("summary", "-", "--pair", "-"), "--pair names the trace itself: standard input"),
+        (("mfu", "--pair", "{sample}"), "--pair needs a trace"),
+        (("mfu", "{sample}", "--pair", "{cpu}"), "neither shapes of operators nor counters"),
+        (("report", "{sample}", "--pair", "{nothing}", "-o", "{page}"), "no such file"),
+    ],
+)
+def test_what_is_no_pair_is_said_in_two_lines(
+    words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    places = {
+        "sample": SAMPLES / "gpt_1rank.json.gz",
+        "cpu": _without_shapes(tmp_path),
+        "nothing": tmp_path / "nothing.json",
+        "page": tmp_path / "page.html",
+    }
+    done = run(*(word.format(**places) for word in words))
+    assert done.exit_code in (2, 3)
+    error, hint = done.stderr.splitlines()
+    assert message in error
+    assert hint.startswith("hint: ")
+
+
+def _without_shapes(folder: Path) -> Path:
+    """Return a trace with one kernel and no operators."""
+    events = [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}]
+    path = folder / "bare.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+def test_units_of_the_oracle() -> None:
+    assert COUNTED == 512 * UNITS

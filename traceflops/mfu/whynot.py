@@ -1,0 +1,137 @@
+"""Why a trace has no utilisation; the first reason says most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Final
+
+from traceflops.mfu.coverage import TOO_LITTLE
+from traceflops.mfu.executed import UNKNOWN_TYPE, Executed
+from traceflops.mfu.figures import percent
+from traceflops.mfu.lacks import (
+    GIVE_PEAK,
+    NEXT_TIME,
+    NO_MATRIX_WORK,
+    Lack,
+    counters_alone,
+    counters_incomplete,
+    other_counters,
+    without_shapes,
+)
+from traceflops.mfu.ops.types import TF32_OR_FP32
+from traceflops.mfu.seen import shown
+from traceflops.mfu.tracepeaks import DevicePeaks
+from traceflops.mfu.waterfall import Waterfall
+from traceflops.prepare import Prepared
+from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
+
+_UNTOLD_TYPES: Final = {
+    TF32_OR_FP32: "whether float products ran as TF32 or FP32 is not told",
+    UNKNOWN_TYPE: "the data type of some products is not told",
+}
+WHY_UNKNOWN: Final = {
+    "no-op": "no operator launched it",
+    "no-modelled-op": "launched by an operator without a rule",
+    "ambiguous": "launches alike did different work in the other run",
+    "uncounted": "the other run has it, but not its FLOPs",
+    "absent": "the other run has no launch of its name and size",
+}
+LIKELY: Final = (
+    "likely: the peak of another device or partition (traceflops devices --trace FILE), of another "
+    "data type, or clocks that count wrong"
+)
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight"}
+"""Tools that record no operators."""
+
+
+def why_no_figure(
+    prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
+) -> Iterator[Lack]:
+    """Yield what keeps the figures back; the first says most."""
+    kinds = prepared.trace.devices["type"].to_pylist()
+    if all(kinds[one.device] == "cpu" for one in devices):
+        yield _without_devices(prepared, done)
+        return
+    if not done.executed_flops:
+        yield _nothing_counted(prepared, done)
+        return
+    coverage = done.coverage
+    if coverage is None or coverage < TOO_LITTLE:
+        known = percent(coverage or Fraction(0))
+        problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
+        yield Lack(problem, _largest_unknown(done))
+        return
+    yield from _without_peak(done, devices)
+
+
+def impossible(fall: Waterfall) -> Lack:
+    """Return that figures contradict each other."""
+    return Lack(f"the figures contradict each other: {fall.errors[0]}", LIKELY)
+
+
+def _without_devices(prepared: Prepared, done: Executed) -> Lack:
+    counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
+    if counted and not prepared.trace.activities.num_rows:
+        return counters_alone(counted)
+    how = remedy(prepared.trace.source.format, "device work")
+    return Lack("the trace has no device work", f"record with {how}")
+
+
+def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
+    ops = prepared.trace.ops
+    if done.work is not None and (lack := _nothing_told(done)) is not None:
+        return lack
+    if not ops.num_rows:
+        return _without_ops(prepared)
+    if ops["input_dims"].null_count == ops.num_rows:
+        return Lack("the operators carry no shapes, so FLOPs cannot be counted", NEXT_TIME)
+    if done.outside.unattributed:
+        return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+    return Lack("no operator with matrix work was executed", "choose other steps with --steps")
+
+
+def _nothing_told(done: Executed) -> Lack | None:
+    """Return why counters or a paired run tell no FLOPs, None where they were not asked."""
+    work = done.work
+    if work is None or not work.joins:
+        return None
+    if any(join.known for join in work.joins):
+        return NO_MATRIX_WORK
+    told = any(row.flops is not None for row in work.counted)
+    if work.counted and not told and not any(join.origin == "pair" for join in work.joins):
+        if not any(row.by_type[one] is not None for row in work.counted for one in row.by_type):
+            return other_counters(work.families)
+        return counters_incomplete(work.families, work.missing)
+    return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+
+
+def _without_ops(prepared: Prepared) -> Lack:
+    tool = _TOOLS.get(family(prepared.trace.source.format))
+    if tool is None:
+        return Lack("the trace has no operators, so FLOPs cannot be counted", NEXT_TIME)
+    from traceflops.mfu.counterformulas import family_of
+
+    named = prepared.trace.devices["architecture"].to_pylist()
+    return without_shapes(tool, [family_of(one) for one in named])
+
+
+def _largest_unknown(done: Executed) -> str:
+    """Return of which kernels most time has no FLOPs."""
+    largest = done.outside.unattributed[:1]
+    return "".join(
+        f"most of that time is {shown(one.kernel)} ({WHY_UNKNOWN.get(one.why, one.why)})"
+        for one in largest
+    )
+
+
+def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
+    """Yield a lack per device whose rate for a counted data type is not known, each once."""
+    counted = {cell.dtype for cell in done.select() if cell.flops}
+    problems = {}
+    for one in devices:
+        for dtype in sorted(counted - one.rates.keys()):
+            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
+            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = GIVE_PEAK
+    for problem, how in problems.items():
+        yield Lack(problem, how)
