@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,17 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from traceflops._version import __version__
-from traceflops.reports import page, palette, peakpage, plots, rooflineplot, series, units, wording
+from traceflops.reports import (
+    page,
+    palette,
+    peakpage,
+    plots,
+    rooflineplot,
+    series,
+    units,
+    untimedpage,
+    wording,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,6 +63,15 @@ def render_html(analysis: Analysis, command: str | None = None) -> str:
         "version": __version__,
     }
     return _environment().get_template("report.html.j2").render(context)
+
+
+def framed(analysis: Analysis) -> str:
+    """Return the page inside a frame that keeps its scripts and styles to itself."""
+    page = html.escape(render_html(analysis))
+    return (
+        '<iframe title="traceflops report" sandbox="allow-scripts" '
+        f'style="width: 100%; height: 85vh; border: 0" srcdoc="{page}"></iframe>'
+    )
 
 
 def base_names(command: str) -> str:
@@ -111,6 +131,7 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
         "categories": analysis.categories.to_pylist(),
         "other_share": page.other_share(analysis.categories),
         "gaps": analysis.gaps(page.MOST_GAPS),
+        "untimed_parts": untimedpage.untimed_parts(analysis.untimed),
         "origin_ns": min((d.whole.start_ns for d in analysis.devices), default=0),
         "notes": page.Few(analysis.notes[: page.MOST_NOTES], len(analysis.notes)),
     }

@@ -9,6 +9,7 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.reports.measuredjson import measured_object
+from traceflops.reports.untimedjson import untimed_object
 from traceflops.results import Account, Analysis, DeviceReport, Gap, WholeSpan, Window
 from traceflops.selection import Selection
 from traceflops.trace import Source
@@ -50,6 +51,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "devices": [_device(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": analysis.kernels.to_pylist(),
+        "untimed": untimed_object(analysis.untimed),
     }
 
 
@@ -111,6 +113,8 @@ def _device(device: DeviceReport) -> dict[str, Any]:
         "product": device.product,
         "memory_bytes": device.memory_bytes,
         "sm_count": device.sm_count,
+        "architecture": device.architecture,
+        "partition": device.partition,
         "chosen": _account(device.chosen),
         "whole": _whole(device.whole),
         "windows": [_window(window) for window in device.windows],

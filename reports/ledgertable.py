@@ -36,9 +36,14 @@ PARTS = {
     "logits": "output head",
     "embedding": "input embedding",
 }
+_UNSPLIT = {"executed.matrix": "not told apart"}
+"""Executed, and nothing tells what for."""
+
 WHOLE = {
+    **_UNSPLIT,
     "algorithmic.attention": "scores again",
     "overcompute.mask": "masked pairs",
+    "overcompute.optimizer": "in the optimizer",
     "overcompute.padding.tokens": "padding: tokens",
     "overcompute.padding.attention": "padding: attention",
     "overcompute.padding.vocab": "padding: vocab",
@@ -52,6 +57,8 @@ WHOLE = {
 CORE = "attention core"
 _LABEL, _CELL, _SUM, _SHARE = 18, 11, 9, 8
 """Widths in columns: all of them are 80 with every pass there is."""
+
+WIDEST = 80
 
 
 @dataclass(slots=True)
@@ -68,12 +75,17 @@ class Row:
             self.passes[to] = self.passes.get(to, 0) + line.flops
 
 
-def ledger_table(ledger: Ledger, unit: str) -> Iterator[Text]:
-    """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0."""
+def ledger_table(ledger: Ledger, unit: str, width: int = WIDEST) -> Iterator[Text]:
+    """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0.
+
+    Where the passes have no room there are only the sums.
+    """
     rows = ledger_rows(ledger)
     if not rows:
         return
     columns = columns_of(rows)
+    if width < _LABEL + _CELL * len(columns) + ("weight_grad" in columns) + _SUM + _SHARE:
+        columns = []
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
     heads = "".join(f"{COLUMNS[name]:>{_CELL + (name == 'weight_grad')}}" for name in columns)
     title = f"{prefix}FLOP per {unit}"
@@ -82,6 +94,11 @@ def ledger_table(ledger: Ledger, unit: str) -> Iterator[Text]:
         yield _line(label, row, columns, scale, ledger.executed)
     if len(rows) > 1:
         yield _line("executed", sum_of(rows), columns, scale, ledger.executed)
+
+
+def is_unsplit(ledger: Ledger) -> bool:
+    """Return whether a ledger has lines, and none tells what FLOPs were for."""
+    return bool(ledger.lines) and all(line.name in _UNSPLIT for line in ledger.lines)
 
 
 def columns_of(rows: dict[str, Row]) -> list[str]:
@@ -134,7 +151,10 @@ def _place(name: str) -> tuple[str, str | None]:
     """Return the row and the pass of a line."""
     if name in WHOLE:
         return WHOLE[name], None
-    first, kind, *rest = name.split(".")
+    first, *words = name.split(".")
+    if first == "model" and len(words) == 1:  # a forward product or a gradient of one
+        return _part(words[0], words[0]), None
+    kind, *rest = words
     if first == "recompute":
         part = rest[0] if rest else kind
         return _part(kind, part), "recompute"

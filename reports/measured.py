@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from traceflops.mfu.executed import Executed
 from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.peaks import PER_TERA
 from traceflops.mfu.roofline import Measured, Verdict, verdict
 from traceflops.mfu.waterfall import Waterfall
@@ -24,10 +27,17 @@ from traceflops.reports.units import (
     size,
 )
 
+if TYPE_CHECKING:
+    from traceflops.mfu.joins import Join
+    from traceflops.mfu.measuredwork import MeasuredWork
+
 THOUSAND: Final = 1000
+AT_MOST: Final = "≤ "
+"""Before a figure that is the upper one of two bounds."""
 _RULES: Final = 3
 
 LABELS: Final = {
+    UNSPLIT: ("executed", "counted FLOPs at the peak, what for is not told: HFU"),
     "useful": ("useful work", "model FLOPs at the peak: MFU"),
     "recompute": ("recomputation", "forward work done again in the backward pass"),
     "algorithmic": ("computed again by design", "scores in the backward pass of flash attention"),
@@ -43,6 +53,7 @@ LABELS: Final = {
 """The lines of a waterfall: what they are called, and what they are."""
 
 _LIKE: Final = {
+    UNSPLIT: "compute",
     "useful": "compute",
     "recompute": "compute",
     "algorithmic": "compute",
@@ -50,7 +61,7 @@ _LIKE: Final = {
     "unattributed": "other",
     "inefficiency": "memory",
 }
-WORK: Final = ("useful", "recompute", "algorithmic", "overcompute")
+WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
 """Lines that are FLOPs; the others are losses."""
 
 
@@ -97,6 +108,19 @@ def parts(fall: Waterfall) -> list[Part]:
     return found
 
 
+def bounds_sentence(measured: Measurement) -> str:
+    """Return that the lines have upper counts, "" where all counts are exact."""
+    found = measured.mfu_range or measured.hfu_range
+    if found is None or measured.is_exact:
+        return ""
+    least = percent(float(found.least))
+    what = "Useful work" if measured.mfu_range is not None else "What was executed"
+    return (
+        f"Some counts lie between bounds, and the lines above have the upper ones. {what} is "
+        f"at least {least}; what it has less, slow compute kernels have more."
+    )
+
+
 def why_not(measured: Measurement) -> list[str]:
     """Return why there is no MFU, a sentence per reason."""
     return [f"No MFU: {one.problem.rstrip('.')}; {one.remedy}." for one in measured.lacks]
@@ -114,13 +138,16 @@ class Fact:
 def facts(measured: Measurement) -> Iterator[Fact]:
     """Yield what the figure is made of."""
     done = measured.executed
-    if measured.mfu is not None and measured.hfu is not None:
-        yield Fact("HFU", percent(float(measured.hfu)), "of everything that was executed")
-        if measured.busy_mfu is not None:
-            yield Fact("busy MFU", percent(float(measured.busy_mfu)), "idle time left out")
+    if measured.hfu_range is not None:
+        yield Fact("HFU", measured.hfu_range.text, _of_what(measured))
+    if measured.busy_range is not None:
+        yield Fact("busy MFU", measured.busy_range.text, "idle time left out")
     if done.executed_flops:
-        yield Fact("executed", flops(done.executed_flops), f"model {flops(done.model_flops)}")
+        yield _executed(measured)
+        yield from _recomputed(done)
         yield Fact("counted", percent(_float(done.coverage)), "of the compute kernels' time")
+    if done.work is not None:
+        yield from _joined(done.work)
     yield from _peaks(measured)
     if measured.inference is not None:
         yield from _inference(measured.inference)
@@ -131,6 +158,80 @@ def facts(measured: Measurement) -> Iterator[Fact]:
         yield Fact("not executed", f"{count(ghosts)} ops", "recorded, their result not computed")
 
 
+def _of_what(measured: Measurement) -> str:
+    split = not measured.executed.unsplit_flops
+    return "of everything that was executed" + ("" if split else ", padding included")
+
+
+_JOINED: Final = {"counters": "by counters", "pair": "by the pair"}
+
+
+def _joined(work: MeasuredWork) -> Iterator[Fact]:
+    """Yield how many launches got their FLOPs from elsewhere, and whether two sources agree."""
+    for join in work.joins:
+        if join.launches:
+            known = f"{count(join.known)} of {count(join.launches)}"
+            yield Fact(_JOINED[join.origin], known, _of_launches(join))
+    check = work.check
+    if check is not None:
+        apart = percent(abs(float(check.difference)))
+        sign = "-" if check.difference < 0 else "+"
+        value = f"{sign}{apart}" if check.difference else "agree"
+        launches = f"over {count(check.launches)} launches that both tell"
+        yield Fact("counters, shapes", value, f"counters against shapes, {launches}")
+
+
+def _of_launches(join: Join) -> str:
+    """Return what of the compute kernels has FLOPs by a recording, and which that is."""
+    share = percent(float(join.share)) if join.share is not None else UNKNOWN
+    return f"launches of compute kernels, {share} of their time" + (
+        f"; {join.file}" if join.file else ""
+    )
+
+
+def _executed(measured: Measurement) -> Fact:
+    """Return what was executed: the most, and the least where counts lie between bounds."""
+    done = measured.executed
+    total, model = flops(done.executed_flops), flops(done.model_flops)
+    unsplit = done.unsplit_flops
+    mark = "" if measured.is_exact else AT_MOST
+    parts = [] if measured.is_exact else [f"at least {flops(done.executed_at_least)}"]
+    if done.model_flops or not unsplit:
+        parts.append(f"model {mark}{model}")
+    if unsplit:
+        these = f"of {flops(unsplit)} " if done.model_flops else ""
+        parts.append(f"{these}model work, recomputation and padding are not told apart")
+    return Fact("executed", f"{mark}{total}", "; ".join(parts))
+
+
+def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
+    """Return rate in TFLOP/s, share of the peak and FLOP per byte, as far as they are known.
+
+    What is of the upper of two bounds is marked so.
+    """
+    rate, intensity = work.flops_per_ns, work.intensity
+    share = work.share_of_peak(peak) if rate else None
+    words = (
+        significant(rate / THOUSAND, zeros=True) if rate else UNKNOWN,
+        percent(float(share)) if share else UNKNOWN,
+        significant(intensity, zeros=True) if intensity else UNKNOWN,
+    )
+    mark = "" if work.is_exact else AT_MOST.strip()
+    rate_word, share_word, intensity_word = (
+        word if word == UNKNOWN else f"{mark}{word}" for word in words
+    )
+    return rate_word, share_word, intensity_word
+
+
+def _recomputed(done: Executed) -> Iterator[Fact]:
+    """Yield what was computed again, and by which rules that was seen."""
+    rules = done.rules("recompute")
+    if rules:
+        total = sum(number for _, number in rules.values())
+        by = ", ".join(f"{count(ops)} ops by {rule}" for rule, (ops, _) in sorted(rules.items()))
+        yield Fact("recomputed", flops(total), f"{by} (docs/executed.md)")
+
+
 def _peaks(measured: Measurement) -> Iterator[Fact]:
     """Yield the rates of each kind of device for the data types that were counted."""
     counted = _counted(measured)
@@ -138,7 +239,7 @@ def _peaks(measured: Measurement) -> Iterator[Fact]:
         (one.product, "given" if one.given else f"{dtype} dense", rate)
         for one in measured.devices
         for dtype, rate in one.rates.items()
-        if dtype in counted
+        if dtype in counted - {TF32_OR_FP32}
     }
     for product, kind, rate in sorted(rates):
         yield Fact(
@@ -175,9 +276,11 @@ def roofline(
 ) -> Verdict | None:
     """Return what bounds some work, where all devices have the same rates for it."""
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
+    kernel = row if isinstance(row, KernelRow) else None
+    basis = (kernel.basis if kernel is not None else None) or "shapes"
     if work.flops == 0 and work.min_bytes and bandwidth:
-        return Verdict("memory", "shapes")  # whatever the peak
-    return verdict(work, peak, bandwidth, row.category if isinstance(row, KernelRow) else None)
+        return Verdict("memory", basis)  # whatever the peak
+    return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:

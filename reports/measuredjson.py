@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+from traceflops.mfu.executed import Executed
 from traceflops.mfu.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.ranges import ShareRange
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.mfu.waterfall import Waterfall
 from traceflops.mfu.worktables import KernelRow, OpRow
+from traceflops.reports.countedtable import counted_object
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.measured import roof, roofline
+
+if TYPE_CHECKING:
+    from traceflops.mfu.crosscheck import CrossCheck
+    from traceflops.mfu.joins import Join
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:
     """Return a measurement. Shares are 0 to 1, times ns, unknown is null."""
     done = found.executed
-    counted = done.executed_flops > 0
+    counted, work = done.executed_flops > 0, done.work
+    split = counted and (done.model_flops > 0 or not done.unsplit_flops)
     return {
         "mfu": as_float(found.mfu),
-        "mfu_at_least": as_float(found.least),
-        "mfu_at_most": as_float(found.most),
+        **_range("mfu", found.mfu_range),
         "hfu": as_float(found.hfu),
+        **_range("hfu", found.hfu_range),
         "busy_mfu": as_float(found.busy_mfu),
+        **_range("busy_mfu", found.busy_range),
         "basis": found.basis if found.waterfall is not None else None,
         "coverage": as_float(done.coverage),
         "unattributed_ns": done.unattributed_ns,
-        **flop_count("model_flops", done.model_flops if counted else None),
+        **flop_count("model_flops", done.model_flops if split else None),
+        **flop_count("model_flops_at_least", done.model_at_least if split else None),
         **flop_count("executed_flops", done.executed_flops if counted else None),
         **flop_count("executed_flops_at_least", done.executed_at_least if counted else None),
+        **flop_count("unsplit_flops", done.unsplit_flops if counted else None),
         **flop_count("vector_flops", done.outside.vector_flops),
+        "sources": list(found.sources),
+        "joins": [_join(one) for one in work.joins] if work is not None else [],
+        "cross_check": _check(work.check) if work is not None and work.check is not None else None,
+        "counted_kernels": [counted_object(one) for one in work.counted]
+        if work is not None
+        else [],
         "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
         "peaks": [_peak(one) for one in found.devices],
         "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
-        "ledger": [
-            {"line": line.name, **flop_count("flops", line.flops)} for line in done.ledger().lines
-        ],
+        "ledger": _ledger(done),
         "open_lines": [
             {
                 "line": one.line,
@@ -48,6 +64,53 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         **_outside(found),
         **_tables(found),
     }
+
+
+def _join(one: Join) -> dict[str, Any]:
+    return {
+        "origin": one.origin,
+        "file": one.file,
+        "launches": one.launches,
+        "known": one.known,
+        "share": as_float(one.share),
+        "parts": [
+            {"how": part.how, "launches": part.launches, "time_ns": part.time_ns}
+            for part in one.parts
+        ],
+    }
+
+
+def _check(one: CrossCheck) -> dict[str, Any]:
+    return {
+        "launches": one.launches,
+        **flop_count("by_counters", one.counted),
+        **flop_count("by_shapes_at_least", one.least),
+        **flop_count("by_shapes_at_most", one.most),
+        "difference": as_float(one.difference),
+        "kernel": one.kernel,
+    }
+
+
+def _range(name: str, found: ShareRange | None) -> dict[str, float | None]:
+    return {
+        f"{name}_at_least": as_float(found.least if found is not None else None),
+        f"{name}_at_most": as_float(found.most if found is not None else None),
+    }
+
+
+def _ledger(done: Executed) -> list[dict[str, Any]]:
+    """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
+    least: Counter[str] = Counter()
+    for cell in done.select():
+        least[cell.line] += cell.at_least
+    return [
+        {
+            "line": line.name,
+            **flop_count("flops", line.flops),
+            **flop_count("flops_at_least", least[line.name]),
+        }
+        for line in done.ledger().lines
+    ]
 
 
 def _inference(found: Inference) -> dict[str, Any]:
@@ -98,6 +161,8 @@ def _tables(found: Measurement) -> dict[str, Any]:
                 "count": row.count,
                 "sum_ns": row.sum_ns,
                 "counted": row.counted,
+                "basis": row.basis,
+                **flop_count("vector_flops", row.vector_flops),
                 **_work(found, row),
             }
             for row in found.kernels
@@ -151,6 +216,7 @@ def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
     peak, bandwidth = roof(found, row.dtypes)
     return {
         **flop_count("flops", work.flops),
+        **flop_count("flops_at_least", work.at_least),
         "min_bytes": work.min_bytes,
         "time_ns": work.time_ns,
         "flop_per_ns": as_float(work.flops_per_ns),

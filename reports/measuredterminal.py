@@ -11,8 +11,18 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.mfu.ledger import Ledger, Line
-from traceflops.reports.ledgertable import ledger_table
-from traceflops.reports.measured import Part, facts, parts, roof, roofline, why_not
+from traceflops.reports.countedtable import counted_lines
+from traceflops.reports.ledgertable import is_unsplit, ledger_table
+from traceflops.reports.measured import (
+    Part,
+    bounds_sentence,
+    facts,
+    parts,
+    rate_words,
+    roof,
+    roofline,
+    why_not,
+)
 from traceflops.reports.mfuterminal import conventions_table, run_lines
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.reconciledterminal import (
@@ -36,8 +46,6 @@ from traceflops.reports.units import (
     count,
     duration,
     kernel_label,
-    percent,
-    significant,
     visible,
 )
 
@@ -54,6 +62,10 @@ _NOTES = 6
 _CELLS = (9, 9, 9, 8, 9, 9)
 _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
 _BAR = 100
+_ABOVE = (
+    "Above 100 %: several kernels shared that work, or it took fewer products than it has by "
+    "definition (Winograd, FFT)."
+)
 
 
 def render_measured(
@@ -71,6 +83,7 @@ def render_measured(
         *(diagnoses_table(found, style) if found is not None else ()),
         *_kernels(analysis, style),
         *_ops(analysis, style),
+        *counted_lines(measured, style.width),
         *_notes(analysis, style, found),
     ]
     return [fitted(line, style) for line in lines]
@@ -93,7 +106,8 @@ def _head(analysis: Analysis, style: Style, found: Reconciliation | None) -> Ite
     measured = analysis.measured
     sentences = why_not(measured)
     if measured.figure is not None:
-        sentences = [f"{measured.figure} ({measured.basis})"]
+        missing = sentences if measured.mfu is None and found is None else []
+        sentences = [f"{measured.figure} ({measured.basis})", *missing]
     if found is not None:
         sentences = [*sentences, *described_sentences(measured, found)]
     for sentence in sentences:
@@ -111,6 +125,8 @@ def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -
     if fall is None:
         return
     yield from _bars(fall, style)
+    if bounds := bounds_sentence(analysis.measured):
+        yield from (Text(line, "dim") for line in wrapped(bounds, style.width))
     if found is not None:
         yield from beside_the_bar(found, style)
     window = analysis.components.window_ns
@@ -153,7 +169,7 @@ def _facts(measured: Measurement, style: Style, found: Reconciliation | None) ->
 def _ledger(analysis: Analysis, found: Reconciliation | None) -> Iterator[Text]:
     """Yield the ledger as means per window; that of the description where the trace has none."""
     ledger = analysis.measured.executed.ledger()
-    if not ledger.lines:
+    if not ledger.lines or is_unsplit(ledger):
         yield from described_ledger(found) if found is not None else ()
         return
     windows = max(analysis.windows_used, 1)
@@ -161,17 +177,32 @@ def _ledger(analysis: Analysis, found: Reconciliation | None) -> Iterator[Text]:
     yield Text()
     unit = "step" if analysis.steps.used else "window"
     yield from ledger_table(Ledger(ledger.convention, lines), unit)
-    yield Text(f"Means per {unit} and device.", "dim")
+    bounds = "" if analysis.measured.is_exact else ", the upper ones of counts between bounds"
+    yield Text(f"Means per {unit} and device{bounds}.", "dim")
 
 
 def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     measured = analysis.measured
-    rows = [row for row in measured.kernels if row.measured.flops][:_ROWS]
+    rows = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
     if not rows:
         return
-    yield from _table_head("Kernels with counted FLOPs", style)
+    what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
+    yield from _table_head(f"Kernels with counted {what}", style)
     for row in rows:
         yield _row(row, measured, style)
+    if any(_is_above_the_peak(row, measured) for row in rows):
+        yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
+
+
+def _is_above_the_peak(row: KernelRow, measured: Measurement) -> bool:
+    peak, _ = roof(measured, row.dtypes)
+    share = row.measured.share_of_peak(peak) if row.measured.flops_per_ns else None
+    return share is not None and share > 1
+
+
+def _is_counted(row: KernelRow) -> bool:
+    """Return whether hardware counters tell bytes of a kernel, if not FLOPs."""
+    return row.basis == "counters" and row.measured.min_bytes is not None
 
 
 def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -193,14 +224,15 @@ def _table_head(title: str, style: Style) -> Iterator[Text]:
 def _row(row: KernelRow | OpRow, measured: Measurement, style: Style) -> Text:
     work, bound = row.measured, roofline(measured, row.measured, row)
     peak, _ = roof(measured, row.dtypes)
-    rate, used, intensity = work.flops_per_ns, work.bytes_per_ns, work.intensity
+    rate, share, intensity = rate_words(work, peak)
+    used = work.bytes_per_ns
     cells = (
         duration(work.time_ns),
-        significant(rate / 1000, zeros=True) if rate else UNKNOWN,
-        percent(float(share)) if rate and (share := work.share_of_peak(peak)) else UNKNOWN,
+        rate,
+        share,
         count(round(used)) if used is not None else UNKNOWN,
-        significant(intensity, zeros=True) if intensity else UNKNOWN,
-        bound.bound if bound is not None else UNKNOWN,
+        intensity,
+        bound.bound if bound is not None and bound.basis != "category" else UNKNOWN,
     )
     width = _name_width(style)
     label = kernel_label(row.name, width - 1)

@@ -25,9 +25,10 @@ EXTRAS = {
 """What is executed besides the model FLOPs, by the first word of its lines."""
 
 CANDIDATES_SHOWN = 6
-_NARROWEST = 80
+_NARROWEST = 60
 _LABEL, _VALUE = 20, 18
 _NAME = 60
+_SHORTEST = 12
 _COLUMNS = (("convention", -17), ("MFU", 8), ("HFU", 8), ("TFLOP/s", 9), ("per token", 14))
 
 
@@ -38,7 +39,7 @@ def render_utilisation(found: Utilisation, style: Style) -> list[Text]:
         *_head(found, style),
         Text(),
         *_facts(found, style.width),
-        *_ledger(found),
+        *_ledger(found, style.width),
         *_notes(found, style),
     )
     return [fitted(line, style) for line in parts]
@@ -54,8 +55,10 @@ def render_conventions(found: Utilisation, style: Style) -> list[Text]:
 def conventions_table(found: Utilisation, style: Style) -> Iterator[Text]:
     """Yield a row per convention, and why some have none."""
     heads = "".join(_cell(name, width) for name, width in _COLUMNS)
+    if found.card.is_convolutional:
+        heads = heads.replace("per token", "   sample")
     yield Text()
-    yield Text(f"{heads}  used by", "bold")
+    yield Text(heads if _by_room(style) < _SHORTEST else f"{heads}  used by", "bold")
     yield from (_entry(one, style) for one in found.entries if one.work is not None)
     yield Text()
     yield from _not_computed(found.entries, style)
@@ -64,13 +67,14 @@ def conventions_table(found: Utilisation, style: Style) -> Iterator[Text]:
 def render_explanation(found: Utilisation, explained: Explanation, style: Style) -> list[Text]:
     """Return the verdict on a reported figure and the best candidates for it."""
     style = _wide_enough(style)
-    hidden = len(explained.candidates) - CANDIDATES_SHOWN
+    shown = explained.likely[:CANDIDATES_SHOWN]
+    hidden = len(explained.candidates) - len(shown)
     parts = (
         *(Text(line, "bold") for line in wrapped(explained.sentence, style.width)),
         *run_lines(found, style),
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
-        *_candidates(explained.candidates[:CANDIDATES_SHOWN], style),
+        *_candidates(explained, shown, style),
         Text(f"{count(hidden)} ways that are less likely: --json has them", "dim"),
         *_notes(found, style),
     )
@@ -85,13 +89,22 @@ def _wide_enough(style: Style) -> Style:
 
 
 def _head(found: Utilisation, style: Style) -> Iterator[Text]:
-    if found.rate is not None:
-        yield Text(found.rate.sentence, "bold")
-    for lack in found.lacks:
-        text = f"No MFU: {lack.problem}. To get one: {lack.remedy}."
-        for line in wrapped(visible(text), style.width):
+    for sentence in _sentences(found):
+        for line in wrapped(visible(sentence), style.width):
             yield Text(line, "bold")
     yield from run_lines(found, style)
+
+
+def _sentences(found: Utilisation) -> Iterator[str]:
+    """Yield the figure, or why there is none."""
+    rate = found.rate
+    if rate is not None and found.is_possible:
+        yield rate.sentence
+    elif rate is not None:
+        value = percent(max(rate.mfu, rate.hfu))
+        yield f"No MFU: {value} of the peak is more than the devices can do ({rate.convention})."
+    for lack in found.lacks:
+        yield f"No MFU: {lack.problem}. To get one: {lack.remedy}."
 
 
 def run_lines(found: Utilisation, style: Style) -> Iterator[Text]:
@@ -128,6 +141,8 @@ def _devices(found: Utilisation) -> str:
 
 
 def _sizes(found: Utilisation, shape: Shape) -> str:
+    if found.card.is_convolutional:
+        return f"{count(shape.slot_tokens)} sample{'s' * (shape.slot_tokens != 1)}"
     if found.unit == "token":
         return "one token"
     if found.unit == "sequence" and shape.slots is not None:
@@ -164,10 +179,15 @@ def _manner(found: Utilisation) -> Iterator[str]:
         yield f"checkpointing {run.checkpoint.name}"
 
 
-def _ledger(found: Utilisation) -> Iterator[Text]:
+def _ledger(found: Utilisation, width: int) -> Iterator[Text]:
     if found.work.is_counted:
         yield Text()
-        yield from ledger_table(found.work.ledger, found.unit)
+        yield from ledger_table(found.work.ledger, _unit(found), width)
+
+
+def _unit(found: Utilisation) -> str:
+    """Return what the FLOPs are of: a convolutional net has samples, not sequences."""
+    return "sample" if found.card.is_convolutional and found.unit != "step" else found.unit
 
 
 # The facts: everything that the figure is made of
@@ -185,7 +205,8 @@ def _facts(found: Utilisation, width: int) -> Iterator[Text]:
 
 def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
     """Yield the facts as label, value and remark."""
-    done, unit = found.work, found.unit
+    done, unit = found.work, _unit(found)
+    each_one = "sample" if found.card.is_convolutional else "token"
     if found.rate is not None and not found.rate.is_hfu and done.is_counted:
         yield "HFU", percent(found.rate.hfu), _hfu(found.rate)
     if done.tflops_per_device is not None:
@@ -193,12 +214,12 @@ def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
         yield f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device"
     if done.tokens_per_s is not None:
         each = significant(done.tokens_per_s / done.devices)
-        yield "throughput", f"{significant(done.tokens_per_s)} tokens/s", f"{each} per device"
+        yield "throughput", f"{significant(done.tokens_per_s)} {each_one}s/s", f"{each} per device"
     per_token, basis = done.flops_per_token, f"by {done.ledger.convention}"
     if per_token is not None:
-        if unit != "token":
+        if unit != each_one:
             yield f"FLOPs per {unit}", flops(done.ledger.figure), basis
-        yield "FLOPs per token", flops(per_token), basis
+        yield f"FLOPs per {each_one}", flops(per_token), basis
     yield from _peak(found)
     if done.tokens is not None:
         yield "parameters", count(found.card.total), _weights(found)
@@ -226,9 +247,10 @@ def _peak(found: Utilisation) -> Iterator[tuple[str, str, str]]:
 
 def _weights(found: Utilisation) -> str:
     card = found.card
-    if not card.complete:
+    if not card.complete or card.is_convolutional:
         return ""
-    used = f"each token meets {count(card.weights())} weights"
+    who = "each token meets" if card.encoder is None else "tokens of both sides meet"
+    used = f"{who} {count(card.weights())} weights"
     return f"{count(card.active)} active; {used}" if card.active < card.total else used
 
 
@@ -255,9 +277,14 @@ def _entry(one: Entry, style: Style) -> Text:
     )
     widths = (width for _, width in _COLUMNS)
     row = Text("".join(_cell(text, width) for text, width in zip(cells, widths, strict=True)))
-    room = style.width - row.cell_len - 2
-    row.append(f"  {_start(one.convention.used_by, room)}", "dim")
+    if (room := _by_room(style)) >= _SHORTEST:
+        row.append(f"  {_start(one.convention.used_by, room)}", "dim")
     return row
+
+
+def _by_room(style: Style) -> int:
+    """Return how wide the last column can be."""
+    return style.width - sum(abs(width) for _, width in _COLUMNS) - 2
 
 
 def _share(value: Fraction) -> str:
@@ -286,10 +313,11 @@ def _not_computed(entries: Iterable[Entry], style: Style) -> Iterator[Text]:
 # A reported figure
 
 
-def _candidates(found: Iterable[Candidate], style: Style) -> Iterator[Text]:
-    for one in found:
+def _candidates(explained: Explanation, shown: Iterable[Candidate], style: Style) -> Iterator[Text]:
+    for one in shown:
         off = "fits" if one.reproduces else percent(one.error)
         first, *more = wrapped(one.text, style.width - 20)
-        yield Text(f"{percent(one.value):>9}{off:>9}  {first}", "" if one.reproduces else "dim")
+        gives = explained.shown(one.value)
+        yield Text(f"{gives:>9}{off:>9}  {first}", "" if one.reproduces else "dim")
         for line in more:
             yield Text(f"{'':20}{line}", "" if one.reproduces else "dim")

@@ -114,7 +114,7 @@ def provenance(analysis: Analysis) -> list[str]:
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
         some_files([file.name for file in source.files], MOST_NAMES),
-        products(analysis.devices),
+        "no timeline" if analysis.untimed else products(analysis.devices),
         ranks(analysis.devices),
         steps_used(analysis),
         selected(analysis),
@@ -134,7 +134,8 @@ def tiles(analysis: Analysis) -> list[Tile]:
     """Return the six figures under the bar."""
     total = analysis.total
     components = total.components
-    mfu = Tile("MFU", *mfu_tile(analysis.measured))
+    figure = analysis.measured.figure or "MFU"
+    mfu = Tile(figure[:3], *mfu_tile(analysis.measured))
     return [
         mfu,
         _time_tile(analysis),

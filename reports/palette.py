@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from traceflops.mfu.ledger import UNSPLIT
 from traceflops.results import COMPONENTS, IDLE_CAUSES
 
 _WHITE = "#ffffff"
@@ -60,6 +61,7 @@ LINE_LOOKS = {
     "recompute": _of_compute("recomputation", "horizontal"),
     "algorithmic": _of_compute("computed again by design", "cross"),
     "overcompute": _of_compute("masks and padding", "dot"),
+    UNSPLIT: _of_compute("executed, not told apart", "vertical"),
     "unattributed": LOOKS["other"],
     "inefficiency": _of_compute("slow compute kernels", "diagonal"),
 }

@@ -11,10 +11,31 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.ledger import Ledger, Line
-from traceflops.mfu.peaks import PER_TERA
+from traceflops.mfu.roofline import Measured
 from traceflops.mfu.worktables import KernelRow, OpRow
-from traceflops.reports.ledgertable import COLUMNS, Row, columns_of, ledger_rows, scaled, sum_of
-from traceflops.reports.measured import Fact, Part, facts, parts, roof, roofline, why_not
+from traceflops.reports.countedtable import HEADS as COUNTED_HEADS
+from traceflops.reports.countedtable import CountedShown, counted_rows
+from traceflops.reports.ledgertable import (
+    COLUMNS,
+    Row,
+    columns_of,
+    is_unsplit,
+    ledger_rows,
+    scaled,
+    sum_of,
+)
+from traceflops.reports.measured import (
+    AT_MOST,
+    Fact,
+    Part,
+    bounds_sentence,
+    facts,
+    parts,
+    rate_words,
+    roof,
+    roofline,
+    why_not,
+)
 from traceflops.reports.rooflineplot import RooflinePlot, roofline_plot
 from traceflops.reports.units import (
     UNKNOWN,
@@ -23,7 +44,6 @@ from traceflops.reports.units import (
     flop_scale,
     flops,
     percent,
-    significant,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +100,7 @@ class PeakPage:
     figure: str
     basis: str
     whole: str
+    bounds: str
     why_not: list[str]
     lines: list[LineShown]
     budget: str
@@ -90,6 +111,10 @@ class PeakPage:
     more_kernels: int
     more_ops: int
     roofline: RooflinePlot | None
+    by_counters: bool
+    counted_heads: tuple[str, ...]
+    counted: list[CountedShown]
+    more_counted: int
 
 
 def peak_page(analysis: Analysis) -> PeakPage:
@@ -97,10 +122,12 @@ def peak_page(analysis: Analysis) -> PeakPage:
     measured, fall = analysis.measured, analysis.measured.waterfall
     kernels = [row for row in measured.kernels if row.measured.flops or row.measured.min_bytes]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes]
+    counted = counted_rows(measured)
     return PeakPage(
         figure=measured.figure or "",
         basis=measured.basis if fall is not None else "",
         whole=_whole(analysis),
+        bounds=bounds_sentence(measured),
         why_not=why_not(measured),
         lines=list(_lines(analysis, fall)) if fall is not None else [],
         budget=_amount(fall, fall.budget) if fall is not None else "",
@@ -111,15 +138,19 @@ def peak_page(analysis: Analysis) -> PeakPage:
         more_kernels=max(len(kernels) - MOST_ROWS, 0),
         more_ops=max(len(ops) - MOST_ROWS, 0),
         roofline=roofline_plot(measured),
+        by_counters=any(row.basis == "counters" for row in kernels),
+        counted_heads=COUNTED_HEADS,
+        counted=counted[:MOST_ROWS],
+        more_counted=max(len(counted) - MOST_ROWS, 0),
     )
 
 
 def mfu_tile(measured: Measurement) -> tuple[str, str]:
-    """Return MFU and what belongs beside it."""
-    if measured.mfu is None or measured.figure is None:
+    """Return MFU, or HFU where only that is known, and what belongs beside it."""
+    if measured.figure is None:
         reason = measured.lacks[0].problem if measured.lacks else "nothing was counted"
         return UNKNOWN, reason
-    figure = measured.figure.removeprefix("MFU ").replace(" % to ", "–")  # a tile is narrow
+    figure = measured.figure[len("MFU ") :].replace(" % to ", "\N{EN DASH}")  # a tile is narrow
     return figure, measured.basis
 
 
@@ -147,7 +178,7 @@ def _ledger(analysis: Analysis) -> LedgerShown | None:
     windows = max(analysis.windows_used, 1)
     lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in counted.lines)
     rows = ledger_rows(Ledger(counted.convention, lines))
-    if not rows:
+    if not rows or is_unsplit(counted):
         return None
     columns = columns_of(rows)
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
@@ -170,7 +201,8 @@ def _ledger(analysis: Analysis) -> LedgerShown | None:
 def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     work, bound = row.measured, roofline(measured, row.measured, row)
     peak, bandwidth = roof(measured, row.dtypes)
-    rate, used, intensity = work.flops_per_ns, work.bytes_per_ns, work.intensity
+    rate, share, intensity = rate_words(work, peak)
+    used = work.bytes_per_ns
     kernel = row if isinstance(row, KernelRow) else None
     return WorkShown(
         name=row.name,
@@ -178,15 +210,21 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         kind=kernel.category.sub.replace("_", " ") if kernel is not None else "",
         time_ns=work.time_ns,
         count=kernel.counted if kernel is not None else row.count,
-        flops=flops(work.flops) if work.flops else UNKNOWN,
-        rate=significant(rate / PER_TERA, zeros=True) if rate else UNKNOWN,
-        of_peak=_percent(work.share_of_peak(peak) if rate else None),
+        flops=_counted(work),
+        rate=rate,
+        of_peak=share,
         bytes_rate=count(round(used)) if used is not None else UNKNOWN,
         of_bandwidth=_percent(work.share_of_bandwidth(bandwidth)),
-        intensity=significant(intensity, zeros=True) if intensity else UNKNOWN,
+        intensity=intensity,
         bound=bound.bound if bound is not None else UNKNOWN,
         by=bound.basis if bound is not None else "",
     )
+
+
+def _counted(work: Measured) -> str:
+    if not work.flops:
+        return UNKNOWN
+    return flops(work.flops) if work.is_exact else f"{AT_MOST}{flops(work.flops)}"
 
 
 def _percent(share: Fraction | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from traceflops.mfu.diagnosis import Diagnosis
 from traceflops.mfu.explaining import Explanation
+from traceflops.mfu.recomputation import Recomputation
 from traceflops.mfu.reconcile import Reconciliation
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.json import report_head
@@ -74,13 +75,28 @@ def _comparison(found: Reconciliation) -> dict[str, Any]:
         "difference_of_mfu": as_float(found.gap),
         "sentence": found.sentence or None,
         "diagnoses": [_diagnosis(one) for one in _worth_telling(found)],
+        "recomputation": _recomputation(found.recomputation),
+        "padding_taken_out": found.is_padded and bool(found.measured.executed.padding_flops),
+    }
+
+
+def _recomputation(found: Recomputation | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "checkpointing": found.checkpoint.name,
+        **flop_count("described_flops", found.described),
+        **flop_count("counted_flops", found.counted),
+        **flop_count("counted_flops_at_least", found.least),
+        **flop_count("counted_flops_at_most", found.most),
+        "agree": found.finding is None,
     }
 
 
 def _worth_telling(found: Reconciliation) -> tuple[Diagnosis, ...]:
     """Return what fits, and the nearest of what does not."""
     others = tuple(one for one in found.diagnoses if not one.fits)
-    return (*found.fitting, *others[:NEAREST])
+    return (*found.findings, *others[:NEAREST])
 
 
 def _diagnosis(one: Diagnosis) -> dict[str, Any]:

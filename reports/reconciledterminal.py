@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -12,13 +13,16 @@ from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
 from traceflops.reports.terminal import Style, wrapped
-from traceflops.reports.units import count, flops, significant, visible
+from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
 
 if TYPE_CHECKING:
+    from traceflops.mfu.counts import Counts
     from traceflops.mfu.jobsize import JobSize
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.reconcile import Reconciliation
 
+TINY: Final = Fraction(1, 10**6)
+"""A difference of two MFUs below that is of rounding to whole FLOPs."""
 DIAGNOSES_SHOWN: Final = 4
 LESS_SIMPLE: Final = 3
 """Diagnoses that suppose so much more than the best one are left to --json."""
@@ -46,12 +50,14 @@ def beside_the_bar(found: Reconciliation, style: Style) -> Iterator[Text]:
     """Yield what the description counts and the trace does not, outside the bar."""
     if found.waterfall is not None:
         yield from (Text(line, "dim") for line in wrapped(FROM_DESCRIPTION, style.width))
-    if not found.gap:
+    if found.gap is None or abs(found.gap) < TINY:
         return
     sign = "+" if found.gap > 0 else "-"
     line = Text(f"  {'described less shown':<{_LABEL}}")
     line.append(f"{sign + percent(abs(found.gap)):>{_SHARE}}  ", "bold")
-    yield line.append(f"outside the bar: {found.described.work.ledger.convention} - trace", "dim")
+    bound = "" if found.measured.is_exact else " (at most)"
+    what = f"outside the bar: {found.described.work.ledger.convention} - trace{bound}"
+    yield line.append(what, "dim")
 
 
 def described_facts(found: Reconciliation) -> Iterator[Fact]:
@@ -62,13 +68,25 @@ def described_facts(found: Reconciliation) -> Iterator[Fact]:
     if rate is not None and is_more and not rate.is_hfu:
         yield Fact("described HFU", percent(rate.hfu), "with what else is executed, as described")
     if found.host_mfu is not None:
-        yield Fact("MFU (host)", percent(found.host_mfu), "over the host's step markers instead")
+        remark = f"{convention}, over the host's step markers instead"
+        yield Fact("MFU (host)", percent(found.host_mfu), remark)
+    elif found.host_ran_ahead:
+        yield Fact("MFU (host)", UNKNOWN, "the host ran ahead: its step markers are no step times")
     if found.needed is not None:
         yield Fact("needed", flops(found.needed), f"{convention}, {_windows(job)}")
     if found.counts is not None:
-        yield Fact("trace shows", flops(found.counts.counted), "as model FLOPs")
+        yield _shown(found, found.counts)
     if work.tokens_per_s is not None:
         yield Fact("tokens per s", significant(work.tokens_per_s), "of the whole job")
+
+
+def _shown(found: Reconciliation, counts: Counts) -> Fact:
+    """Return what the trace shows as model FLOPs."""
+    what = "as model FLOPs, padding included" if found.is_padded else "as model FLOPs"
+    if not counts.is_open:
+        return Fact("trace shows", flops(counts.counted), what)
+    most = f"at most {flops(counts.most)}" if counts.most is not None else "at most not known"
+    return Fact("trace shows", f"≥ {flops(counts.least)}", f"{what}; {most}")
 
 
 def _windows(job: JobSize) -> str:
@@ -88,7 +106,7 @@ def described_ledger(found: Reconciliation) -> Iterator[Text]:
 
 def diagnoses_table(found: Reconciliation, style: Style) -> Iterator[Text]:
     """Yield what would make description and trace agree, the simplest first."""
-    fitting = found.fitting
+    fitting = found.findings
     if not fitting:
         return
     rows = [one for one in fitting if one.score <= fitting[0].score + LESS_SIMPLE]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.mfu.measurement import NEXT_TIME
+from traceflops.mfu.lacks import NEXT_TIME
+from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.measured import why_not
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
 from traceflops.reports.units import (
@@ -22,6 +23,7 @@ from traceflops.reports.units import (
     shorten_middle,
     visible,
 )
+from traceflops.reports.untimedterminal import untimed_lines
 from traceflops.reports.wording import basis, products, selected, steps_used
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 from traceflops.trace import Note
@@ -67,7 +69,8 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
     style = replace(style, width=max(style.width, NARROWEST))
     lines = [
         *_head(analysis, style),
-        Text(),
+        *_untimed(analysis, style),
+        *([] if analysis.untimed else [Text()]),
         *_parts(analysis, style),
         *_devices(analysis, style),
         *_gaps(analysis, style),
@@ -121,7 +124,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
-    yield products(analysis.devices)
+    yield "no timeline" if analysis.untimed else products(analysis.devices)
     typical = analysis.steps.typical_ns
     if typical is not None:
         yield f"median step {duration(typical)}"
@@ -215,6 +218,14 @@ def _device_row(device: DeviceReport, style: Style, label: int, bar: int) -> Tex
     for name in _SHARES:
         row.append(f"{percent(account.components.share(name)):>9}")
     return row
+
+
+def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield what there is of a trace without a timeline."""
+    if analysis.untimed is not None:
+        found = analysis.untimed
+        yield from counted_lines(analysis.measured, style.width)
+        yield from untimed_lines(found, _cut, colour=style.colour, screen=style.width)
 
 
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:

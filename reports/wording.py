@@ -28,10 +28,16 @@ def products(devices: Sequence[DeviceReport]) -> str:
     """Return how many devices of which products there are."""
     if not devices:
         return "no device activity"
-    products = Counter(device.product or f"{device.type} of unknown product" for device in devices)
+    products = Counter(_product(device) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
     more = f" and {len(products) - 4} other products" if len(products) > 4 else ""
     return ", ".join(named) + more
+
+
+def _product(device: DeviceReport) -> str:
+    """Return what a device is: its product, or at least its architecture, and its partition."""
+    unknown = f"{device.architecture or device.type} of unknown product"
+    return (device.product or unknown) + (f" ({device.partition})" if device.partition else "")
 
 
 def ranks(devices: Sequence[DeviceReport]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,21 +15,47 @@ from traceflops.results import Analysis
 
 _OURS = (b"traceflops.report/", b'content="traceflops')
 _LOOKED_AT = 1 << 16
+_FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def _html(analysis: Analysis, command: str | None) -> str:
+def _html(analysis: Analysis, command: str | None) -> bytes:
     from traceflops.reports.html import render_html
 
-    return render_html(analysis, command)
+    return render_html(analysis, command).encode()
 
 
-def _json(analysis: Analysis, _: str | None) -> str:
+def _json(analysis: Analysis, _: str | None) -> bytes:
     from traceflops.reports.json import render_json
 
-    return render_json(analysis) + "\n"
+    return render_json(analysis).encode() + b"\n"
 
 
-RENDERERS: dict[str, Callable[[Analysis, str | None], str]] = {".html": _html, ".json": _json}
+def _markdown(analysis: Analysis, command: str | None) -> bytes:
+    from traceflops.reports.html import base_names
+    from traceflops.reports.markdown import render_markdown
+
+    return render_markdown(analysis, base_names(command) if command else None).encode()
+
+
+def _zip(analysis: Analysis, command: str | None) -> bytes:
+    """Return all other forms in an archive."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = b"traceflops.report/1"
+        for suffix, render in RENDERERS.items():
+            if render is not _zip:
+                member = zipfile.ZipInfo(f"report{suffix}", _FIRST_DATE)
+                member.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(member, render(analysis, command))
+    return content.getvalue()
+
+
+RENDERERS: dict[str, Callable[[Analysis, str | None], bytes]] = {
+    ".html": _html,
+    ".json": _json,
+    ".md": _markdown,
+    ".zip": _zip,
+}
 """What writes a report, by the suffix of the file."""
 
 
@@ -37,7 +65,7 @@ def save(
     """Write the report; return its path. Raises UsageError where that is not possible."""
     target = Path(path)
     check_target(target, force=force)
-    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command).encode())
+    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command))
     return target
 
 
@@ -46,7 +74,7 @@ def check_target(target: Path, *, force: bool) -> None:
     if target.suffix.lower() not in RENDERERS:
         raise UsageError(
             f"cannot write a report as {target.suffix or 'a file without suffix'}: {target}",
-            f"give a name that ends in {' or '.join(RENDERERS)}",
+            f"give a name that ends in {', '.join(RENDERERS)}",
         )
     check_place(target)
     if target.exists() and not force and not _is_ours(target):
@@ -54,6 +82,13 @@ def check_target(target: Path, *, force: bool) -> None:
             f"will not overwrite a file that is not a report of ours: {target}",
             "choose another name with -o, or give --force",
         )
+
+
+def check_new(target: Path, *, force: bool) -> None:
+    """Refuse a target that cannot be, or that is there already."""
+    check_place(target)
+    if target.exists() and not force:
+        raise UsageError(f"already there: {target}", "choose another name with -o, or give --force")
 
 
 def check_place(target: Path) -> None:
@@ -65,15 +100,23 @@ def check_place(target: Path) -> None:
 
 
 def _is_ours(target: Path) -> bool:
+    """Return whether a file says that it is a report of ours, at its beginning or end."""
     try:
         with target.open("rb") as file:
-            head = file.read(_LOOKED_AT)
+            seen = file.read(_LOOKED_AT)
+            file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
+            seen += file.read() if target.suffix.lower() == ".zip" else b""
     except OSError:
         return False
-    return any(sign in head for sign in _OURS)
+    return any(sign in seen for sign in _OURS)
 
 
 def write_whole(target: Path, content: bytes) -> None:
+    """Write a file so that it is whole or not there."""
+    write_pieces(target, (content,))
+
+
+def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a file under another name and rename it, so that it is whole or not there."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:60]}.", dir=target.parent)
@@ -81,7 +124,7 @@ def write_whole(target: Path, content: bytes) -> None:
         raise _unwritable(target, error) from None
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(pieces)
         umask = os.umask(0)
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)

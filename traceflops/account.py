@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traceflops.categories.activities import Categorised
-from traceflops.columns import BoolArray, IntArray, numbers
+from traceflops.columns import BoolArray, IntArray, names, numbers
 from traceflops.components import WORK, Timeline, timeline
 from traceflops.groups import runs
 from traceflops.hostwork import Whole
@@ -75,7 +75,7 @@ class DeviceAccount:
         self._call = linked.links.call_of_activity[row]
         self._launches = Launches(self._call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
-        self.has_calls = bool(trace.calls.num_rows) and not self._is_cpu(row)
+        self.has_calls = _has_launches(trace) and not self._is_cpu(row)
         self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
 
     def _parts(self) -> dict[str, BoolArray]:
@@ -163,6 +163,12 @@ class DeviceAccount:
 
     def _text(self, table: str, row: int) -> str:
         return str(self._linked.trace.table(table)["name"][row].as_py())
+
+
+def _has_launches(trace: Trace) -> bool:
+    """Return whether calls were recorded that launch work; those of RCCL alone do not tell."""
+    apis = set(names(trace.calls["api"])) if trace.calls.num_rows else set()
+    return bool(apis - {"rccl"})
 
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:

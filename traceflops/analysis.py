@@ -13,6 +13,7 @@ import pyarrow as pa
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories.activities import Categorised
 from traceflops.columns import numbers
+from traceflops.deviceparts import partition_text
 from traceflops.intervals import Intervals
 from traceflops.kernels import (
     category_table,
@@ -20,14 +21,17 @@ from traceflops.kernels import (
     join_windows,
     kernel_table,
 )
-from traceflops.mfu.measurement import measure
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.toldpadding import without_told_padding
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
+from traceflops.overhead import profiler_notes
 from traceflops.phases import phase
 from traceflops.prepare import Prepared, prepare
+from traceflops.remedies import remedy
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
 from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
-from traceflops.verdict import verdict
+from traceflops.verdict import untimed_verdict, verdict
 from traceflops.whole import whole_span
 from traceflops.words import time_amount
 
@@ -41,20 +45,34 @@ def analyze(
     rules: Path | None = None,
     include_environment: bool = False,
     peaks: PeakOptions = FROM_THE_TRACE,
+    pair: Trace | None = None,
 ) -> Analysis:
     """Return where the time of a trace went and how much of its devices was used.
 
     `peaks` says what the devices can do where the trace does not. `rules` is a file of category
     rules that are tried before the built-in ones. Host and user names and home directories are
-    shortened unless `include_environment` is set. Raises UsageError where the selection asks for
-    something the trace does not have.
+    shortened unless `include_environment` is set. `pair` is another recording of the same program,
+    whose shapes or counters tell the FLOPs of kernels. Raises UsageError where the selection asks
+    for something the trace does not have, and where the pair tells nothing.
     """
     prepared = prepare(trace, selection, rules=rules, include_environment=include_environment)
-    return analysis_of(prepared, peaks)
+    other = None
+    if pair is not None:
+        other = prepare(pair, rules=rules, include_environment=include_environment)
+    return analysis_of(prepared, peaks, pair=other)
 
 
-def analysis_of(prepared: Prepared, peaks: PeakOptions = FROM_THE_TRACE) -> Analysis:
-    """Return where the time of a prepared trace went and how much of its devices was used."""
+def analysis_of(
+    prepared: Prepared,
+    peaks: PeakOptions = FROM_THE_TRACE,
+    measured: Measurement | None = None,
+    pair: Prepared | None = None,
+) -> Analysis:
+    """Return where the time of a prepared trace went and how much of its devices was used.
+
+    `measured` is what is known of that already: by default it is what the trace tells, or its
+    `pair`, without padding where it tells that, too.
+    """
     linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
     windows = prepared.windows
     with phase("accounts"):
@@ -65,12 +83,14 @@ def analysis_of(prepared: Prepared, peaks: PeakOptions = FROM_THE_TRACE) -> Anal
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
         kernels = _kernels(linked, accounts, windows, total.components.window_ns)
-    with phase("FLOPs"):
-        measured = measure(prepared, peaks)
+    if measured is None:
+        with phase("FLOPs"):
+            measured = without_told_padding(measure(prepared, peaks, pair), prepared)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=verdict(total, plan.choice, len(devices), measured),
+        verdict=untimed_verdict(prepared.untimed)
+        or verdict(total, plan.choice, len(devices), measured),
         steps=plan.choice,
         devices=tuple(devices),
         total=total,
@@ -80,10 +100,13 @@ def analysis_of(prepared: Prepared, peaks: PeakOptions = FROM_THE_TRACE) -> Anal
             *linked.trace.notes,
             *plan.notes,
             *_device_notes(devices),
+            *_no_calls_notes(linked.trace, devices),
             *_linked_notes(linked),
+            *profiler_notes(linked.trace, accounts),
             *measured.notes,
         ),
         measured=measured,
+        untimed=prepared.untimed,
     )
 
 
@@ -141,6 +164,8 @@ def _device_report(
         windows=windows,
         chosen=_chosen_account(windows),
         gaps=account.gaps(device, _chosen_time(windows), windows),
+        architecture=about["architecture"],
+        partition=partition_text(about),
     )
 
 
@@ -212,6 +237,19 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
             unlinked,
         ),
     )
+
+
+def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say that work cannot be linked to launches, unless the reader of the trace said so."""
+    without = [d for d in devices if d.type != "cpu" and d.whole.unlinked is None]
+    if not without or any(note.code == "no-calls" for note in trace.notes):
+        return ()
+    how = remedy(trace.source.format, "calls")
+    text = (
+        "No calls of the host are in the trace, so work cannot be linked to what launched it, and "
+        "why a device was idle is unknown."
+    )
+    return (Note("missing", "no-calls", f"{text} To record them: {how}." if how else text),)
 
 
 def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:

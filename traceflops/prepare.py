@@ -11,6 +11,7 @@ import numpy as np
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories import load
 from traceflops.categories.activities import categorise
+from traceflops.categories.classify import Classifier
 from traceflops.choice import StepPlan, plan_steps
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
@@ -21,6 +22,7 @@ from traceflops.privacy import redacted
 from traceflops.results import Window
 from traceflops.selection import Selection
 from traceflops.trace import Trace
+from traceflops.untimed import Untimed, untimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Prepared:
     """What every report of a trace starts from.
 
     `accounts` and `windows` are by row of the devices table, only the devices that the selection
-    asks for.
+    asks for. `untimed` is what a trace without a timeline says.
     """
 
     selection: Selection
@@ -36,6 +38,7 @@ class Prepared:
     accounts: Mapping[int, DeviceAccount]
     plan: StepPlan
     windows: Mapping[int, tuple[Window, ...]]
+    untimed: Untimed | None = None
 
     @property
     def trace(self) -> Trace:
@@ -54,18 +57,19 @@ def prepare(
     selection = selection or Selection()
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
-        linked = _linked(with_host_activities(shown), rules)
+        classifier = load(rules)
+        linked = _linked(with_host_activities(shown), classifier)
     with phase("components of devices"):
         accounts = _accounts(linked, selection)
     with phase("steps"):
         plan = plan_steps(linked, accounts, selection)
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
-    return Prepared(selection, linked, accounts, plan, windows)
+    return Prepared(selection, linked, accounts, plan, windows, untimed(shown, classifier))
 
 
-def _linked(trace: Trace, rules: Path | None) -> LinkedTrace:
+def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
     links = link(trace)
-    categorised = categorise(trace, links, load(rules))
+    categorised = categorise(trace, links, classifier)
     return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
 
 

@@ -66,7 +66,7 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
         return
     local = trace.devices["local_id"].to_pylist()
     wanted = [d for d, number in enumerate(local) if number in selection.gpus]
-    for name in ("activities", "marks", "counters"):
+    for name in ("activities", "marks", "counters", "kernel_counters"):
         device = numbers(trace.table(name)["device"])
         keep[name] &= (device < 0) | np.isin(device, wanted)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from traceflops.mfu.measurement import Measurement
+    from traceflops.untimed import Untimed
 
 COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
 """Where a nanosecond of a window goes, first match first; communication here is exposed."""
@@ -235,8 +236,9 @@ class Gap:
 class DeviceReport:
     """One device: what it is, its whole span, its windows and the chosen ones added up.
 
-    Unknown properties are None. `chosen` is the account of the windows with `used` set. `twin`
-    says that another file has a device of the same rank and number.
+    Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
+    account of the windows with `used` set. `twin` says that another file has a device of the same
+    rank and number.
     """
 
     device: int
@@ -253,6 +255,8 @@ class DeviceReport:
     chosen: Account
     gaps: tuple[Gap, ...]
     twin: bool = False
+    architecture: str | None = None
+    partition: str | None = None
 
     @property
     def label(self) -> str:
@@ -272,8 +276,8 @@ class DeviceReport:
 class StepChoice:
     """How steps were found and which of them the figures are about.
 
-    `source` is markers, mark-regex, annotation, optimizer, copies or none; `text` says it in
-    words. `seen` and `used` are step numbers, merged over the ranks.
+    `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text`
+    says it in words. `seen` and `used` are step numbers, merged over the ranks.
     """
 
     source: str
@@ -298,7 +302,7 @@ class Analysis:
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
     one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
-    says of utilisation.
+    says of utilisation, `untimed` what a trace without a timeline says.
     """
 
     source: Source
@@ -311,6 +315,7 @@ class Analysis:
     categories: pa.Table
     notes: tuple[Note, ...]
     measured: Measurement
+    untimed: Untimed | None = None
 
     @property
     def components(self) -> Components:
@@ -346,8 +351,14 @@ class Analysis:
 
         return render_json(self)
 
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, as notebooks show it."""
+        from traceflops.reports.html import framed
+
+        return framed(self)
+
     def save(self, path: str | Path) -> None:
-        """Write the report as .html or .json, by suffix, replacing only a report of ours."""
+        """Write the report as .html, .json, .md or .zip, replacing only a report of ours."""
         from traceflops.reports.write import save
 
         save(self, path)

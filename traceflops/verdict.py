@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from traceflops.results import Account, StepChoice, Verdict
+from traceflops.words import several, time_amount
 
 if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
+    from traceflops.untimed import Untimed
 
 _LOSSES = {
     "communication": "exposed communication",
@@ -47,6 +49,31 @@ def verdict(
         sentence = f"{measured.figure}. {sentence}"
     loss, share = found[0] if found else (None, None)
     return Verdict(sentence, loss, share)
+
+
+def untimed_verdict(found: Untimed | None) -> Verdict | None:
+    """Return what a trace without a timeline says in one sentence; None for any other trace."""
+    if found is None:
+        return None
+    without = "There is no timeline in this trace, so idle time and MFU are not known"
+    if found.categories.num_rows:
+        return Verdict(f"{without}; there are totals by name{_most(found)}.", None, None)
+    if found.launches:
+        counted = several(found.counted.num_rows, "kernel")
+        launches = f"{found.launches:,} launches of {counted}"
+        return Verdict(f"{without}; there are counters of {launches}.", None, None)
+    kinds = set(found.rows["kind"].to_pylist())
+    host = "calls and marks" if len(kinds) > 1 else f"{next(iter(kinds), 'call')}s"
+    return Verdict(f"There is no device work in this trace, only {host} of the host.", None, None)
+
+
+def _most(found: Untimed) -> str:
+    """Return which category has most of the time."""
+    largest = found.categories.slice(0, 1).to_pylist()[0]
+    if found.device_ns is None or largest["share"] is None:
+        return ""
+    kind = largest["sub"].replace("_", " ")
+    return f": {time_amount(found.device_ns)} of device work, {_percent(largest['share'])} {kind}"
 
 
 def _losses(total: Account, measured: Measurement | None) -> dict[str, float]:

@@ -146,7 +146,12 @@ def _unlinked(links: Links, mine: DeviceRows, kind: IntArray, kinds: list[str]) 
 
 
 def _same_stream_overlaps(mine: DeviceRows, stream: IntArray) -> IntArray:
-    """Return by how much each activity begins before the latest end so far on its stream."""
-    latest = latest_end_before(stream, mine.start_ns, mine.end_ns)
-    overlaps: IntArray = latest[latest > mine.start_ns] - mine.start_ns[latest > mine.start_ns]
+    """Return by how much each activity begins before the latest end so far on its stream.
+
+    What is on no known stream overlaps with nothing.
+    """
+    known = stream != ABSENT
+    start = mine.start_ns[known]
+    latest = latest_end_before(stream[known], start, mine.end_ns[known])
+    overlaps: IntArray = latest[latest > start] - start[latest > start]
     return overlaps

@@ -8,15 +8,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from traceflops.builder import BEYOND, MOST_TEXTS
-from traceflops.parsers.inputs import GZIP_CUT, ByteSource
+from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonevents import EventStream
 from traceflops.parsers.jsonmend import INVALID_UTF8
-from traceflops.parsers.jsonwalk import Damage
+from traceflops.parsers.jsonnotes import event_text_notes
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
 from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
+_AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
 _NO_PHASE = "phase None"
 _ODD_EVENTS: Final[dict[str, tuple[NoteKind, str, str]]] = {
@@ -42,56 +43,11 @@ def reading_notes(
 ) -> tuple[Note, ...]:
     """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
     notes = [
-        *_text_notes(source, stream),
+        *event_text_notes(source, stream.damage, _AT_END),
         *_event_notes(counts, odd, python_stacks),
         *_content_notes(tables, metadata, devices, _is_lossy(source, stream, odd)),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
-
-
-def _text_notes(source: ByteSource, stream: EventStream[Any]) -> Iterator[Note]:
-    damage = stream.damage
-    if source.cut:
-        yield _input_cut(source.cut, damage)
-    if damage.cut_bytes is not None:
-        yield _text_cut(damage.cut_bytes, damage.cut_events)
-    for what, count in sorted(damage.repaired.items()):
-        if count:
-            yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
-    if damage.dropped_places:
-        yield _dropped(damage)
-    if damage.another:
-        yield Note(
-            "dropped",
-            "second-trace",
-            "Another trace seems to begin behind the one that was read, in the same file: "
-            f"{several(damage.tail_bytes, 'byte')} were not read{_events_in(damage.tail_events)}. "
-            "To see it, split the file there.",
-            damage.tail_bytes,
-        )
-    elif damage.tail_cut or damage.tail_bytes:
-        yield Note(
-            "dropped",
-            "tail-cut" if damage.tail_cut else "tail-unread",
-            f"{'The file ends too early' if damage.tail_cut else 'Text'} after its list of events: "
-            f"{several(damage.tail_bytes, 'byte')} there were not read"
-            f"{_events_in(damage.tail_events)}, and rank and world size may be missing.",
-            damage.tail_bytes,
-        )
-
-
-def _events_in(number: int) -> str:
-    return f" ({several(number, 'event')} among them)" if number else ""
-
-
-def _dropped(damage: Damage) -> Note:
-    events = damage.dropped_events
-    where = f"{several(damage.dropped_bytes, 'byte')} in {several(damage.dropped_places, 'place')}"
-    if events:
-        what = f"{several(events, 'event')} could not be read: left out {where}"
-    else:
-        what = f"left out {where}, in which no event begins"
-    return Note("dropped", "json-dropped", f"Damaged JSON: {what}.", damage.dropped_places)
 
 
 def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
@@ -103,39 +59,6 @@ def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
         f"further names read {BEYOND!r}, other texts are left out."
     )
     return (Note("dropped", "names-left-out", text, None, file),)
-
-
-def _input_cut(cut: str, damage: Damage) -> Note:
-    if cut == GZIP_CUT and damage.array_closed and not damage.tail_cut:
-        return Note(
-            "assumed",
-            "no-checksum",
-            "The gzip stream ends without its checksum. The trace in it is whole; whether it is as "
-            "it was written cannot be checked.",
-        )
-    return Note(
-        "dropped",
-        "input-cut",
-        f"{cut[0].upper()}{cut[1:]}: later times may be missing and the last step incomplete.",
-    )
-
-
-def _text_cut(lost_bytes: int, lost_events: int) -> Note:
-    if lost_events > 1:
-        what = f"The last {several(lost_bytes, 'byte')}, in which {lost_events:,} events begin, "
-        what += "could not be read. "
-    elif lost_bytes:
-        what = f"{several(lost_bytes, 'byte')} of an unfinished one are lost. "
-    else:
-        what = ""
-    return Note(
-        "dropped",
-        "text-cut",
-        "The file ends before its list of events does. Every complete event before that is used. "
-        f"{what}Later times are missing, and so is what the writer puts at the end (rank, world "
-        "size).",
-        lost_bytes,
-    )
 
 
 def printable(name: str) -> str:

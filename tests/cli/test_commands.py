@@ -82,7 +82,7 @@ def test_output_by_suffix(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     assert run("report", SAMPLE, "-o", target).exit_code == 0
     assert json.loads(target.read_text())["schema"] == "traceflops.report/1"
-    assert_refused(run("report", SAMPLE, "-o", tmp_path / "out.pdf"), 2, ".html or .json")
+    assert_refused(run("report", SAMPLE, "-o", tmp_path / "out.pdf"), 2, ".html, .json, .md, .zip")
     assert_refused(run("report", SAMPLE, "-o", tmp_path / "no" / "out.html"), 2, "no such folder")
     assert_refused(run("report", SAMPLE, "-o", tmp_path / "x.html" / ".."), 2)
 

@@ -16,12 +16,12 @@ APP = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 APP.command(epilog=EXAMPLES)(devices)
 
 
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(APP, [str(word) for word in words])
+def run(*words: str | Path, width: int = 400) -> Result:
+    return CliRunner().invoke(APP, [str(word) for word in words], env={"COLUMNS": str(width)})
 
 
-def printed(*words: str | Path) -> list[str]:
-    result = run(*words)
+def printed(*words: str | Path, width: int = 400) -> list[str]:
+    result = run(*words, width=width)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert "\x1b" not in result.stdout
     return result.stdout.splitlines()
@@ -54,7 +54,7 @@ def test_the_whole_table() -> None:
     lines = printed()
     assert [line.split()[0] for line in lines[1:56]] == [spec.id for spec in load_devices()]
     assert lines[0].split() == ["id", "product", "fp16", "bf16", "fp8", "GB", "GB/s", "src"]
-    assert max(len(line) for line in lines) <= 100
+    assert max(len(line) for line in lines[:56]) <= 100
     assert lines[57].startswith("55 devices. Rates are dense TFLOP/s;")
 
 
@@ -84,6 +84,47 @@ def test_one_row_in_full() -> None:
     assert "memory     96 GB at 4000 GB/s or 144 GB at 4900 GB/s; links 900 GB/s" in printed(
         "gh200"
     )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_lines_are_no_wider_than_asked(width: int) -> None:
+    for words in ((), ("h100",), ("h100-sxm",), ("NVIDIA A100-SXM4-80GB",)):
+        lines = printed(*words, width=width)
+        assert max(len(line) for line in lines) <= width
+        assert " ".join(lines).count("h100-nvl") == (words in ((), ("h100",)))
+    assert ("H100 NVL" in "\n".join(printed(width=width))) == (width == 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "device_id"),
+    [
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA H100", "h100-96-hbm2e"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("AMD Instinct MI250", "mi250-gcd"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_a_name_is_tried_before_rows_with_that_text(name: str, device_id: str) -> None:
+    assert printed(name)[:2] == [
+        f"name       {name}",
+        f"match      {device_id} by name, confidence medium",
+    ]
+
+
+def test_part_of_a_name_lists_rows() -> None:
+    for text, least in (("NVIDIA", 30), ("H200", 2), ("nvidia a100", 4), ("MI250", 2)):
+        assert len([line for line in printed(text) if " TFLOP/s" not in line]) > least
+
+
+def test_names_that_do_not_vouch_for_a_row() -> None:
+    shared = run("AMD Instinct MI250X/MI250")
+    assert_refused(shared, 2, "is that of mi250x-gcd and mi250-gcd, and no property tells which")
+    assert printed("NVIDIA H20-3e")[1] == "match      none without confirmation; may be h20"
+    assert_refused(run("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 2, "which says that it is a MIG slice")
 
 
 WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."

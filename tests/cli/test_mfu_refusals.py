@@ -33,8 +33,16 @@ REFUSED = [
     ("--params 405", "too few for a model", "405e9"),
     ("--params 8e9 --tokens 0", "--tokens is not a whole number from 1", "--tokens 1024"),
     ("--params 8e9 --tokens 1e19", "--tokens is not a whole number from 1", "--tokens 1024"),
-    ("--params 8e9 --tokens 9 --gpus 0", "--gpus is not a whole number from 1", "--gpus 1024"),
-    ("--params 8e9 --tokens 9 --gpus -3", "--gpus is not a whole number from 1", "--gpus 1024"),
+    (
+        "--params 8e9 --tokens 9 --gpus 0",
+        "--gpus is not a whole number from 1",
+        "write e.g. --gpus 8",
+    ),
+    (
+        "--params 8e9 --tokens 9 --gpus -3",
+        "--gpus is not a whole number from 1",
+        "write e.g. --gpus 8",
+    ),
     ("--params 8e9 --tokens 9 --peak nan", "--peak is not a number above 0", "--peak 989.4"),
     ("--params 8e9 --tokens 9 --peak inf", "--peak is not a number above 0", "--peak 989.4"),
     ("--params 8e9 --tokens 9 --peak 1e400", "--peak is not a number above 0", "--peak 989.4"),
@@ -50,6 +58,25 @@ REFUSED = [
     ("--params 8e9 --tokens 9 --mtp 1", "no layers that an MTP module", "--model"),
     ("--params 8e9 --tokens 9 --padded-vocab 9", "vocabulary of model of", "--model"),
     ("--params 8e9 --tokens 9 --convention exact-causal", "lacks hidden, layers", "describe"),
+    ("--params 8e9 --tokens 9 --peak 989,4", "a comma that sets off no thousands", "--peak 989.4"),
+    ("--params 8,03e9 --tokens 9", "a comma that sets off no thousands", "--params 8.03e9"),
+    ("--params 8,03B --tokens 9", "a comma that sets off no thousands", "--params 8.03B"),
+    ("--params 8e9 --tokens-per-s 12,5", "a comma that sets off no", "--tokens-per-s 12.5"),
+    ("--params 8e9 --tokens 9 --gpus 8.5", "--gpus is not a whole number", "write e.g. --gpus 8"),
+    ("--params 8e9 --tokens 9 --frozen attention", "is not known", "freeze all of them"),
+    ("--params 8e9 --tokens 9 --samples-per-s 3", "needs the number of them", "--batch or --seq"),
+    ("--params 8e9 --achieved 400e12", "too large for a device", "give --achieved 400"),
+    ("--params 8e9 --achieved 0.24", "too small for a device", "give --achieved 240"),
+    (f"{SMALL} --frozen experts", "has no experts to freeze", "attention, ffn, head"),
+    ("--model mixtral-8x7b --seq 8 --frozen ffn", "has no ffn to freeze", "router, experts"),
+    (f"{SMALL} --lora-rank 10000", "more than any of its matrices is wide (4096)", "8 to 256"),
+    (f"{SMALL} --lora-rank 1e18", "more than any of its matrices is wide (4096)", "8 to 256"),
+    (f"{SMALL} --checkpointing 75,100", "cannot be computed again", "75%,100%"),
+    (f"{SMALL} --mtp 101", "101 MTP modules are more than 100", "those that run"),
+    (f"{SMALL} --device h100-sxmm", "near it: h100-sxm", "traceflops devices"),
+    (f"{SMALL} --device h100-sxmm --peak 900", "near it: h100-sxm", "traceflops devices"),
+    (f"{SMALL} --bogus", "no such option: --bogus", "traceflops mfu --help"),
+    (f"{SMALL} --pramas 8e9", "no such option: --pramas", "did you mean --params"),
     ("--params 8e9 --model gpt2", "exclude each other", "one of them"),
     ("--model llama-3-8b --tokens 99", "the sequence length is not known", "--seq"),
     ("--model llama-3-8b --batch 3", "how many tokens a step has", "--batch, --seq"),
@@ -103,7 +130,7 @@ CARDS = [
     (f"{CARD}[experts]\ncount = 4\ntopk = 5\nwidth = 8", "topk 5 is more than the 4 experts"),
     (CARD.replace("= 64", "= -64"), "'hidden' is -64"),
     (CARD.replace("= 64", "= nan"), "'hidden' is not a whole number"),
-    (CARD.replace("= 64", "= 1e400"), "'hidden' is not a whole number"),
+    (CARD.replace("= 64", "= 1e400"), "'hidden' is 1E+400, which is too large"),
     (CARD.replace("= 64", "= 'wide'"), "'hidden' is not a whole number"),
     (CARD.replace("layers = 2", "layers = 1000000"), "more than 10000"),
     (f"{CARD}name = 'a\\u001b[31m'\n".replace("'", '"'), "'name' is not one line of text"),
@@ -130,7 +157,12 @@ def test_cards_that_are_wrong(tmp_path: Path, text: str, error: str) -> None:
         ({"hidden_size": "wide"}, "not a whole number"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not known"),
         ({"model_type": None}, "it has no model_type"),
-        ({"vocab_size": None}, "'vocab' is missing"),
+        ({"vocab_size": None}, "'vocab_size' is missing"),
+        ({"model_type": ["llama"]}, "'model_type' is no text"),
+        ({"model_type": {}}, "'model_type' is no text"),
+        ({"model_type": "mistral", "num_hidden_layers": 10**9}, "1000000000 layers are more than"),
+        ({"model_type": "gemma2", "num_hidden_layers": 10**9}, "1000000000 layers are more than"),
+        ({"model_type": "llava", "text_config": {}}, "text_config: it has no model_type"),
     ],
 )
 def test_configs_that_are_wrong(tmp_path: Path, change: dict[str, object], error: str) -> None:
@@ -139,6 +171,63 @@ def test_configs_that_are_wrong(tmp_path: Path, change: dict[str, object], error
     assert_refused(run("mfu", "--seq", "8", "--model", path), 3, error)
     path.write_text(json.dumps(CONFIG), encoding="utf-8")
     assert run("mfu", "--seq", "8", "--model", tmp_path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (("--bogus",), "no such option: --bogus", "traceflops --help"),
+        (("nonsense",), "no such command 'nonsense'", "traceflops --help"),
+        (
+            ("devices", "a", "b"),
+            "got unexpected extra argument(s) (b)",
+            "traceflops devices --help",
+        ),
+        (("summary",), "missing argument 'TRACE...'", "traceflops summary --help"),
+        (
+            ("summary", "x", "--jobs", "0"),
+            "invalid value for '--jobs'",
+            "traceflops summary --help",
+        ),
+        (("summary", "x", "--peak", "989,4"), "invalid value for '--peak'", "summary --help"),
+        (("mfu", "--seq"), "option '--seq' requires an argument", "--help"),
+    ],
+)
+def test_wrong_usage_is_two_lines_too(words: tuple[str, ...], error: str, hint: str) -> None:
+    result = run(*words)
+    assert_refused(result, 2, error)
+    assert hint in result.stderr.splitlines()[1]
+
+
+def test_a_rate_that_no_device_has_is_refused_without_a_peak() -> None:
+    described = ["mfu", "--params", "8e9", "--tokens", "4M"]
+    result = run(*described, "--step-time", "10ms")
+    assert_refused(result, 3, "19,200,000 TFLOP/s per device is more than any device can do")
+    slower = run(*described, "--step-time", "10s", "--dtype", "bf16")
+    assert slower.exit_code == 0
+    text = " ".join(slower.stdout.split())
+    assert "19,200 TFLOP/s per device is more than the dense bf16 rate of any device" in text
+
+
+def test_above_everything_the_conventions_are_shown_all_the_same() -> None:
+    options = "--model llama-3-8b --batch 128 --seq 8192 --gpus 8 --device h100-sxm --dtype bf16"
+    words = [*options.split(), "--step-time", "5", "--all-conventions"]
+    result = run("mfu", *words)
+    assert result.exit_code == 3
+    assert result.stdout.startswith("No MFU: 136.4 % of the peak is more than the devices can do")
+    assert re.search(r"^6N-active +> 100 %", result.stdout, re.M)
+    assert re.search(r"^4N +85\.1 %", result.stdout, re.M)
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]
+    told = run("mfu", *words, "--json")
+    assert told.exit_code == 3
+    assert json.loads(told.stdout)["mfu"] is None
+
+
+def test_a_refused_hfu_shows_the_mfu() -> None:
+    options = "--model llama-3-8b --batch 128 --seq 8192 --gpus 8 --device h100-sxm --dtype bf16"
+    result = run("mfu", *options.split(), "--step-time", "8", "--checkpointing", "full")
+    assert_refused(result, 3, "so it is no HFU", "; MFU would be 85.2 %")
+    assert "likely: less is computed again than --checkpointing says" in result.stderr
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

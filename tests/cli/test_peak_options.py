@@ -90,3 +90,20 @@ def test_recordings_without_shapes() -> None:
     text = run("summary", shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")).stdout
     assert "No MFU: the operators carry no shapes" in text
     assert text.count("record_shapes") == 1
+
+
+@pytest.mark.parametrize(
+    ("peak", "words"),
+    [
+        ("1978.8", "--peak 1978.8 is twice the dense bf16 rate of h100-sxm (989.4)"),
+        ("9894", "--peak 9894 is 10 times the dense bf16 rate of h100-sxm (989.4)"),
+        ("900", None),
+    ],
+)
+def test_an_odd_peak_for_the_devices_of_a_trace_is_noted(peak: str, words: str | None) -> None:
+    notes = json.loads(run("mfu", SAMPLE, "--peak", peak, "--json").stdout)["notes"]
+    found = [note["text"] for note in notes if "--peak" in note["text"]]
+    assert len(found) == (words is not None)
+    assert words is None or found[0].startswith(words)
+    text = " ".join(run("mfu", SAMPLE, "--peak", peak).stdout.split())
+    assert (words is None) == ("rate of h100-sxm" not in text)

@@ -9,6 +9,7 @@ import pytest
 from tests.benchmarks.tile import write
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from traceflops import parsers
+from traceflops.parsers import pytorch
 
 
 def damaged(folder: Path, how: str) -> Path:
@@ -85,7 +86,7 @@ def test_python_frames_are_left_out_of_what_is_huge(monkeypatch: pytest.MonkeyPa
         return "python-stacks-left-out" in [note["code"] for note in shown["notes"]]
 
     assert not has_note()
-    monkeypatch.setattr(parsers, "_STACKS_BELOW_BYTES", 100_000)
+    monkeypatch.setattr(pytorch, "_STACKS_BELOW_BYTES", 100_000)
     assert has_note()
     assert not has_note("--python-stacks")
 

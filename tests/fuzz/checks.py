@@ -111,7 +111,7 @@ def _numbers(node: Any, key: str = "", parent: str = "") -> Iterator[str]:
     elif isinstance(node, list):
         for value in node:
             yield from _numbers(value, key, parent)
-    elif node is not None and _is_integer(key, parent):
+    elif node is not None and parent != "facts" and _is_integer(key, parent):  # facts are texts
         if type(node) is not int:
             yield f"no integer: {key} of {parent} is {node!r}"
         elif node < 0 and key not in SIGNED:

@@ -18,6 +18,7 @@ SIZES = (12_000, 100_000)
 """A large trace is thinned to about so many bytes: the smaller, the more a mutation hits."""
 
 _SMALL_BYTES = 3_000_000
+_LINES = 120
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[\s*|\A\s*\[\s*')
 _SPACE_AND_COMMA = re.compile(r"\s*,\s*")
 _STEP = "ProfilerStep#"
@@ -43,7 +44,19 @@ def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
         texts = thinned(gzip.decompress(path.read_bytes()), SIZES)
         name = path.name.split(".")[0]
         found += [Seed(f"{name}~{size}", text) for size, text in zip(SIZES, texts, strict=True)]
-    return tuple(found)
+    return (*found, *_of_other_tools())
+
+
+def _of_other_tools() -> Iterator[Seed]:
+    """Yield the bundled traces of other formats: the beginning of texts, databases as they are."""
+    for path in sorted(SAMPLES.rglob("*.csv")):
+        lines = path.read_bytes().splitlines(keepends=True)
+        yield Seed(f"{path.parent.name}/{path.stem}", b"".join(lines[:_LINES]))
+    for path in sorted(SAMPLES.rglob("*_results.json.gz")):
+        text = gzip.decompress(path.read_bytes())
+        yield Seed(path.name.split(".")[0], text if len(text) < SIZES[1] else text[: SIZES[1]])
+    for path in sorted(SAMPLES.rglob("*.db")):
+        yield Seed(path.stem, path.read_bytes())
 
 
 def _large(shared: Path | None) -> Iterator[Path]:

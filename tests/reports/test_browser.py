@@ -15,7 +15,7 @@ from tests.reports import factory
 from traceflops.reports.html import render_html
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Frame, Page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PAINTED = """() => {
@@ -68,15 +68,15 @@ def browser() -> Iterator["Browser"]:
         browser.close()
 
 
-def until(page: "Page", expression: str) -> None:
-    """Wait until an expression is true in the page.
+def until(frame: "Frame", expression: str) -> None:
+    """Wait until an expression is true in a frame of the page.
 
     Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
     """
     end = time.monotonic() + 30
-    while not page.evaluate(expression):
+    while not frame.evaluate(expression):
         assert time.monotonic() < end, f"never true: {expression}"
-        page.wait_for_timeout(50)
+        frame.page.wait_for_timeout(50)
 
 
 def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -> Opened:
@@ -93,7 +93,7 @@ def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -
     found.page.on("console", lambda each: _keep(found, each.type, each.text))
     found.page.goto(path.as_uri())
     if scripts and "bokeh-packed" in text:
-        until(found.page, "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
+        until(found.page.frames[-1], "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
         found.page.wait_for_timeout(150)
     return found
 
@@ -183,7 +183,7 @@ def test_kernels_can_be_sorted_and_filtered(one: Opened) -> None:
 def test_it_fits_a_telephone(one: Opened) -> None:
     one.page.set_viewport_size({"width": 360, "height": 740})
     try:
-        until(one.page, "document.documentElement.scrollWidth === 360")
+        until(one.page.main_frame, "document.documentElement.scrollWidth === 360")
     finally:
         one.page.set_viewport_size({"width": 1280, "height": 720})
 
@@ -210,6 +210,16 @@ def test_a_hostile_trace_stays_text(browser: "Browser", tmp_path: Path) -> None:
     found.page.mouse.move(figure["x"] + figure["width"] / 2, figure["y"] + 200)
     found.page.wait_for_timeout(300)
     assert found.complaints == []
+    found.page.context.close()
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser: "Browser", tmp_path: Path) -> None:
+    frame = factory.analysis()._repr_html_()
+    found = opened(browser, tmp_path / "notebook.html", f"<!doctype html><body>{frame}</body>")
+    _, inner = found.page.frames
+    assert inner.locator("h1").inner_text().startswith("The largest loss is ")
+    assert found.complaints == []
+    assert {url for url in found.requests if not url.startswith("about:")} == {found.page.url}
     found.page.context.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,15 @@ _KIND_CATEGORIES = {
     "graph": Category("graph", "graph"),
 }
 _OTHER = Category("other", "other")
-_PEER_COPY = Category("communication", "point_to_point")
+_BY_DIRECTION = (
+    (re.compile("PtoP"), Category("communication", "point_to_point"), "peer-copy"),
+    (re.compile("migration"), Category("memory", "migration"), "migration"),
+)
+"""Beginnings of directions whose copies are no plain ones: the category, and the rule's name."""
 _MOST_NAMES = 100_000
 """Distinct names that are looked at: some seconds. Those with most time come first."""
 _LEFT = "too-many-names"
-_POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,9 @@ class _Register:
 def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorised:
     """Return the category of every activity.
 
-    In this order: the kind of record (copy, fill, graph), a peer-to-peer copy, the framework's
-    word that a kernel is a collective (its own metadata, or the op that launched it), the name.
+    In this order: the kind of record (copy, fill, graph), a peer-to-peer copy or a migration of
+    unified memory, the framework's word that a kernel is a collective (its own metadata, or the op
+    that launched it), the name.
     """
     activities = trace.activities
     register = _Register()
@@ -76,7 +82,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
         if label in _KIND_CATEGORIES:
             rows = kind == code
             category[rows], rule[rows] = register.code(_KIND_CATEGORIES[label], f"kind-{label}")
-    _mark_peer_copies(activities, register, category, rule)
+    _mark_special_copies(activities, register, category, rule)
     _mark_collectives(trace, links, register, category, rule, _rows_of(kind, kinds, "kernel"))
     rules = tuple(register.rules)
     left_rows = rule == (rules.index(_LEFT) if _LEFT in rules else -1)
@@ -130,13 +136,16 @@ def _by_name(
     return table[chosen, 0, name], table[chosen, 1, name]
 
 
-def _mark_peer_copies(
+def _mark_special_copies(
     activities: pa.Table, register: _Register, category: IntArray, rule: IntArray
 ) -> None:
+    """Make copies between devices communication, and those of unified memory migrations."""
     directions = names(activities["direction"])
-    if "PtoP" in directions:
-        rows = codes(activities["direction"]) == directions.index("PtoP")
-        category[rows], rule[rows] = register.code(_PEER_COPY, "peer-copy")
+    for sign, what, word in _BY_DIRECTION:
+        wanted = [place for place, one in enumerate(directions) if sign.match(one)]
+        if wanted:
+            rows = np.isin(codes(activities["direction"]), wanted)
+            category[rows], rule[rows] = register.code(what, word)
 
 
 def _mark_collectives(
@@ -147,14 +156,18 @@ def _mark_collectives(
     rule: IntArray,
     kernels: IntArray,
 ) -> None:
-    """Make communication of kernels that the framework launched as a collective."""
+    """Make communication of kernels that were launched as a collective, whatever their names say.
+
+    A name that says communication stands, as the metadata of an exchange may only say of which
+    collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
+    """
     named, labels = _collective_names(trace, links, kernels)
     subs = [_collective_sub(label) for label in labels]
     tops = [c.top for c in register.categories]
     done = np.isin(category[kernels], _places(tops, "communication"))
-    is_open = (named >= 0) & ~done
     for sub in dict.fromkeys(subs):
         of_sub = np.array([one == sub for one in subs], dtype=np.bool_)
+        is_open = (named >= 0) & (~done | (sub == "point_to_point"))
         rows = kernels[is_open & of_sub[named]]
         category[rows], rule[rows] = register.code(
             Category("communication", sub), "collective-metadata"

@@ -20,11 +20,14 @@ from traceflops.cli.info import EXAMPLES as INFO_EXAMPLES
 from traceflops.cli.info import info
 from traceflops.cli.mfu import EXAMPLES as MFU_EXAMPLES
 from traceflops.cli.mfu import mfu
+from traceflops.cli.perfetto import EXAMPLES as PERFETTO_EXAMPLES
+from traceflops.cli.perfetto import perfetto
 from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
 from traceflops.cli.report import report
 from traceflops.cli.sections import Sectioned
 from traceflops.cli.summary import EXAMPLES as SUMMARY_EXAMPLES
 from traceflops.cli.summary import summary
+from traceflops.cli.usage import Plain
 from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
 from traceflops.cli.why import why
 
@@ -35,6 +38,7 @@ EPILOG = (
 
 app = typer.Typer(
     name="traceflops",
+    cls=Plain,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -47,6 +51,7 @@ for command, examples in (
     (info, INFO_EXAMPLES),
     (export, EXPORT_EXAMPLES),
     (why, WHY_EXAMPLES),
+    (perfetto, PERFETTO_EXAMPLES),
     (mfu, MFU_EXAMPLES),
     (devices, DEVICES_EXAMPLES),
 ):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traceflops.trace import Trace
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
+_SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 def read_trace(traces: list[str], reading: Reading) -> Trace:
@@ -49,11 +50,14 @@ def read_and_analyze(
     reading: Reading,
     rules: Path | None,
     include_environment: bool,
+    pair: str | None = None,
 ) -> Analysis:
     """Return the analysis that the options ask for."""
     selection, peaks = question.selection(), rates.peaks()
     from traceflops.analysis import analyze
+    from traceflops.cli.pairing import check_pair, read_pair
 
+    check_pair(pair, traces)
     trace = read_trace(traces, reading)
     return analyze(
         trace,
@@ -61,7 +65,17 @@ def read_and_analyze(
         rules=rules,
         include_environment=include_environment,
         peaks=peaks,
+        pair=read_pair(pair, reading),
     )
+
+
+def stem_of(traces: list[str]) -> str:
+    """Return the name of the first input without what says how it is packed."""
+    first = traces[0]
+    name = "trace" if first == "-" else Path(first).resolve().name or "trace"
+    while (stem := Path(name)).suffix.lower() in _SUFFIXES:
+        name = stem.stem
+    return name
 
 
 @contextmanager
@@ -76,7 +90,7 @@ def failures(reading: Reading | None = None) -> Iterator[None]:
         sys.stdout.flush()
     except TraceflopsError as error:
         _debug()
-        _complain(error.message, error.hint)
+        complain(error.message, error.hint)
         code = EXIT_INPUT if isinstance(error, InputError) else EXIT_USAGE
         raise typer.Exit(code) from None
     except BrokenPipeError:
@@ -86,16 +100,16 @@ def failures(reading: Reading | None = None) -> Iterator[None]:
     except OSError as error:
         _debug()
         reason = error.strerror or str(error)
-        _complain(f"reading or writing failed ({reason})", "make room, or use another place")
+        complain(f"reading or writing failed ({reason})", "make room, or use another place")
         raise typer.Exit(EXIT_USAGE) from None
     except MemoryError:
-        _complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
+        complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
         raise typer.Exit(EXIT_INTERNAL) from None
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
         raise
     except Exception as error:
         _debug()
-        _complain(
+        complain(
             f"a fault in traceflops: {type(error).__name__}: {error}",
             "run again with TRACEFLOPS_DEBUG=1 and report what it prints",
         )
@@ -109,7 +123,8 @@ def _debug() -> None:
         traceback.print_exc()
 
 
-def _complain(message: str, hint: str) -> None:
+def complain(message: str, hint: str) -> None:
+    """Write one error line and one hint line."""
     for label, text in (("error", message), ("hint", hint)):
         typer.echo(f"{label}: {_one_line(text)}", err=True)
 

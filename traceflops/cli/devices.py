@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceflops.cli.common import failures, read_trace
+from traceflops.cli.common import failures, read_trace, terminal_style
 from traceflops.cli.options import Json, Reading
 
 if TYPE_CHECKING:
@@ -20,9 +22,13 @@ EXAMPLES = (
 )
 SCHEMA = "traceflops.devices/1"
 
-_LABEL = 11
+_LABEL, _LEAST_ROOM = 11, 20
 _WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
+_TO_THE_LEFT = ("id", "product")
+_DISPENSABLE = ("product", "src", "GB", "GB/s")
+"""Columns that are left out in a narrow terminal, the first ones first."""
+
 _NONE = "-"
 _LONGEST_NAME = 100
 
@@ -62,14 +68,15 @@ def _list(text: str | None, json: bool) -> None:
     from traceflops.mfu.peaks import load_devices
 
     found = load_devices() if text is None else _containing(text)
-    if text is not None and not found:
+    if text is not None and (not found or _is_name(text)):
         _explain_name(text, json)
     elif json:
         _print_json({"devices": [_spec_object(spec) for spec in found]})
     elif len(found) == 1:
         typer.echo("\n".join(_details(found[0])))
     else:
-        typer.echo("\n".join([*_table(found), "", *_legend(len(found))]))
+        width = terminal_style().width
+        typer.echo("\n".join([*_table(found, width), "", *_legend(len(found))]))
 
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
@@ -81,6 +88,15 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
     if exact is not None:
         return (exact,)
     return tuple(spec for spec in load_devices() if wanted in _searched(spec))
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text is what a device of the table is called in a trace, maker first."""
+    from traceflops.mfu.matching import by_name
+    from traceflops.mfu.peaks import load_devices
+
+    maker = text.strip().partition(" ")[0].lower()
+    return maker in {spec.vendor for spec in load_devices()} and by_name(text.strip()) is not None
 
 
 def _explain_name(text: str, json: bool) -> None:
@@ -97,33 +113,43 @@ def _searched(spec: DeviceSpec) -> str:
     return f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
 
 
-def _table(found: tuple[DeviceSpec, ...]) -> Iterator[str]:
-    heading = ("id", "product", *_SHOWN_RATES, "GB", "GB/s", "src")
-    rows = [heading, *(_row(spec) for spec in found)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        cells = (
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+def _table(found: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
+    """Yield a line per device, without the columns that have no room."""
+    cells = [_cells(spec) for spec in found]
+    columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
+    widths = {name: max(map(len, column)) for name, column in columns.items()}
+    for name in _DISPENSABLE:
+        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
+            del widths[name]
+    for place in range(len(found) + 1):
+        line = (
+            columns[name][place].ljust(wide)
+            if name in _TO_THE_LEFT
+            else columns[name][place].rjust(wide)
+            for name, wide in widths.items()
         )
-        yield "  ".join(cells).rstrip()
+        yield "  ".join(line).rstrip()
 
 
-def _row(spec: DeviceSpec) -> tuple[str, ...]:
-    return (
-        spec.id,
-        spec.product,
-        *(_rate(spec.peak(dtype)) for dtype in _SHOWN_RATES),
-        "/".join(str(memory.gb) for memory in spec.memories),
-        "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
-        spec.confidence,
-    )
+def _cells(spec: DeviceSpec) -> dict[str, str]:
+    return {
+        "id": spec.id,
+        "product": spec.product,
+        **{dtype: _rate(spec.peak(dtype)) for dtype in _SHOWN_RATES},
+        "GB": "/".join(str(memory.gb) for memory in spec.memories),
+        "GB/s": "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
+        "src": spec.confidence,
+    }
 
 
 def _legend(count: int) -> Iterator[str]:
-    yield f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published."
-    yield "src: A from the vendor, B second-hand or uncertain, D no public rate."
-    yield "`traceflops devices ID` shows all of a row."
+    text = (
+        f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published.",
+        "src: A from the vendor, B second-hand or uncertain, D no public rate.",
+        "`traceflops devices ID` shows all of a row.",
+    )
+    for line in text:
+        yield from textwrap.wrap(line, terminal_style().width)
 
 
 def _details(spec: DeviceSpec) -> Iterator[str]:
@@ -200,7 +226,8 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
     typer.echo("\n\n".join(blocks) or "The trace has no device but the host.")
     if blocks:
-        typer.echo(f"\n{_WHERE}")
+        where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
+        typer.echo("\n".join(["", *where]))
 
 
 def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
@@ -281,4 +308,7 @@ def _rate(rate: int | None) -> str:
 def _line(label: str, value: str) -> str:
     from traceflops.reports.units import shorten_middle
 
-    return f"{label:<{_LABEL}}{shorten_middle(value, 400)}"
+    text = shorten_middle(value, 400)
+    room = terminal_style().width - _LABEL if "COLUMNS" in os.environ else len(text)
+    lines = textwrap.wrap(text, max(room, _LEAST_ROOM), break_on_hyphens=False) or [""]
+    return f"{label:<{_LABEL}}" + f"\n{'':{_LABEL}}".join(lines)

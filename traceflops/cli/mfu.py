@@ -19,7 +19,8 @@ from traceflops.cli.mfuoptions import (
 )
 from traceflops.cli.mfutrace import Description, mfu_of_traces, refuse_time
 from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading, grouped
-from traceflops.errors import UsageError
+from traceflops.cli.pairing import Pair
+from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from traceflops.mfu.utilisation import Utilisation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "Examples: traceflops mfu trace.json.gz | traceflops mfu ranks/ --peak 989.4 | "
     "traceflops mfu ranks/ --model llama-3-8b --batch 128 --seq 8192 | "
+    "traceflops mfu results.db --pair trace.json.gz | "
     "traceflops mfu --model llama-3-8b --batch 128 --seq 8192 --step-time 9.31 --gpus 8 "
     "--device h100-sxm --dtype bf16 | traceflops mfu --params 405e9 --tokens 1024 --step-time 30 "
     "--gpus 8 --peak 1300 --lora | traceflops mfu --model palm-540b --seq 2048 --tokens-per-s "
@@ -55,6 +57,7 @@ def mfu(
     devices: DeviceOptions = DEVICES,
     training: TrainingOptions = TRAINING,
     answer: AnswerOptions = ANSWER,
+    pair: Pair = None,
     json: Json = False,
     question: Question = EVERYTHING,
     reading: Reading = AS_USUAL,
@@ -67,15 +70,35 @@ def mfu(
         if traces:
             refuse_time(time)
             described = Description(model, tokens, devices, training, answer)
-            mfu_of_traces(traces, question, reading, described, json=json)
+            mfu_of_traces(traces, question, reading, described, pair, json=json)
             return
+        if pair is not None:
+            raise UsageError(
+                "--pair needs a trace to pair with", "traceflops mfu TRACE --pair FILE"
+            )
         if question != EVERYTHING:
             raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")
         answer.check()
         found = _utilisation(model, tokens, time, devices, training, answer.convention)
-        if not answer.explains:
-            found.check()
+        _answer(found, answer, json=json)
+
+
+def _answer(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
+    """Print what is asked; a figure that cannot be is refused, beside all conventions if asked."""
+    problem = _impossible(found) if not answer.explains else None
+    if problem is None or answer.all_conventions:
         _print(found, answer, json=json)
+    if problem is not None:
+        raise problem
+
+
+def _impossible(found: Utilisation) -> InputError | None:
+    """Return why a figure cannot be, None where it can."""
+    try:
+        found.check()
+    except InputError as error:
+        return error
+    return None
 
 
 def _utilisation(

@@ -56,6 +56,15 @@ class AnswerOptions:
         ),
     ] = None
 
+    ignore_description: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-description",
+            help="Do not use what the trace says of its own run, nor its marks.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = False
+
     def check(self) -> None:
         """Refuse options that exclude each other."""
         one_of({"--reported": self.reported, "--reported-hfu": self.reported_hfu})
@@ -64,6 +73,11 @@ class AnswerOptions:
     def explains(self) -> bool:
         """Return whether a figure is to be explained."""
         return self.reported is not None or self.reported_hfu is not None
+
+    @property
+    def asks(self) -> bool:
+        """Return whether something is asked that only a description answers."""
+        return self.explains or self.all_conventions or self.convention is not None
 
     def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""

@@ -194,16 +194,11 @@ class TokenOptions:
 
     def settings(self, card: ModelCard) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.runwords import token_settings
+        from traceflops.mfu.runwords import check_sums, token_settings
 
-        found = token_settings(card, words_of(self))
-        total, squares = found.get("seq_sum"), found.get("seq_square_sum")
-        if total is not None and squares is not None and squares > total**2:
-            raise UsageError(
-                f"--seq-square-sum {squares} is more than the square of --seq-sum {total}",
-                "correct one of them",
-            )
-        return found
+        words = words_of(self)
+        check_sums(words)
+        return token_settings(card, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +257,7 @@ class TimeOptions:
     def settings(self, devices: int) -> dict[str, Any]:
         """Return these fields of the run."""
         from traceflops.mfu.conventions import convention
+        from traceflops.mfu.givenrate import given_rate
         from traceflops.mfu.quantities import parse_rate, parse_seconds
         from traceflops.mfu.work import TERA
 
@@ -286,7 +282,9 @@ class TimeOptions:
             rate = parse_rate("--tokens-per-s-per-gpu", self.tokens_per_s_per_gpu)
             found["tokens_per_s"] = rate * devices
         if self.achieved is not None:
-            found["achieved"] = parse_rate("--achieved", self.achieved, "430") * TERA
+            achieved = parse_rate("--achieved", self.achieved, "430")
+            given_rate(float(achieved), "--achieved")  # refuses another unit
+            found["achieved"] = achieved * TERA
         if self.achieved_convention is not None:
             found["achieved_basis"] = convention(self.achieved_convention).id
         return found

@@ -18,12 +18,15 @@ from traceflops.cli.mfuoptions import (
     run_of,
     words_of,
 )
-from traceflops.errors import UsageError
+from traceflops.cli.pairing import check_pair, read_pair
+from traceflops.errors import TraceflopsError, UsageError
+from traceflops.words import DESCRIPTION_WORDS
 
 if TYPE_CHECKING:
     from traceflops.cli.options import Question, Reading
     from traceflops.mfu.card import ModelCard
     from traceflops.mfu.explaining import Explanation
+    from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.reconcile import Reconciliation
     from traceflops.mfu.run import Run
     from traceflops.mfu.runwords import Words
@@ -55,6 +58,16 @@ class Description:
             if value not in (None, False):
                 raise UsageError(f"{option} describes a run, and no model is given", ADD_MODEL)
 
+    def refuse_without_run(self, problem: TraceflopsError | None) -> None:
+        """Raise UsageError where options describe a run of which too little is known.
+
+        `problem` is what the trace's own description lacks, None where it names no model.
+        """
+        if problem is None:
+            self.refuse_without_model()
+        elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
+            raise problem
+
     def words(self) -> Words:
         """Return what the options say of the run, in the words that a trace uses, too."""
         gpus_and_dtype = replace(self.devices, device=None, peak=None)
@@ -69,8 +82,12 @@ class Description:
         """Return the options that say something of a run, and what they say."""
         groups = (self.model, self.tokens, self.training, self.answer)
         found = [(f.name, getattr(group, f.name)) for group in groups for f in fields(group)]
+        found = [one for one in found if one[0] != "ignore_description"]
         found += [(name, getattr(self.devices, name)) for name in ("gpus", "dtype")]
         return [(f"--{name.replace('_', '-')}", value) for name, value in found]
+
+
+_OF_THE_RUN = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 
 
 def refuse_time(time: TimeOptions) -> None:
@@ -94,22 +111,33 @@ def mfu_of_traces(
     question: Question,
     reading: Reading,
     described: Description,
+    pair: str | None = None,
     *,
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from traceflops.analysis import analysis_of
+    from traceflops.mfu.measurement import measure
+    from traceflops.mfu.selfdescribed import without_description
+    from traceflops.mfu.toldpadding import without_marked_padding
     from traceflops.prepare import prepare
 
     described.answer.check()
+    check_pair(pair, traces)
     # Before the trace is read: a slip in an option should not cost the time of reading.
     given = described.card_and_run() if described.is_given() else None
     peaks, selection = peak_options(described.devices), question.selection()
-    prepared = prepare(read_trace(traces, reading), selection)
+    trace = read_trace(traces, reading)
+    if described.answer.ignore_description:
+        trace = without_description(trace)
+    prepared = prepare(trace, selection)
     wanted, notes = _wanted(prepared, described, given)
-    analysis = analysis_of(prepared, peaks)
+    other = read_pair(pair, reading)
+    measured = measure(prepared, peaks, prepare(other) if other is not None else None)
+    found = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
+    known = found.measured if found is not None else without_marked_padding(measured, prepared)
+    analysis = analysis_of(prepared, peaks, known)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
-    found = _reconciled(analysis, prepared, described, *wanted) if wanted is not None else None
     explained = None
     if found is not None and described.answer.explains:
         explained = described.answer.explanation(found.described, found.lacks)
@@ -122,24 +150,24 @@ def _wanted(
     """Return model and run, the options before what the trace says itself, and notes on them."""
     from traceflops.mfu.selfdescribed import SelfDescribed, self_described
 
-    card = given[0] if given is not None else None
-    said = self_described(prepared, card, described.words())
+    card, answer = given[0] if given is not None else None, described.answer
+    said = self_described(prepared, card, described.words(), answer.convention)
     if isinstance(said, SelfDescribed):
         return (said.card, said.run), said.notes
     if given is None:
-        described.refuse_without_model()
-    return given, said
+        described.refuse_without_run(said.problem)
+    return given, said.notes
 
 
 def _reconciled(
-    analysis: Analysis, prepared: Prepared, described: Description, card: ModelCard, run: Run
+    measured: Measurement, prepared: Prepared, described: Description, card: ModelCard, run: Run
 ) -> Reconciliation:
     from traceflops.mfu.reconcile import reconcile
 
     gpus = described.devices.count if described.devices.gpus is not None else None
     if gpus is None and run.devices > 1:  # the trace's own description says so
         gpus = run.devices
-    return reconcile(analysis.measured, prepared, card, run, described.answer.convention, gpus)
+    return reconcile(measured, prepared, card, run, described.answer.convention, gpus)
 
 
 def _print(

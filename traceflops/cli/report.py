@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceflops.cli.common import failures, print_summary, read_and_analyze
+from traceflops.cli.common import failures, print_summary, read_and_analyze, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -23,6 +23,7 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
+from traceflops.cli.pairing import Pair
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
-    " | zcat trace.json.gz | traceflops report - -o trace.json"
+    " | zcat trace.json.gz | traceflops report - -o trace.json | "
+    "traceflops report results.db --pair counters/"
 )
-_SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 @grouped
@@ -44,7 +45,7 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write, .html or .json. Default: NAME.report.html in this folder.",
+            help="File to write: .html, .json, .md or .zip. Default: NAME.report.html here.",
         ),
     ] = None,
     force: Force = False,
@@ -52,6 +53,7 @@ def report(
     json: Json = False,
     question: Question = EVERYTHING,
     rates: Rates = FROM_THE_DEVICE_TABLE,
+    pair: Pair = None,
     rules: Rules = None,
     include_environment: Environment = False,
     reading: Reading = AS_USUAL,
@@ -62,7 +64,9 @@ def report(
 
         target = output or default_target(traces)
         check_target(target, force=force)
-        analysis = read_and_analyze(traces, question, rates, reading, rules, include_environment)
+        analysis = read_and_analyze(
+            traces, question, rates, reading, rules, include_environment, pair
+        )
         try:
             if json:
                 typer.echo(analysis.to_json())
@@ -70,7 +74,7 @@ def report(
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
-                command = _command(traces, analysis, question, rates)
+                command = _command(traces, analysis, question, rates, pair)
                 save(analysis, target, force=force, command=command)
         if quiet:
             typer.echo(str(target))
@@ -80,14 +84,19 @@ def report(
 
 def default_target(traces: list[str]) -> Path:
     """Return NAME.report.html in the current folder, NAME from the first input."""
-    first = traces[0]
-    name = "trace" if first == "-" else Path(first).resolve().name or "trace"
-    while (stem := Path(name)).suffix.lower() in _SUFFIXES:
-        name = stem.stem
-    return Path(f"{name}.report.html")
+    return Path(f"{stem_of(traces)}.report.html")
 
 
-def _command(traces: list[str], analysis: Analysis, question: Question, rates: Rates) -> str:
+def _pair_shown(analysis: Analysis) -> str:
+    """Return the paired file by the name the report shows."""
+    work = analysis.measured.executed.work
+    files = [join.file for join in work.joins if join.file] if work is not None else []
+    return files[0] if files and not files[0].endswith(" files") else "FOLDER"
+
+
+def _command(
+    traces: list[str], analysis: Analysis, question: Question, rates: Rates, pair: str | None
+) -> str:
     """Return the command that made the report; files by the names the report shows, no paths."""
     names = [file.name for file in analysis.source.files]
     inputs = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
@@ -104,6 +113,7 @@ def _command(traces: list[str], analysis: Analysis, question: Question, rates: R
         "--from": question.start,
         "--to": question.end,
         "--step-mark": question.step_mark,
+        "--pair": _pair_shown(analysis) if pair is not None else None,
     }
     for option, value in options.items():
         if value is not None:

@@ -18,11 +18,13 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
+from traceflops.cli.pairing import Pair
 
 EXAMPLES = (
     "Examples: traceflops summary trace.json.gz | traceflops summary ranks/ --ranks 0-3 | "
     "traceflops summary trace.json --from 1.2s --to 1.5s --json | "
-    "traceflops summary trace.json --peak 989.4"
+    "traceflops summary trace.json --peak 989.4 | "
+    "traceflops summary kernel_trace.csv --pair trace.json.gz"
 )
 
 
@@ -32,13 +34,16 @@ def summary(
     json: Json = False,
     question: Question = EVERYTHING,
     rates: Rates = FROM_THE_DEVICE_TABLE,
+    pair: Pair = None,
     rules: Rules = None,
     include_environment: Environment = False,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Print where the time went; write nothing."""
     with failures(reading):
-        analysis = read_and_analyze(traces, question, rates, reading, rules, include_environment)
+        analysis = read_and_analyze(
+            traces, question, rates, reading, rules, include_environment, pair
+        )
         if json:
             typer.echo(analysis.to_json())
         else:

@@ -1,0 +1,103 @@
+"""What hardware counters say of kernels, by name: FLOPs, bytes, use of matrix units."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceflops.reports.counts import as_float, flop_count
+from traceflops.reports.units import (
+    UNKNOWN,
+    count,
+    flops,
+    kernel_label,
+    percent,
+    significant,
+    size,
+)
+
+if TYPE_CHECKING:
+    from traceflops.mfu.countedkernels import CountedKernel
+    from traceflops.mfu.measurement import Measurement
+
+HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")
+"""Columns behind the name: sums over the launches; busy is the share of matrix units' time."""
+
+_SHORT = ("launches", "matrix", "vector", "read", "written", "busy")
+_CELLS = (9, 13, 13, 9, 9, 8)
+_REMARK = (
+    "Sums over all counted launches: FLOPs of matrix and of vector units, bytes at the fabric; "
+    "busy is the share of the time of all matrix units in which they computed."
+)
+_ROWS = 8
+_WIDEST = 44
+
+
+@dataclass(frozen=True, slots=True)
+class CountedShown:
+    """One kernel in words; unknown is a dash."""
+
+    name: str
+    cells: tuple[str, ...]
+
+
+def counted_rows(measured: Measurement) -> list[CountedShown]:
+    """Return the kernels of counted runs, those with most FLOPs first."""
+    work = measured.executed.work
+    return [_shown(row) for row in work.counted] if work is not None else []
+
+
+def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
+    """Yield the table for a terminal."""
+    rows = counted_rows(measured)
+    if not rows:
+        return
+    name = max(20, min(_WIDEST, width - sum(_CELLS)))
+    yield Text()
+    heads = "".join(f"{head:>{cell}}" for head, cell in zip(_SHORT, _CELLS, strict=True))
+    yield Text(f"{'Kernels by counters':<{name}}{heads}", "bold")
+    for row in rows[:_ROWS]:
+        label = kernel_label(row.name, name - 1)
+        cells = "".join(f"{text:>{cell}}" for text, cell in zip(row.cells, _CELLS, strict=False))
+        yield Text(f"{label}{' ' * (name - cell_len(label))}{cells}")
+    if len(rows) > _ROWS:
+        yield Text(f"… {count(len(rows) - _ROWS)} more; --json has all", "dim")
+    for line in textwrap.wrap(_REMARK, width):
+        yield Text(line, "dim")
+
+
+def counted_object(row: CountedKernel) -> dict[str, Any]:
+    """Return one kernel as plain values."""
+    return {
+        "name": row.name,
+        "launches": row.launches,
+        **flop_count("flops", row.flops),
+        "flops_by_type": dict(row.by_type),
+        **flop_count("vector_flops", row.vector),
+        "read_bytes": row.read,
+        "written_bytes": row.written,
+        "matrix_busy": as_float(row.busy),
+    }
+
+
+def _shown(row: CountedKernel) -> CountedShown:
+    moved = row.read + row.written if row.read is not None and row.written is not None else None
+    intensity = Fraction(row.flops, moved) if row.flops and moved else None
+    return CountedShown(
+        row.name,
+        (
+            count(row.launches),
+            flops(row.flops) if row.flops is not None else UNKNOWN,
+            flops(row.vector) if row.vector is not None else UNKNOWN,
+            size(row.read),
+            size(row.written),
+            percent(float(row.busy)) if row.busy is not None else UNKNOWN,
+            significant(intensity, zeros=True) if intensity is not None else UNKNOWN,
+        ),
+    )

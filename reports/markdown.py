@@ -1,0 +1,248 @@
+"""The report as Markdown for a ticket or a pull request: what GitHub renders, and plain text reads.
+
+Whatever comes from a trace stands in code spans or has its signs written as entities, so that it
+is neither markup nor a mention, an issue, an emoji or a link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from traceflops._version import __version__
+from traceflops.reports.measured import bounds_sentence, facts, parts, why_not
+from traceflops.reports.page import provenance
+from traceflops.reports.palette import CAUSE_LABELS, LOOKS, category_label
+from traceflops.reports.units import count, duration, kernel_label, percent, visible
+from traceflops.reports.untimedpage import untimed_parts
+from traceflops.reports.wording import basis, numbered
+from traceflops.results import COMPONENTS
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis
+
+SIGN: Final = "<!-- traceflops.report/1 -->"
+"""The first line, by which a file is known to be one of these."""
+
+_KERNELS: Final = 10
+_CATEGORIES: Final = 12
+_GAPS: Final = 5
+_DEVICES: Final = 32
+_NOTES: Final = 20
+_NAME: Final = 90
+_LONGEST: Final = 2_000
+_SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
+_RIGHT: Final = "--:"
+_LEFT: Final = "---"
+
+
+def render_markdown(analysis: Analysis, command: str | None = None) -> str:
+    """Return the report; `command` is the command line that made it, paths as base names."""
+    sections = (
+        _head(analysis),
+        _untimed(analysis),
+        _components(analysis),
+        _waterfall(analysis),
+        _details("Figures behind it", _facts(analysis)),
+        _details("Kernels and copies with most time", _kernels(analysis)),
+        _details("Categories", _categories(analysis)),
+        _details("Longest gaps", _gaps(analysis)),
+        _details("Devices", _devices(analysis)),
+        _details("Notes: what to know of the input and the method", _notes(analysis)),
+        _foot(command),
+    )
+    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
+    return "\n\n".join(texts) + "\n"
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    shown = visible(text[:_LONGEST]).strip()
+    return _SIGNS.sub(lambda sign: f"&#{ord(sign.group())};", shown)
+
+
+def code(text: str) -> str:
+    """Return text as a code span that can stand in a table."""
+    shown = visible(text).replace("|", "\N{BROKEN BAR}").strip() or " "
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def _head(analysis: Analysis) -> Iterator[str]:
+    yield SIGN
+    yield f"## {plain(analysis.verdict.sentence)}"
+    yield ""
+    yield " · ".join(plain(part) for part in provenance(analysis))
+    if analysis.devices:
+        for sentence in why_not(analysis.measured)[:1]:
+            yield ""
+            yield plain(sentence)
+
+
+def _untimed(analysis: Analysis) -> Iterator[str]:
+    """Yield what a trace without a timeline says, and how to record one."""
+    found = analysis.untimed
+    if found is None:
+        return
+    for part in untimed_parts(found):
+        rows = [
+            (
+                code(kernel_label(row["name"], _NAME)),
+                plain((row["sub"] or "").replace("_", " ")),
+                duration(row["sum_ns"]),
+                percent(row["share"]),
+                count(row["count"]),
+            )
+            for row in part.rows[:_KERNELS]
+        ]
+        heads = (part.title, "Category", "Time in all", "Share", "Count")
+        yield from _table(heads, rows, numbers=(2, 3, 4))
+        yield from _more(part.total - len(rows))
+        yield ""
+    if found.counted.num_rows:
+        counted = found.counted.slice(0, _KERNELS).to_pylist()
+        shown = [(code(kernel_label(r["name"], _NAME)), count(r["launches"])) for r in counted]
+        yield from _table(("Kernel", "Launches counted"), shown, numbers=(1,))
+        yield from _more(found.counted.num_rows - len(shown))
+        yield ""
+    if found.record is not None:
+        yield f"To record a timeline: {code(found.record)}"
+
+
+def _components(analysis: Analysis) -> Iterator[str]:
+    if not analysis.components.window_ns:
+        return
+    shares = analysis.components
+    shown = [
+        (LOOKS[name].label, duration(analysis.mean_ns(ns)), percent(shares.share(name)))
+        for name, ns in shares.parts().items()
+        if ns or name in ("compute", "idle")
+    ]
+    yield from _table(("Component", "Time", "Share"), shown, numbers=(1, 2))
+    yield ""
+    yield f"{plain(basis(analysis))}; the parts add up exactly."
+
+
+def _waterfall(analysis: Analysis) -> Iterator[str]:
+    measured = analysis.measured
+    if measured.waterfall is None:
+        return
+    yield f"**{measured.figure}** ({plain(measured.basis)})"
+    yield ""
+    shown = [(part.label, part.percent, part.text) for part in parts(measured.waterfall)]
+    yield from _table(("Where the peak went", "Share", "Meaning"), shown, numbers=(1,))
+    bounds = bounds_sentence(measured)
+    if bounds:
+        yield ""
+        yield plain(bounds)
+
+
+def _facts(analysis: Analysis) -> Iterator[str]:
+    shown = [
+        (plain(fact.label), plain(fact.value), plain(fact.remark))
+        for fact in facts(analysis.measured)
+    ]
+    if shown:
+        yield from _table(("Figure", "Value", "Remark"), shown, numbers=(1,))
+
+
+def _kernels(analysis: Analysis) -> Iterator[str]:
+    rows = analysis.kernels.slice(0, _KERNELS).to_pylist()
+    shown = [
+        (
+            code(kernel_label(row["name"], _NAME)),
+            plain(row["sub"].replace("_", " ")),
+            duration(row["sum_ns"]),
+            percent(row["share"]),
+            count(row["count"]),
+        )
+        for row in rows
+    ]
+    if shown:
+        heads = ("Name", "Category", "Time in all", "Share", "Count")
+        yield from _table(heads, shown, numbers=(2, 3, 4))
+        yield from _more(analysis.kernels.num_rows - len(shown))
+
+
+def _categories(analysis: Analysis) -> Iterator[str]:
+    rows = analysis.categories.to_pylist()
+    shown = [
+        (
+            category_label(row["top"]),
+            plain(row["sub"].replace("_", " ")),
+            duration(row["sum_ns"]),
+            percent(row["share"]),
+        )
+        for row in rows[:_CATEGORIES]
+    ]
+    if shown:
+        yield from _table(("Part", "Category", "Time in all", "Share"), shown, numbers=(2, 3))
+        yield from _more(len(rows) - len(shown))
+
+
+def _gaps(analysis: Analysis) -> Iterator[str]:
+    labels = {device.device: device.label for device in analysis.devices}
+    shown = []
+    for gap in analysis.gaps(_GAPS):
+        causes = gap.causes.parts()
+        cause = max(causes, key=lambda name: causes[name])
+        step = "–" if gap.step is None else count(gap.step)  # noqa: RUF001
+        until = code(kernel_label(gap.op or gap.before, _NAME))
+        shown.append(
+            (duration(gap.dur_ns), step, plain(labels[gap.device]), CAUSE_LABELS[cause], until)
+        )
+    if shown:
+        heads = ("Length", "Step", "Device", "Cause", "Until")
+        yield from _table(heads, shown, numbers=(0, 1))
+
+
+def _devices(analysis: Analysis) -> Iterator[str]:
+    if len(analysis.devices) < 2:
+        return
+    shown = [
+        (
+            plain(device.label),
+            duration(device.chosen.components.window_ns),
+            *(percent(device.chosen.components.share(name)) for name in COMPONENTS),
+        )
+        for device in analysis.devices[:_DEVICES]
+    ]
+    heads = ("Device", "Window", *(LOOKS[name].label for name in COMPONENTS))
+    yield from _table(heads, shown, numbers=range(1, len(heads)))
+    yield from _more(len(analysis.devices) - len(shown))
+
+
+def _notes(analysis: Analysis) -> Iterator[str]:
+    for note in analysis.notes[:_NOTES]:
+        yield f"- **{note.kind}**: {plain(note.text)}"
+    yield from _more(len(analysis.notes) - _NOTES)
+
+
+def _foot(command: str | None) -> Iterator[str]:
+    made = f" · {code(command)}" if command else ""
+    yield f"<sub>traceflops {__version__}{made}</sub>"
+
+
+def _details(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines folded away under a title; nothing where there are none."""
+    found = list(lines)
+    if found:
+        yield from (f"<details><summary>{title}</summary>", "", *found, "", "</details>")
+
+
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int]
+) -> Iterator[str]:
+    right = set(numbers)
+    rule = [_RIGHT if place in right else _LEFT for place in range(len(heads))]
+    for row in (heads, rule, *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > 0:
+        yield ""
+        yield f"{numbered(number, 'more row').capitalize()}: see the HTML or JSON report."

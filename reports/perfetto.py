@@ -1,0 +1,320 @@
+"""A trace of any format as trace-event JSON that the Perfetto UI and chrome://tracing open.
+
+Each device is a process: its steps, the components of its time, then its streams. Each process of
+the job is one too: its threads with annotations, ops and calls. Arrows lead from calls to what they
+launched. Times count from the first record and are exact: microseconds with three decimals.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.components import WORK
+from traceflops.intervals import Intervals
+from traceflops.prepare import Prepared
+from traceflops.reports.lanes import MOST_LANES, lanes
+from traceflops.rows import ABSENT
+from traceflops.trace import Trace
+
+_DEVICE, _HOST = 1, 1_000_000
+"""Where the numbers of devices and those of the job's processes begin; 0 is the idle process."""
+
+_STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
+_HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
+_HOST_KINDS: Final = ("annotation", "module", "python", "sync", "overhead", "instant")
+_COMPRESSION: Final = 3
+_ROWS_AT_ONCE: Final = 50_000
+
+
+def render_perfetto(prepared: Prepared) -> Iterator[bytes]:
+    """Yield the compressed document in pieces; its bytes depend on the trace alone."""
+    packer = zlib.compressobj(_COMPRESSION, zlib.DEFLATED, 31)  # 31: as gzip, without a time
+    yield packer.compress(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+    separator = b""
+    for text in _events(prepared):
+        yield packer.compress(separator + text)
+        separator = b",\n"
+    yield packer.compress(b"\n]}\n") + packer.flush()
+
+
+def _events(prepared: Prepared) -> Iterator[bytes]:
+    """Yield events, some at a time, as JSON without the brackets of their list."""
+    trace = prepared.trace
+    writer = _Writer(_first_time(trace))
+    of_calls = np.full(trace.calls.num_rows, -1, dtype=np.int64)
+    of_activities = np.full(trace.activities.num_rows, -1, dtype=np.int64)
+    for texts in (
+        _devices(prepared, writer, of_activities),
+        _hosts(trace, writer, of_calls),
+        _arrows(prepared, writer, of_calls, of_activities),
+    ):
+        yield from (text for text in texts if text)
+
+
+def _first_time(trace: Trace) -> int:
+    tables = [trace.activities, *(trace.table(name) for name in _HOST_TABLES)]
+    return min((int(numbers(t["start_ns"]).min()) for t in tables if t.num_rows), default=0)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes events; `origin_ns` is the time that becomes 0."""
+
+    origin_ns: int
+
+    def time(self, at_ns: int) -> str:
+        return self.length(at_ns - self.origin_ns)
+
+    def length(self, ns: int) -> str:
+        return f"{ns // 1000}.{ns % 1000:03d}"
+
+    def range(
+        self, pid: int, tid: int, name: str, start_ns: int, dur_ns: int, category: str, args: str
+    ) -> str:
+        """Return an event; `name`, `category` and `args` are JSON already."""
+        return (
+            f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{self.time(start_ns)},'
+            f'"dur":{self.length(dur_ns)},"name":{name},"cat":{category},"args":{args}}}'
+        )
+
+    def arrow(self, end: str, number: int, pid: int, tid: int, at_ns: int) -> str:
+        """Return one end of an arrow: s where it begins, f where it leads to."""
+        return (
+            f'{{"ph":"{end}","bp":"e","id":{number},"pid":{pid},"tid":{tid},'
+            f'"ts":{self.time(at_ns)},"name":"launch","cat":"launch"}}'
+        )
+
+    def label(self, what: str, pid: int, tid: int, name: str, order: int) -> str:
+        """Return the events that name a process or thread and say where it stands."""
+        at = f'"ph":"M","pid":{pid},"tid":{tid},"ts":0'
+        return (
+            f'{{{at},"name":"{what}_name","args":{{"name":{_json(name)}}}}},\n'
+            f'{{{at},"name":"{what}_sort_index","args":{{"sort_index":{order}}}}}'
+        )
+
+
+def _joined(events: Iterable[str]) -> bytes:
+    return ",\n".join(events).encode()
+
+
+def _devices(prepared: Prepared, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
+    """Yield the events of all devices; `threads` gets the thread of each activity."""
+    trace = prepared.trace
+    rows, ranks = trace.devices.to_pylist(), trace.ranks
+    for device in prepared.accounts:
+        row = rows[device]
+        rank = ranks[row["process"]]
+        owner = row["type"].upper() if rank is None else f"rank {rank}, {row['type'].upper()}"
+        name = f"{owner} {row['local_id']}: {row['product'] or 'unknown product'}"
+        pid = _DEVICE + device
+        yield _joined(
+            [
+                writer.label("process", pid, 0, name, pid),
+                writer.label("thread", pid, _STEPS, "steps", 0),
+                writer.label("thread", pid, _COMPONENTS, "components", 1),
+            ]
+        )
+        yield _joined(_steps(prepared, device, writer))
+        yield _joined(_components(prepared, device, writer))
+        yield from _streams(prepared, device, writer, threads)
+
+
+def _steps(prepared: Prepared, device: int, writer: _Writer) -> Iterator[str]:
+    for window in prepared.windows[device]:
+        if window.role == "range":
+            continue  # it lies across the steps
+        name = window.role if window.step is None else f"step {window.step}"
+        parts = window.account.components.parts()
+        args = {"used": window.used, "left_out": window.left_out} | {
+            f"{part}_ns": ns for part, ns in parts.items()
+        }
+        yield writer.range(
+            _DEVICE + device,
+            _STEPS,
+            _json(name),
+            window.start_ns,
+            window.dur_ns,
+            '"step"',
+            _json(args),
+        )
+
+
+def _components(prepared: Prepared, device: int, writer: _Writer) -> Iterator[str]:
+    account = prepared.accounts[device]
+    parts = dict(account.timeline.parts)
+    parts["idle"] = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
+    for name in (*WORK, "idle"):
+        label = "exposed communication" if name == "communication" else name
+        for low, high in zip(
+            parts[name].start_ns.tolist(), parts[name].end_ns.tolist(), strict=True
+        ):
+            text = _json(label)
+            yield writer.range(_DEVICE + device, _COMPONENTS, text, low, high - low, text, "{}")
+
+
+def _streams(
+    prepared: Prepared, device: int, writer: _Writer, threads: IntArray
+) -> Iterator[bytes]:
+    activities = prepared.trace.activities
+    rows = prepared.accounts[device].rows
+    stream = numbers(activities["stream"], ABSENT)[rows.row]
+    thread, named = _threads(stream, rows.start_ns, rows.end_ns, nests=False)
+    threads[rows.row] = thread
+    labels = [_json(name) for name in names(activities["name"])]
+    categorised = prepared.linked.categorised
+    tops = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
+    facts = _facts(prepared, rows.row)
+    yield _joined(
+        writer.label("thread", _DEVICE + device, tid, text, 2 + place)
+        for place, (tid, text) in enumerate(named.items())
+    )
+    columns = (
+        thread.tolist(),
+        codes(activities["name"])[rows.row].tolist(),
+        rows.start_ns.tolist(),
+        (rows.end_ns - rows.start_ns).tolist(),
+        categorised.category[rows.row].tolist(),
+        facts,
+    )
+    yield from _pieces(
+        writer.range(_DEVICE + device, tid, labels[name], start, dur, tops[top], args)
+        for tid, name, start, dur, top, args in zip(*columns, strict=True)
+    )
+
+
+def _threads(
+    track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool, word: str = "stream"
+) -> tuple[IntArray, dict[int, str]]:
+    """Return a thread number per row, and what each is called."""
+    tracks, place = np.unique(track, return_inverse=True)
+    lane = lanes(place, start_ns, end_ns, nests=nests)
+    thread = _STREAMS + place * MOST_LANES + lane
+    named = {}
+    for tid in np.unique(thread).tolist():
+        own = int(tracks[(tid - _STREAMS) // MOST_LANES])
+        text = f"{word} of no number" if own == ABSENT else f"{word} {own}"
+        more = (tid - _STREAMS) % MOST_LANES
+        named[tid] = f"{text}, lane {more + 1}" if more else text
+    return thread, named
+
+
+def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
+    """Yield what is said of each activity beside its name, as JSON."""
+    activities, ops = prepared.trace.activities, prepared.trace.ops
+    op_names = [_json(name) for name in names(ops["name"])]
+    op_code = codes(ops["name"])
+    op = prepared.linked.links.op_of_activity[rows].tolist()
+    sizes = numbers(activities["bytes"], ABSENT)[rows].tolist()
+    correlations = numbers(activities["correlation"], ABSENT)[rows].tolist()
+    for row, size, correlation in zip(op, sizes, correlations, strict=True):
+        found = []
+        if row >= 0:
+            found.append(f'"op":{op_names[op_code[row]]}')
+        if size != ABSENT:
+            found.append(f'"bytes":{size}')
+        if correlation != ABSENT:
+            found.append(f'"correlation":{correlation}')
+        yield f"{{{','.join(found)}}}"
+
+
+def _hosts(trace: Trace, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
+    """Yield the events of the job's processes; `threads` gets the thread of each call."""
+    tables = {name: _host_rows(trace, name) for name in _HOST_TABLES}
+    for process in trace.processes.to_pylist():
+        number = process["process"]
+        picked = {
+            name: rows[numbers(trace.table(name)["process"])[rows] == number]
+            for name, rows in tables.items()
+        }
+        if not any(len(rows) for rows in picked.values()):
+            continue
+        rank = process["rank"]
+        name = f"host of rank {rank}" if rank is not None else f"host: {process['file']}"
+        pid = _HOST + number
+        yield _joined([writer.label("process", pid, 0, name, pid)])
+        yield from _host(trace, picked, pid, writer, threads)
+
+
+def _host_rows(trace: Trace, name: str) -> IntArray:
+    table = trace.table(name)
+    known = numbers(table["dur_ns"], ABSENT) != ABSENT
+    if name == "marks":
+        wanted = [k for k, kind in enumerate(names(table["kind"])) if kind in _HOST_KINDS]
+        known &= np.isin(codes(table["kind"]), wanted)
+    return np.flatnonzero(known)
+
+
+def _host(
+    trace: Trace, picked: Mapping[str, IntArray], pid: int, writer: _Writer, threads: IntArray
+) -> Iterator[bytes]:
+    def of_all(column: str) -> IntArray:
+        return np.concatenate(
+            [numbers(trace.table(name)[column], ABSENT)[rows] for name, rows in picked.items()]
+        )
+
+    start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
+    thread, named = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
+    yield _joined(
+        writer.label("thread", pid, tid, text, place)
+        for place, (tid, text) in enumerate(named.items())
+    )
+    at = 0
+    for name, rows in picked.items():
+        labels = [_json(label) for label in names(trace.table(name)["name"])]
+        kind = _json(_HOST_TABLES[name])
+        if name == "calls":
+            threads[rows] = thread[at : at + len(rows)]
+        columns = (thread, start, dur)
+        mine = (column[at : at + len(rows)].tolist() for column in columns)
+        code = codes(trace.table(name)["name"])[rows].tolist()
+        yield from _pieces(
+            writer.range(pid, tid, labels[label], low, length, kind, "{}")
+            for tid, low, length, label in zip(*mine, code, strict=True)
+        )
+        at += len(rows)
+
+
+def _pieces(events: Iterator[str]) -> Iterator[bytes]:
+    """Yield events some at a time, so that no more of them are held."""
+    while piece := list(islice(events, _ROWS_AT_ONCE)):
+        yield _joined(piece)
+
+
+def _arrows(
+    prepared: Prepared, writer: _Writer, of_calls: IntArray, of_activities: IntArray
+) -> Iterator[bytes]:
+    """Yield an arrow from each call to each activity that it launched."""
+    trace = prepared.trace
+    call = prepared.linked.links.call_of_activity
+    rows = np.flatnonzero((call >= 0) & (of_activities >= 0))
+    rows = rows[of_calls[call[rows]] >= 0]
+    call = call[rows]
+    columns = (
+        rows,
+        _HOST + numbers(trace.calls["process"])[call],
+        of_calls[call],
+        numbers(trace.calls["start_ns"])[call],
+        _DEVICE + numbers(trace.activities["device"])[rows],
+        of_activities[rows],
+        numbers(trace.activities["start_ns"])[rows],
+    )
+    yield from _pieces(
+        writer.arrow("s", number, pid, tid, start)
+        + ",\n"
+        + writer.arrow("f", number, device, stream, begun)
+        for number, pid, tid, start, device, stream, begun in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    )

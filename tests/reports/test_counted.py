@@ -1,0 +1,154 @@
+"""Counters and pairs in the reports: plain, aligned, and nothing claimed that is not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.conftest import ROOT, SAMPLES
+from tests.mfu.counting import ADD, FLOPS, GEMM, TYPES, counted, rocprof, timed
+from tests.mfu.test_pair import without_ops
+from tests.reports.factory import HOSTILE
+from traceflops.analysis import analyze
+from traceflops.parsers import read
+from traceflops.reports.countedtable import HEADS, counted_rows
+from traceflops.reports.html import render_html
+from traceflops.reports.measuredterminal import render_measured
+from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.units import UNKNOWN
+from traceflops.results import Analysis
+
+BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
+SCHEMA = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+
+
+def by_counters() -> Analysis:
+    return analyze(rocprof(timed(50), counted(50, more=BYTES)))
+
+
+def counters_only() -> Analysis:
+    return analyze(rocprof((), counted(5, more=BYTES), file="counters.csv"))
+
+
+def with_parts() -> Analysis:
+    """Return an analysis in which shapes, a pair and counters all say something."""
+    sample = read([SAMPLES / "gpt_1rank.json.gz"])
+    return analyze(without_ops(sample), pair=sample)
+
+
+ANALYSES = [by_counters, counters_only, with_parts]
+
+
+def printed(analysis: Analysis, width: int = 100) -> str:
+    style = Style(width=width, unicode=True, colour=False)
+    return "\n".join(line.plain for line in render_measured(analysis, style))
+
+
+@pytest.mark.parametrize("make", ANALYSES)
+def test_the_json_follows_the_schema(make: Any) -> None:
+    found = json.loads(make().to_json())
+    jsonschema.Draft202012Validator(SCHEMA).validate(found)
+
+
+def test_the_json_says_where_flops_are_from() -> None:
+    found = json.loads(by_counters().to_json())["utilisation"]
+    assert (found["mfu"], found["mfu_at_least"], found["model_flops"]) == (None, None, None)
+    assert found["hfu"] == found["hfu_at_least"] == found["hfu_at_most"] > 0
+    assert found["executed_flops"] == found["unsplit_flops"] == 50 * FLOPS
+    assert found["sources"] == ["counters"]
+    (join,) = found["joins"]
+    assert (join["origin"], join["file"], join["launches"], join["known"]) == (
+        *("counters", None, 50, 50),
+    )
+    assert join["parts"] == [{"how": "order", "launches": 50, "time_ns": 50 * 4_000}]
+    assert sum(part["launches"] for part in join["parts"]) == join["launches"]
+    gemm = next(row for row in found["counted_kernels"] if row["name"] == GEMM)
+    assert gemm["flops"] == gemm["flops_by_type"]["bf16"] == 50 * FLOPS
+    assert gemm["vector_flops"] is None
+    assert (gemm["read_bytes"], gemm["written_bytes"]) == (50 * 3_000 * 1024, 50 * 200 * 1024)
+    lines = {line["line"] for line in found["waterfall"]["lines"]}
+    assert "executed" in lines
+
+
+def test_the_terminal_claims_no_mfu_from_counters() -> None:
+    text = printed(by_counters())
+    first, second, *_ = text.splitlines()
+    assert first == "HFU 27.4 % (from counters, bf16 dense 1,307.4 TFLOP/s)"
+    assert second.startswith("No MFU: counters say what was executed")
+    assert "by counters       50 of 50          launches of compute kernels, 100.0 %" in text
+    assert "executed                     27.4 %" in text
+    assert "useful work" not in text
+    summary = render_terminal(by_counters(), Style(width=100, unicode=True, colour=False))
+    assert summary[0].plain.startswith("HFU 27.4 %. ")
+
+
+@pytest.mark.parametrize("width", [64, 80, 100, 160])
+def test_the_table_is_aligned_and_no_wider_than_the_terminal(width: int) -> None:
+    lines = printed(by_counters(), width).splitlines()
+    assert max(map(len, lines)) <= width
+    head = next(at for at, line in enumerate(lines) if line.startswith("Kernels by counters"))
+    assert len({len(line) for line in lines[head : head + 3]}) == 1
+
+
+def test_counters_without_times_have_a_table_of_their_own() -> None:
+    text = printed(counters_only())
+    assert text.startswith("No MFU: there are counters of 10 launches and no times")
+    summary = render_terminal(counters_only(), Style(width=100, unicode=True, colour=False))
+    assert any(line.plain.startswith("Kernels by counters") for line in summary)
+    page = render_html(counters_only())
+    assert 'id="counted-kernels"' in page
+    assert "What counters say" in page
+
+
+def test_the_page_has_what_the_terminal_has() -> None:
+    page = render_html(by_counters())
+    assert "<title>HFU 27.4 %" in page
+    for words in ("from counters, bf16 dense", "by counters", 'id="counted-kernels"', "No MFU"):
+        assert words in page
+    for head in HEADS:
+        assert f"{head[:1].upper()}{head[1:]}</th>" in page
+    assert "Least GB/s" not in page
+
+
+def test_a_paired_trace_is_named_where_the_figure_is() -> None:
+    analysis = with_parts()
+    assert analysis.measured.figure is not None
+    assert analysis.measured.figure.startswith("MFU ")
+    text = printed(analysis)
+    assert "from the paired trace" in text.splitlines()[0]
+    assert "gpt_1rank.json.gz" in text
+    assert "by the pair" in text
+
+
+def test_unknown_is_a_dash_and_nothing_is_0() -> None:
+    found = analyze(rocprof(timed(5), counted(5, types=TYPES[:2], more={"FETCH_SIZE": 1.0})))
+    cells = {
+        row.name: dict(zip(HEADS, row.cells, strict=True)) for row in counted_rows(found.measured)
+    }
+    for name in (GEMM, ADD):
+        assert (
+            cells[name]["matrix FLOPs"] == cells[name]["written"] == cells[name]["busy"] == UNKNOWN
+        )
+        assert cells[name]["read"] == "5.12 kB"
+    done = analyze(rocprof(timed(5), counted(5)))
+    cells = {
+        row.name: dict(zip(HEADS, row.cells, strict=True)) for row in counted_rows(done.measured)
+    }
+    assert cells[ADD]["matrix FLOPs"] == "0 FLOP"
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_are_harmless(name: str, tmp_path: Path) -> None:
+    name = name.encode("utf-8", "replace").decode()
+    rows = [{**row, "name": name} for row in counted(2)]
+    works = [{**row, "name": name} for row in timed(2)]
+    analysis = analyze(rocprof(works, rows, file=name))
+    page = render_html(analysis)
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    json.loads(analysis.to_json())
+    assert "\x1b" not in printed(analysis)

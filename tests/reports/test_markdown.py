@@ -1,0 +1,109 @@
+"""The report as Markdown: what a renderer makes of it, whatever the trace is called."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+import traceflops as tf
+from tests.conftest import ROOT
+from tests.reports.factory import HOSTILE
+from traceflops.analysis import analyze
+from traceflops.reports.markdown import code, plain, render_markdown
+from traceflops.reports.units import percent, visible
+from traceflops.reports.write import RENDERERS, save
+from traceflops.results import Analysis
+from traceflops.trace import Note
+
+SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
+PARSER = MarkdownIt("commonmark").enable("table")
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyze(tf.read(SAMPLE))
+
+
+def inline(text: str) -> list[Token]:
+    """Return the pieces of a text that stands in a cell of a table."""
+    tokens = PARSER.parse(f"| head | head |\n| --- | --- |\n| {text} | b |")
+    cells = [token for token in tokens if token.type == "inline"]
+    assert len(cells) == 4, "the text stays in its cell"
+    return cells[2].children or []
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "a|b", "`", "``x`", "*a*", "#12", "@you", "[a](b)"])
+def test_hostile_text_is_text(text: str) -> None:
+    shown = inline(plain(text))
+    assert {token.type for token in shown} <= {"text", "text_special"}
+    assert "".join(token.content for token in shown) == visible(text[:2_000]).strip()
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "a|b", "`", "``x`", " ", "x\ny"])
+def test_hostile_names_are_one_code_span(text: str) -> None:
+    shown = [token for token in inline(code(text)) if token.content]
+    assert [token.type for token in shown] == ["code_inline"]
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_text_and_any_name_is_code(text: str) -> None:
+    if visible(text).strip():
+        assert {token.type for token in inline(plain(text))} <= {"text", "text_special"}
+    assert [token.type for token in inline(code(text)) if token.content] == ["code_inline"]
+
+
+def test_nothing_of_a_trace_acts_for_a_reader_of_tickets() -> None:
+    for sign in ("@team", "#123", ":smile:", "https://x.org", "$x$"):
+        assert sign not in plain(f"see {sign} now")
+        assert unescape(plain(sign)) == sign
+
+
+def test_the_tables_hold_the_figures_of_the_analysis(analysis: Analysis) -> None:
+    text = render_markdown(analysis)
+    tokens = PARSER.parse(text)
+    cells = [token.content for token in tokens if token.type == "inline"]
+    for name in ("compute", "memory", "idle"):
+        assert percent(analysis.components.share(name)) in cells
+    assert f"## {analysis.verdict.sentence}" in text
+    assert text.count("<details>") == text.count("</details>") > 3
+
+
+def test_a_report_of_nothing_has_no_tables(analysis: Analysis) -> None:
+    empty = replace(analysis, devices=(), notes=(Note("missing", "x", "Nothing | is here."),))
+    text = render_markdown(empty)
+    assert "Nothing &#124; is here." in text
+
+
+def test_every_form_is_written_and_ours(analysis: Analysis, tmp_path: Path) -> None:
+    for suffix in RENDERERS:
+        target = tmp_path / f"a{suffix}"
+        save(analysis, target)
+        before = target.read_bytes()
+        save(analysis, target, command="traceflops report /home/me/secret/x.json")
+        assert target.stat().st_size
+        assert suffix in (".html", ".zip") or save(analysis, target).read_bytes() == before
+    assert b"/home/me" not in (tmp_path / "a.md").read_bytes()
+
+
+def test_the_archive_holds_the_other_forms(analysis: Analysis, tmp_path: Path) -> None:
+    target = save(analysis, tmp_path / "a.zip")
+    with zipfile.ZipFile(io.BytesIO(target.read_bytes())) as archive:
+        assert sorted(archive.namelist()) == ["report.html", "report.json", "report.md"]
+        assert archive.read("report.md").decode() == render_markdown(analysis)
+
+
+def test_a_foreign_file_is_not_overwritten(analysis: Analysis, tmp_path: Path) -> None:
+    for suffix in RENDERERS:
+        target = tmp_path / f"mine{suffix}"
+        target.write_text("my own words")
+        with pytest.raises(tf.errors.UsageError, match="not a report of ours"):
+            save(analysis, target)

@@ -1,0 +1,167 @@
+"""The trace as trace-event JSON: what it holds adds up to the analysis, and every lane nests."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import traceflops as tf
+from tests.conftest import ROOT
+from traceflops.cli import app
+from traceflops.prepare import Prepared, prepare
+from traceflops.reports.lanes import lanes
+from traceflops.reports.perfetto import render_perfetto
+
+SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
+Event = dict[str, Any]
+
+
+def unpacked(pieces: Iterable[bytes]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress(b"".join(pieces)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    return prepare(tf.read(SAMPLE))
+
+
+@pytest.fixture(scope="module")
+def events(prepared: Prepared) -> list[Event]:
+    found: list[Event] = unpacked(render_perfetto(prepared))["traceEvents"]
+    return found
+
+
+def named(events: list[Event], what: str) -> dict[tuple[int, int], str]:
+    return {
+        (one["pid"], one["tid"]): one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and one["name"] == f"{what}_name"
+    }
+
+
+def ns(microseconds: float) -> int:
+    return round(Fraction(str(microseconds)) * 1000)
+
+
+def test_every_device_and_process_is_named(events: list[Event]) -> None:
+    assert set(named(events, "process").values()) == {
+        *(f"rank {n}, GPU {n}: NVIDIA H100 80GB HBM3" for n in range(4)),
+        *(f"host of rank {n}" for n in range(4)),
+    }
+    threads = named(events, "thread")
+    assert {(one["pid"], one["tid"]) for one in events if one["ph"] == "X"} == threads.keys()
+
+
+def test_components_are_those_of_the_analysis(events: list[Event], prepared: Prepared) -> None:
+    threads = named(events, "thread")
+    shown: dict[tuple[int, str], int] = defaultdict(int)
+    for one in events:
+        if one["ph"] == "X" and threads[one["pid"], one["tid"]] == "components":
+            shown[one["pid"], one["name"]] += ns(one["dur"])
+    for device, account in prepared.accounts.items():
+        low, high = account.rows.span
+        parts = account.account(low, high).components.parts()
+        parts["exposed communication"] = parts.pop("communication")
+        assert {k: v for k, v in parts.items() if v} == {
+            name: time for (pid, name), time in shown.items() if pid == device + 1
+        }
+
+
+def test_every_record_is_there_with_its_time(events: list[Event], prepared: Prepared) -> None:
+    trace = prepared.trace
+    shown = [one for one in events if one["ph"] == "X" and "." in one["cat"]]
+    expected = trace.activities.to_pydict()
+    first = min(
+        min(trace.table(name)["start_ns"].to_pylist())
+        for name in ("activities", "calls", "ops", "marks")
+    )
+    assert sorted((one["name"], ns(one["ts"]) + first, ns(one["dur"])) for one in shown) == sorted(
+        zip(expected["name"], expected["start_ns"], expected["dur_ns"], strict=True)
+    )
+    for cat, table in (("op", trace.ops), ("call", trace.calls)):
+        assert sum(one["cat"] == cat for one in events if one["ph"] == "X") == table.num_rows
+
+
+def test_arrows_lead_from_calls_to_activities(events: list[Event], prepared: Prepared) -> None:
+    begins = {one["id"] for one in events if one["ph"] == "s"}
+    ends = {one["id"] for one in events if one["ph"] == "f"}
+    linked = np.flatnonzero(prepared.linked.links.call_of_activity >= 0)
+    assert begins == ends == set(linked.tolist())
+
+
+def test_what_is_on_one_thread_nests(events: list[Event]) -> None:
+    by_thread: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for one in events:
+        if one["ph"] == "X":
+            start = ns(one["ts"])
+            by_thread[one["pid"], one["tid"]].append((start, start + ns(one["dur"])))
+    for rows in by_thread.values():
+        assert nests(rows)
+
+
+def nests(rows: list[tuple[int, int]]) -> bool:
+    open_until: list[int] = []
+    for start, end in sorted(rows, key=lambda row: (row[0], -row[1])):
+        while open_until and open_until[-1] <= start:
+            open_until.pop()
+        if open_until and end > open_until[-1]:
+            return False
+        open_until.append(end)
+    return True
+
+
+spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
+
+
+@given(spans, st.booleans())
+def test_lanes_hold_what_nests_or_follows(rows: list[tuple[int, int, int]], inside: bool) -> None:
+    track, start, dur = (np.array([row[k] for row in rows], dtype=np.int64) for k in range(3))
+    lane = lanes(track, start, start + dur, nests=inside)
+    for key in set(zip(track.tolist(), lane.tolist(), strict=True)):
+        mine = [
+            (low, low + length)
+            for (own, low, length), at in zip(rows, lane.tolist(), strict=True)
+            if (own, at) == key
+        ]
+        assert nests(mine)
+        if not inside:
+            ordered = sorted(row for row in mine if row[0] < row[1])
+            assert all(a[1] <= b[0] for a, b in pairwise(ordered))
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    nasty = '"}],"x":[{"\\u0000\n</script>'
+    path = tmp_path / "t.json"
+    text = '{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"kernel","name":%s,"pid":0,"tid":7,'
+    text += '"ts":1,"dur":2,"args":{"device":0,"stream":7}}]}'
+    path.write_text(text % json.dumps(nasty))
+    found = unpacked(render_perfetto(prepare(tf.read(path))))["traceEvents"]
+    assert nasty in {one["name"] for one in found}
+
+
+def test_the_command_writes_beside_nothing_and_overwrites_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "job.perfetto.json.gz"
+    words = ["perfetto", str(SAMPLE), "--ranks", "1", "-o", str(target)]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    content = target.read_bytes()
+    kinds = {one["name"] for one in unpacked([content])["traceEvents"] if one["ph"] == "M"}
+    assert "process_name" in kinds
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2
+    assert CliRunner().invoke(app, [*words, "-f"]).exit_code == 0
+    assert target.read_bytes() == content, "the bytes depend on the trace alone"
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,127 @@
+"""Reports of traces without a timeline: what is there, what is not, and how to record it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.conftest import ROOT
+from tests.core.build import trace_of
+from tests.reports.factory import HOSTILE
+from traceflops import Analysis, analyze
+from traceflops.reports.html import render_html
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.terminal import Style, render_terminal
+
+COMMAND = (
+    "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
+    "--output-format rocpd -- COMMAND"
+)
+SCHEMA = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+TOTALS = [
+    {"name": "Cijk_Alik_Bljk_MT64x32x64", "count": 3, "total_ns": 900, "max_ns": 600},
+    {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 100},
+    {"name": "hipLaunchKernel", "kind": "call", "count": 4, "total_ns": 50},
+]
+COUNTED = [
+    {"name": f"kernel {number % 7}", "dispatch": number, "counter": "SQ_WAVES", "value": 2.5}
+    for number in range(20)
+]
+
+
+def analysis_of(**tables: Any) -> Analysis:
+    made = trace_of(devices=[], **tables)
+    return analyze(replace(made, source=replace(made.source, format="rocprof")))
+
+
+CASES = {
+    "totals": {"totals": TOTALS},
+    "counters": {"kernel_counters": COUNTED},
+    "calls": {"calls": [{"name": "hipMalloc", "start_ns": 5}]},
+    "all": {"totals": TOTALS, "kernel_counters": COUNTED},
+}
+
+
+@pytest.fixture(params=CASES, name="found")
+def _found(request: pytest.FixtureRequest) -> Analysis:
+    return analysis_of(**CASES[request.param])
+
+
+def terminal(analysis: Analysis, width: int = 100) -> list[str]:
+    style = Style(width=width, colour=False)
+    return [line.plain for line in render_terminal(analysis, style)]
+
+
+def test_the_json_keeps_to_the_schema(found: Analysis) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(found.to_json()))
+
+
+@pytest.mark.parametrize("width", [64, 100, 200])
+def test_the_command_stands_whole_in_the_terminal(found: Analysis, width: int) -> None:
+    lines = terminal(found, width)
+    begin = lines.index("To record a timeline:") + 1
+    command = [*lines[begin:], ""]
+    text = "\n".join(command[: command.index("")])
+    assert shlex.split(text.replace("\\\n", "")) == COMMAND.split()
+    assert all(len(line) <= width for line in lines)
+
+
+def test_the_page_shows_the_command_and_no_account_of_time(found: Analysis) -> None:
+    page = render_html(found)
+    assert COMMAND in page
+    assert 'id="steps"' not in page
+    assert 'id="idle"' not in page
+    assert "has no timeline" in page
+
+
+def test_the_markdown_has_the_command(found: Analysis) -> None:
+    assert f"To record a timeline: `{COMMAND}`" in render_markdown(found)
+
+
+def test_totals_stand_in_markdown() -> None:
+    lines = render_markdown(analysis_of(totals=TOTALS)).splitlines()
+    assert "| Kernels and copies | Category | Time in all | Share | Count |" in lines
+    assert "| `Cijk_Alik_Bljk_MT64x32x64` | gemm | 900 ns | 90.0 % | 3 |" in lines
+
+
+def test_totals_stand_in_the_terminal() -> None:
+    lines = terminal(analysis_of(totals=TOTALS))
+    assert "  gemm                        900 ns   90.0 %         3 ×" in lines  # noqa: RUF001
+    assert "Kernels and copies with most time (2 of 2)" in lines
+    assert "Calls with most time (1 of 1)" in lines
+    assert not [line for line in lines if "idle" in line and "%" in line]
+
+
+def test_counted_kernels_stand_in_the_terminal() -> None:
+    lines = terminal(analysis_of(kernel_counters=COUNTED))
+    assert "Kernels with most launches counted (5 of 7)" in lines
+    assert "SQ_WAVES" in " ".join(lines)
+    assert "times are not used" in " ".join(line.strip() for line in lines)
+
+
+def test_the_tables_of_the_page() -> None:
+    page = render_html(analysis_of(totals=TOTALS, kernel_counters=COUNTED))
+    for part in ("totals-categories", "totals", "totals-calls", "counted"):
+        assert f'<section id="{part}">' in page
+    assert "20 launches of 7 kernels" in page
+
+
+def test_names_of_a_stranger_are_text() -> None:
+    names = [text.encode("utf-8", "replace").decode() for text in HOSTILE]
+    found = analysis_of(
+        totals=[{"name": name, "total_ns": 5, "count": 1} for name in names],
+        calls=[{"name": name, "start_ns": 5} for name in names],
+        kernel_counters=[
+            {"name": name, "counter": name, "value": 1.5, "dispatch": 1} for name in names
+        ],
+    )
+    page = render_html(found)
+    assert "<script>alert(1)" not in page
+    assert "<img src=x" not in page
+    assert terminal(found)
+    json.loads(found.to_json())

@@ -1,0 +1,59 @@
+"""Options and commands that there are not: one error line and one hint line, as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from traceflops.cli.common import EXIT_USAGE, complain
+
+_WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
+"""What the parser of options raises, of which Typer names only the kinds."""
+
+
+class Plain(TyperGroup):
+    """The commands together; what the parser refuses is said in two lines."""
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Parse the options before the command."""
+        with _two_lines():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the options of the command, and run it."""
+        with _two_lines():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _two_lines() -> Iterator[None]:
+    try:
+        yield
+    except _WrongUsage as error:
+        message = str(getattr(error, "message", "") or getattr(error, "format_message", str)())
+        if "\n" in message:  # the help, where nothing was asked
+            raise
+        complain(_problem(error, message), _hint(error))
+        raise typer.Exit(EXIT_USAGE) from None
+
+
+def _problem(error: Exception, message: str) -> str:
+    """Return what is wrong, with the option or argument it is about."""
+    about = getattr(error, "format_message", lambda: message)()
+    text = message if getattr(error, "possibilities", None) else about
+    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
+
+
+def _hint(error: Exception) -> str:
+    """Return which option was probably meant, and where all of them are."""
+    wrong = str(getattr(error, "option_name", ""))
+    near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
+    context: Any = getattr(error, "ctx", None)
+    command = f" {context.info_name}" if context is not None and context.parent is not None else ""
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}traceflops{command} --help has all there is"
