@@ -150,7 +150,7 @@ def _foreign(database: Database) -> NotATrace:
     more = f", … {len(names)} in all" if len(names) > _MOST_NAMED else ""
     return NotATrace(
         f"{_place(database)} is an SQLite database that is not known (its tables: {named}{more})",
-        "give a database of rocprofv3, rocprof-sys or rocprof (rocpd, results.db) or of RPD",
+        "give one of nsys export --type sqlite, of rocprof (rocpd, results.db) or of RPD",
     )
 
 

@@ -40,6 +40,8 @@ _NOT_SHAPES: Final = Remedy(
     "torch.profiler trace of the same run with --pair"
 )
 
+_EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
+
 _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA},
     "timeline": {
@@ -68,10 +70,11 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     "operators": {
         PYTORCH: Remedy("activities=[ProfilerActivity.CPU, ...]"),
         ROCPROF: _NOT_SHAPES,
-        NSIGHT: _NOT_SHAPES,
+        NSIGHT: _EMIT_NVTX,
     },
     "shapes": {
         PYTORCH: Remedy("record_shapes=True"),
+        NSIGHT: _EMIT_NVTX,
     },
     "kernel counters": {
         ROCPROF: Remedy(

@@ -167,7 +167,9 @@ def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
     column = rows.column(rows.schema.names.index(condition.column))
     if isinstance(condition, Between):
         values = _integers(column)
-        return (values >= condition.low) & (values <= condition.high) & (values != ABSENT)
+        inside: BoolArray = (values >= condition.low) & (values <= condition.high)
+        inside &= values != ABSENT
+        return inside
     return _is_among(column, condition)
 
 

@@ -42,18 +42,19 @@ KINDS: Final[tuple[tuple[Callable[[Opened], bool], Callable[..., Sequence[Trace]
 def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """Return the traces in Parquet files. Raises InputError where none is known."""
     from traceflops.parsers.nsight.recipe import opened
+    from traceflops.parsers.nsight.setaside import Failed, with_set_aside
 
     kinds: list[list[Opened]] = [[] for _ in KINDS]
-    errors: list[InputError] = []
+    failed: list[Failed] = []
     for source in sources:
         try:
             file = opened(source)
         except InputError as error:
-            errors.append(error)
+            failed.append((source.name, error))
             continue
         place = next((at for at, (knows, _) in enumerate(KINDS) if knows(file)), None)
         if place is None:
-            errors.append(_unknown(file))
+            failed.append((source.name, _unknown(file)))
         else:
             kinds[place].append(file)
     traces: list[Trace] = []
@@ -63,10 +64,8 @@ def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]
         try:
             traces += reader(files)
         except InputError as error:
-            errors.append(error)
-    if not traces:
-        raise errors[0]
-    return traces
+            failed += [(file.source.name, error) for file in files]
+    return with_set_aside(traces, failed)
 
 
 def _unknown(file: Opened) -> NotATrace:

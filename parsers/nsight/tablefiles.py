@@ -14,6 +14,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.nsight.folder import Folder, TableFile
 from traceflops.parsers.nsight.nsys import trace_of
+from traceflops.parsers.nsight.setaside import Failed, with_set_aside
 from traceflops.trace import SourceFile, Trace
 
 if TYPE_CHECKING:
@@ -89,16 +90,19 @@ def read_parquet_tables(files: Sequence[Opened]) -> list[Trace]:
 
 def read_arrow_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return the traces of folders of Arrow files. Raises InputError where there is none."""
-    found, errors = [], []
+    known: list[_Arrow] = []
+    failed: list[Failed] = []
     for source in sources:
         try:
-            found.append(_Arrow(source, _arrow_columns(source)))
+            file = _Arrow(source, _arrow_columns(source))
         except InputError as error:
-            errors.append(error)
-    known = [file for file in found if table_of(file.source.name, file.columns) is not None]
-    if not known:
-        raise errors[0] if errors else _unknown(found[0])
-    return _read_folders(known, ARROW)
+            failed.append((source.name, error))
+            continue
+        if table_of(source.name, file.columns) is None:
+            failed.append((source.name, _unknown(file)))
+        else:
+            known.append(file)
+    return with_set_aside(_read_folders(known, ARROW) if known else [], failed)
 
 
 def _unknown(file: _Arrow) -> NotATrace:
@@ -117,15 +121,14 @@ def _read_folders(files: Sequence[_Parquet | _Arrow], format_: str) -> list[Trac
         table = table_of(file.source.name, file.columns)
         if table is not None:
             by_folder[file.source.folder].setdefault(table, file)
-    traces, errors = [], []
+    traces: list[Trace] = []
+    failed: list[Failed] = []
     for tables in by_folder.values():
         try:
             traces.append(_read_folder(tables, format_))
         except InputError as error:
-            errors.append(error)
-    if not traces:
-        raise errors[0]
-    return traces
+            failed += [(file.source.name, error) for file in tables.values()]
+    return with_set_aside(traces, failed)
 
 
 def _read_folder(tables: Mapping[str, _Parquet | _Arrow], format_: str) -> Trace:

@@ -33,7 +33,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     if linked < total:
         text = (
             f"Of {several(total, 'piece')} of device work {linked:,} ({linked / total:.1%}) have "
-            "the API call that launched them in the file. The calls of the others were not recorded "
+            "the API call that launched them in the file. The calls of others were not recorded "
             "or were left out by somebody; idle time before these has no known cause."
         )
         yield Note("missing", "calls-missing", text, total - linked)

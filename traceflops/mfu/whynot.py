@@ -85,7 +85,9 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
     if not ops.num_rows:
         return _without_ops(prepared)
     if ops["input_dims"].null_count == ops.num_rows:
-        return Lack("the operators carry no shapes, so FLOPs cannot be counted", NEXT_TIME)
+        how = remedy(prepared.trace.source.format, "shapes")
+        problem = "the operators carry no shapes, so FLOPs cannot be counted"
+        return Lack(problem, f"record with {how} next time" if how else NEXT_TIME)
     if done.outside.unattributed:
         return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
     return Lack("no operator with matrix work was executed", "choose other steps with --steps")

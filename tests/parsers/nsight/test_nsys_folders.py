@@ -106,7 +106,11 @@ def test_files_that_are_no_table_and_damaged_ones_are_passed_over(tmp_path: Path
     pq.write_table(pa.table({"a": [1]}), folder / "other.parquet")
     cut = folder / "CUPTI_ACTIVITY_KIND_MEMSET.parquet"
     cut.write_bytes(cut.read_bytes()[:100])
-    assert read(folder).activities.num_rows == 3
+    trace = read(folder)
+    assert trace.activities.num_rows == 3
+    said = {note.code: note.text for note in trace.notes}
+    assert "CUPTI_ACTIVITY_KIND_MEMSET.parquet" in said["set-aside"]
+    assert "other.parquet" in said["not-a-trace"]
 
 
 def test_one_table_alone_is_read_or_refused(tmp_path: Path) -> None:
