@@ -83,6 +83,16 @@ class _Reader:
 
 
 def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
+    with closing(record_batches(uri, query)) as batches:
+        for batch in batches:
+            yield [_values(column) for column in batch.columns]
+
+
+def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
+    """Give the rows of a query as Arrow record batches.
+
+    Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
+    """
     try:
         import adbc_driver_manager as manager
         import adbc_driver_sqlite as driver
@@ -100,8 +110,7 @@ def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
             statement.set_sql_query(query)
             stream, _ = statement.execute_query()
             with pa.RecordBatchReader.from_stream(stream) as reader:
-                for batch in reader:
-                    yield [_values(column) for column in batch.columns]
+                yield from reader
     except (manager.Error, pa.ArrowException, OSError):
         raise NotFast from None
 

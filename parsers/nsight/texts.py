@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, number_column, numbers, string_column
-from traceflops.parsers.databasefast import BATCH_ROWS, NotFast
+from traceflops.parsers.databasefast import NotFast, record_batches
 from traceflops.parsers.databasequery import Batch, Table, Wanted, quoted, select
 from traceflops.parsers.databaserows import Database
 from traceflops.parsers.nsight.tables import Tables
@@ -77,7 +77,7 @@ def _fast(
     plain = select(known, Wanted(integers=integers), quick=True)
     columns, _, rest = plain.rpartition(" FROM ")
     own = ", ".join(one.format(c=quoted(text)) for one in (_HAS_TEXT, _TEXT))
-    for batch in _batches(database.place.uri, f"{columns}, {own} FROM {rest}"):
+    for batch in record_batches(database.place.uri, f"{columns}, {own} FROM {rest}"):
         *found, has_text, texts = batch.columns
         if texts.null_count or not pa.types.is_string(texts.type):
             raise NotFast
@@ -90,28 +90,6 @@ def _whole(column: pa.Array) -> Any:
     if column.null_count or not pa.types.is_int64(column.type):
         raise NotFast
     return numbers(column)
-
-
-def _batches(uri: str, query: str) -> Iterator[pa.RecordBatch]:
-    try:
-        import adbc_driver_manager as manager
-        import adbc_driver_sqlite as driver
-    except ImportError:
-        raise NotFast from None
-    try:
-        with (
-            driver.connect(uri) as database,
-            manager.AdbcConnection(database) as connection,
-            manager.AdbcStatement(connection) as statement,
-        ):
-            size: dict[str, Any] = {driver.StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)}
-            statement.set_options(**size)
-            statement.set_sql_query(query)
-            stream, _ = statement.execute_query()
-            with pa.RecordBatchReader.from_stream(stream) as reader:
-                yield from reader
-    except (manager.Error, pa.ArrowException, OSError):
-        raise NotFast from None
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

@@ -18,7 +18,7 @@ from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.columns import string_column
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.databasefast import NotFast
+from traceflops.parsers.databasefast import NotFast, record_batches
 from traceflops.parsers.nsight import texts
 from traceflops.parsers.nsight.optexts import op_texts
 from traceflops.rows import ABSENT
@@ -145,14 +145,14 @@ def test_reading_goes_on_where_the_driver_fails(
         export.range(at, at + 1, f"range {at}")
     path = export.save(tmp_path / "run.sqlite")
     expected = content(read(path))
-    whole = texts._batches
+    whole = record_batches
 
     def failing(uri: str, query: str) -> Any:
         for batch in whole(uri, query):
             yield batch.slice(0, 40)
             raise NotFast
 
-    monkeypatch.setattr(texts, "_batches", failing)
+    monkeypatch.setattr(texts, "record_batches", failing)
     assert content(read(path)) == expected
 
 
