@@ -78,10 +78,13 @@ def test_a_mutation_can_be_left_out(seeds: tuple[Seed, ...]) -> None:
 
 
 def test_seeds_are_whole_and_sound(seeds: tuple[Seed, ...], tmp_path: Path) -> None:
-    assert {len(seed.text) <= max(SIZES) for seed in seeds} == {True}
+    databases = [seed for seed in seeds if seed.text.startswith(b"SQLite")]
+    texts = [seed for seed in seeds if seed not in databases]
+    assert {len(seed.text) <= max(SIZES) for seed in texts} == {True}
+    assert {len(seed.text) < 200_000 for seed in databases} == {True}  # cut, they were damaged
     thinned = [seed for seed in seeds if "~" in seed.name]
     assert len(thinned) >= 2 * 4
-    for seed in thinned:
+    for seed in (*thinned, *databases):
         path = tmp_path / "trace.json"
         path.write_bytes(seed.text)
         report = json.loads(tf.analyze(tf.read(path)).to_json())
