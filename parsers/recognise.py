@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.database import SQLITE
+from traceflops.parsers.databases.schemas import SQLITE
 from traceflops.parsers.formats import Format
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.arrowformat import NSYS_ARROW
 from traceflops.parsers.nsight.binary import NCU_REPORT, NSYS_REPORT
-from traceflops.parsers.nsight.ncuformat import NCU_CSV
+from traceflops.parsers.nsight.ncu.format import NCU_CSV
+from traceflops.parsers.nsight.nsys.arrowformat import NSYS_ARROW
 from traceflops.parsers.nsight.recipeformat import NSYS_PARQUET
-from traceflops.parsers.nsight.statsformat import NSYS_STATS
+from traceflops.parsers.nsight.stats.format import NSYS_STATS
 from traceflops.parsers.pytorch import PYTORCH
-from traceflops.parsers.rocprof.tableformat import ROCPROF_TABLES
-from traceflops.parsers.rocprof.v1json import ROCPROF_V1_JSON
-from traceflops.parsers.rocprof.v3json import ROCPROF_JSON
+from traceflops.parsers.rocprof.tables.format import ROCPROF_TABLES
+from traceflops.parsers.rocprof.v1.format import ROCPROF_V1_JSON
+from traceflops.parsers.rocprof.v3json.format import ROCPROF_JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def _version(head: bytes) -> str | None:
 
 
 def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncureport import has_package, read_report
+    from traceflops.parsers.nsight.ncu.report import has_package, read_report
 
     for source in sources:
         if source.path is None or not has_package():

@@ -15,8 +15,8 @@ from traceflops.columns import IntArray, codes, names, numbers, validity
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gathered import Gathered, ProcessFacts
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.statsnames import UNNAMED_RANGE
-from traceflops.parsers.pytorch.notes import overflow_notes
+from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
+from traceflops.parsers.overflow import overflow_notes
 from traceflops.rows import ABSENT, Array, Names
 from traceflops.trace import Note, Source, SourceFile, Trace
 from traceflops.words import several

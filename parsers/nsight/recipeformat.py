@@ -21,13 +21,13 @@ def _recipes(files: Sequence[Opened]) -> Sequence[Trace]:
 
 
 def _tables(files: Sequence[Opened]) -> Sequence[Trace]:
-    from traceflops.parsers.nsight.tablefiles import read_parquet_tables
+    from traceflops.parsers.nsight.nsys.tablefiles import read_parquet_tables
 
     return read_parquet_tables(files)
 
 
 def _is_table(file: Opened) -> bool:
-    from traceflops.parsers.nsight.tablefiles import table_of
+    from traceflops.parsers.nsight.nsys.tablefiles import table_of
 
     return table_of(file.source.name, file.columns) is not None
 
@@ -41,8 +41,8 @@ KINDS: Final[tuple[tuple[Callable[[Opened], bool], Callable[..., Sequence[Trace]
 
 def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """Return the traces in Parquet files. Raises InputError where none is known."""
+    from traceflops.parsers.nsight.nsys.setaside import Failed, with_set_aside
     from traceflops.parsers.nsight.recipe import opened
-    from traceflops.parsers.nsight.setaside import Failed, with_set_aside
 
     kinds: list[list[Opened]] = [[] for _ in KINDS]
     failed: list[Failed] = []

@@ -21,10 +21,11 @@ from traceflops.parsers.gathered import (
     renumber_devices,
 )
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonevents import EventStream
+from traceflops.parsers.jsonfiles.events import EventStream
+from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.pytorch.block import KinetoBlock
 from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
-from traceflops.parsers.pytorch.notes import overflow_notes, reading_notes
+from traceflops.parsers.pytorch.notes import reading_notes
 from traceflops.rows import ABSENT
 from traceflops.trace import Source, SourceFile, Trace
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.arguments import ArgsReader, decoder
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.words import DESCRIPTION_WORDS, several
 
 KEY: Final = "traceflops"

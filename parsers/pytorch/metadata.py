@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from traceflops.parsers.gathered import DeviceFacts
-from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.description import Described, read_description
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
 from traceflops.rows import ABSENT

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.builder import BEYOND, MOST_TEXTS
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonevents import EventStream
-from traceflops.parsers.jsonmend import INVALID_UTF8
-from traceflops.parsers.jsonnotes import event_text_notes
+from traceflops.parsers.jsonfiles.events import EventStream
+from traceflops.parsers.jsonfiles.mend import INVALID_UTF8
+from traceflops.parsers.jsonfiles.notes import event_text_notes
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
 from traceflops.trace import Note, NoteKind
@@ -48,17 +47,6 @@ def reading_notes(
         *_content_notes(tables, metadata, devices, _is_lossy(source, stream, odd)),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
-
-
-def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
-    """Return what to say of columns that had more distinct texts than are kept."""
-    if not columns:
-        return ()
-    text = (
-        f"More than {MOST_TEXTS:,} distinct texts are in {', '.join(columns)}. The first are kept; "
-        f"further names read {BEYOND!r}, other texts are left out."
-    )
-    return (Note("dropped", "names-left-out", text, None, file),)
 
 
 def printable(name: str) -> str:

@@ -13,7 +13,7 @@ from traceflops.columns import IntArray
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonevents import EventStream
+from traceflops.parsers.jsonfiles.events import EventStream
 from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES

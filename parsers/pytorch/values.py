@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.jsontext import UNDECODABLE
+from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.rows import ABSENT, Names
 
 _EXACT_BELOW_US = 2**43

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
-from traceflops.parsers.databaselookup import Lookup
+from traceflops.parsers.databases.lookup import Lookup
 from traceflops.rows import ABSENT
 
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")

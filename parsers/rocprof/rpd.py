@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.parsers.databaselookup import TextsById, by_distinct
-from traceflops.parsers.databasequery import Batch, Wanted
-from traceflops.parsers.databaserows import Database
+from traceflops.parsers.databases.lookup import TextsById, by_distinct
+from traceflops.parsers.databases.query import Batch, Wanted
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.databases.timed import timed
 from traceflops.parsers.gathered import Gathered, ProcessFacts
-from traceflops.parsers.rocprof.rocpdcategories import APIS, kind_of
-from traceflops.parsers.rocprof.rocpdspans import timed
-from traceflops.parsers.rocprof.rocpdtrace import Origin, Tallies, trace_of, with_losses
+from traceflops.parsers.rocprof.rocpd.categories import APIS, kind_of
+from traceflops.parsers.rocprof.rocpd.trace import Origin, Tallies, trace_of, with_losses
 from traceflops.parsers.rocprof.rpdwork import Calls, Operations
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace

@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.parsers.databaselookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.databasequery import Batch, Wanted
-from traceflops.parsers.databaserows import Database
+from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.databases.query import Batch, Wanted
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.databases.timed import timed
 from traceflops.parsers.gathered import Gathered
 from traceflops.parsers.rocprof.copies import direction_of
-from traceflops.parsers.rocprof.rocpdspans import timed
-from traceflops.parsers.rocprof.rocpdtrace import Tallies
-from traceflops.parsers.rocprof.tablework import UNNAMED, blocks_of
+from traceflops.parsers.rocprof.rocpd.trace import Tallies
+from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
 from traceflops.rows import ABSENT, Array
 
 _KINDS: Final = ("kernel", "memcpy", "memset")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from traceflops.parsers.csvcells import Texts, decimal, whole_number
-from traceflops.parsers.csvheads import Field, Plan, find_start
-from traceflops.parsers.csvtext import CsvText
+from traceflops.parsers.csvfiles.cells import Texts, decimal, whole_number
+from traceflops.parsers.csvfiles.heads import Field, Plan, find_start
+from traceflops.parsers.csvfiles.text import CsvText
 from traceflops.parsers.inputs import ByteSource
 from traceflops.rows import ABSENT
 

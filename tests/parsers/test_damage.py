@@ -18,8 +18,8 @@ from tests.parsers.documents import (
     read_bytes,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.jsonmend import REPAIRS
-from traceflops.parsers.jsontext import split, violation
+from traceflops.parsers.jsonfiles.mend import REPAIRS
+from traceflops.parsers.jsonfiles.text import split, violation
 from traceflops.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")

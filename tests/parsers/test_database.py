@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 
 from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.errors import InputError
-from traceflops.parsers import databasefast, databasefile, read
-from traceflops.parsers.databasefast import NotFast, fast_columns
-from traceflops.parsers.databasefile import placed
-from traceflops.parsers.databaselookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.databasequery import Among, Batch, Between, Table, Wanted, select
-from traceflops.parsers.databaserows import Database
-from traceflops.parsers.databasesalvage import HIGHEST, LOWEST, Damaged, Row, Salvage
+from traceflops.parsers import read
+from traceflops.parsers.databases import fast, file
+from traceflops.parsers.databases.fast import NotFast, fast_columns
+from traceflops.parsers.databases.file import placed
+from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.databases.query import Among, Batch, Between, Table, Wanted, select
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.databases.salvage import HIGHEST, LOWEST, Damaged, Row, Salvage
 from traceflops.parsers.inputs import find_inputs
 from traceflops.rows import ABSENT, Names
 
@@ -161,10 +162,10 @@ def test_reading_through_arrow_gives_what_reading_rows_gives(
         spelled = ", ".join(f'"{n}" {d}' for n, d in zip(quoted, declared, strict=True))
         made(path, f"CREATE TABLE t ({spelled})", rows)
         wanted = Wanted(integers=(columns[0], columns[1]), reals=(columns[2],))
-        patch.setattr(databasefast, "BATCH_ROWS", batch_rows)
+        patch.setattr("traceflops.parsers.databases.fast.BATCH_ROWS", batch_rows)
         with opened(path) as database:
             fast = database.whole("t", wanted)
-        patch.setattr("traceflops.parsers.databaserows.fast_columns", not_fast)
+        patch.setattr("traceflops.parsers.databases.rows.fast_columns", not_fast)
         with opened(path) as database:
             careful = database.whole("t", wanted)
     assert fast.count == careful.count == len(rows)
@@ -180,14 +181,14 @@ def not_fast(*_: object) -> Iterator[Any]:
 def test_whole_numbers_are_read_through_arrow(tmp_path: Path, monkeypatch: Any) -> None:
     """Else the test above compares the careful way with itself."""
     path = made(tmp_path / "a.db", "CREATE TABLE t (a INTEGER)", [(None,), (5,), (None,)])
-    monkeypatch.setattr("traceflops.parsers.databaserows.TableScan", None)
+    monkeypatch.setattr("traceflops.parsers.databases.rows.TableScan", None)
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [ABSENT, 5, ABSENT]
 
 
 def test_a_large_table_is_read_in_two_parts(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("traceflops.parsers.databaserows._LARGE", 100)
-    monkeypatch.setattr(databasefast, "BATCH_ROWS", 64)
+    monkeypatch.setattr("traceflops.parsers.databases.rows._LARGE", 100)
+    monkeypatch.setattr(fast, "BATCH_ROWS", 64)
     rows = [(number * 3, number) for number in range(1000)]
     path = made(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, a)", rows)
     with opened(path) as database:
@@ -208,14 +209,14 @@ def test_whatever_fails_while_reading_ahead_nobody_waits_for_ever(
     def failing(*_: object) -> Iterator[Any]:
         raise RuntimeError("not foreseen")
 
-    monkeypatch.setattr(databasefast, "_columns", failing)
+    monkeypatch.setattr(fast, "_columns", failing)
     path = made(tmp_path / "a.db", "CREATE TABLE t (a)", [(1,), (2,)])
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [1, 2]
 
 
 def test_a_reader_that_leaves_early_ends_what_reads_ahead(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(databasefast, "BATCH_ROWS", 10)
+    monkeypatch.setattr(fast, "BATCH_ROWS", 10)
     path = made(tmp_path / "a.db", "CREATE TABLE t (a)", [(n,) for n in range(5000)])
     query = select(Table("t", {"a": ""}, "rowid"), Wanted(integers=("a",)))
     batches = fast_columns(f"{path.as_uri()}?mode=ro", [query, query])
@@ -439,7 +440,7 @@ def test_rows_that_are_still_in_the_log_are_read(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_copied_is_said(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "a.db"
-    monkeypatch.setattr(databasefile, "_SPARE_BYTES", 2**62)
+    monkeypatch.setattr(file, "_SPARE_BYTES", 2**62)
     with closing(in_wal_mode(path, 50)):
         trace = read(path)
     assert trace.activities.num_rows == 1
@@ -520,7 +521,7 @@ def test_a_journal_never_leads_to_another_file(tmp_path: Path) -> None:
     name = str(victim).encode()
     tail = name + len(name).to_bytes(4, "big") + (sum(name) & 0xFFFFFFFF).to_bytes(4, "big")
     journal = tmp_path / "a.db-journal"
-    magic = databasefile._JOURNAL_MAGIC
+    magic = file._JOURNAL_MAGIC
     journal.write_bytes(
         journal.read_bytes() + (2**30 // PAGE + 1).to_bytes(4, "big") + tail + magic
     )
@@ -784,7 +785,7 @@ def test_pages_that_refer_to_each_other_have_an_end(
 ) -> None:
     """Each inner page names the same page many times: rows without end, were they all read."""
     if not fast:
-        monkeypatch.setattr("traceflops.parsers.databaserows.fast_columns", not_fast)
+        monkeypatch.setattr("traceflops.parsers.databases.rows.fast_columns", not_fast)
     path = tmp_path / "a.db"
     rows = [(number, "x" * 300) for number in range(20_000)]
     made(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, a)", rows)

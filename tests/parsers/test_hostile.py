@@ -10,7 +10,8 @@ import pytest
 
 from tests.parsers.documents import read_bytes, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import inputs, jsonevents, read, read_one
+from traceflops.parsers import inputs, read, read_one
+from traceflops.parsers.jsonfiles import events
 from traceflops.trace import Trace
 
 
@@ -62,7 +63,7 @@ def test_endless_nesting_beside_the_events_costs_what_it_is_in(opening: str) -> 
 
 
 def test_a_value_too_long_for_an_event_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonevents, "_LONGEST_EVENT", 3000)
+    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
     long = kernel(98, "x" * 50_000)
     data = document(*GOOD[:20], long, *GOOD[20:])
     for size in (150, 700, 2000):
@@ -74,7 +75,7 @@ def test_a_value_too_long_for_an_event_is_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_value_without_an_end_is_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonevents, "_LONGEST_EVENT", 3000)
+    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
     good = b'{"traceEvents":[' + b",".join(GOOD)
     for waste in (b"\0" * 30_000, b"[" * 30_000, kernel(99, "y" * 30_000)[:-20]):
         found = read_bytes(good + b"," + waste, 500)
@@ -84,7 +85,7 @@ def test_a_value_without_an_end_is_a_cut(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_stands_behind_waste_without_quotes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of a value is looked at before its content."""
-    monkeypatch.setattr(jsonevents, "_LONGEST_EVENT", 3000)
+    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
     for waste in (b"\0" * 30_000, b"}, {" * 8000, b'"' * 30_001, b"\\" * 30_000):
         found = read_bytes(document(*GOOD[:20], waste, *GOOD[20:]), 500)
         assert set(range(40)) - set(starts(found)) <= {20}

@@ -12,7 +12,7 @@ from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, 
 from tests.parsers.test_damage import kernels, names
 from traceflops.errors import InputError
 from traceflops.parsers import read_one
-from traceflops.parsers.jsonrescue import whole_events
+from traceflops.parsers.jsonfiles.rescue import whole_events
 from traceflops.trace import Trace
 
 SIZES = (7, 90, 700, 1 << 20)

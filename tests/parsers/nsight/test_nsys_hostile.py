@@ -18,9 +18,9 @@ from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.columns import string_column
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.databasefast import NotFast, record_batches
-from traceflops.parsers.nsight import texts
-from traceflops.parsers.nsight.optexts import op_texts
+from traceflops.parsers.databases.fast import NotFast, record_batches
+from traceflops.parsers.nsight.nsys import texts
+from traceflops.parsers.nsight.nsys.optexts import op_texts
 from traceflops.rows import ABSENT
 
 ODD: st.SearchStrategy[Any] = st.one_of(

@@ -18,10 +18,10 @@ from traceflops.errors import InputError
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.ncuread import read_ncu
-from traceflops.parsers.nsight.ncutrace import trace_of
-from traceflops.parsers.nsight.statsread import read_stats
-from traceflops.parsers.nsight.statstrace import Assembly
+from traceflops.parsers.nsight.ncu.read import read_ncu
+from traceflops.parsers.nsight.ncu.trace import trace_of
+from traceflops.parsers.nsight.stats.read import read_stats
+from traceflops.parsers.nsight.stats.trace import Assembly
 from traceflops.parsers.plausible import plausible
 from traceflops.parsers.recognise import recognise
 from traceflops.trace import Trace

@@ -11,9 +11,9 @@ from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.plausible import plausible
-from traceflops.parsers.rocprof.tablenames import place_of
-from traceflops.parsers.rocprof.v3json import ROCPROF_JSON
-from traceflops.parsers.rocprof.v3jsonrun import Run
+from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.parsers.rocprof.v3json.format import ROCPROF_JSON
+from traceflops.parsers.rocprof.v3json.run import Run
 from traceflops.trace import Note, Trace
 
 Json = dict[str, Any]

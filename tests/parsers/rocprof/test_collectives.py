@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceflops.parsers.collectives import fill_collectives
 from traceflops.parsers.gathered import Gathered, ProcessFacts
-from traceflops.parsers.rocprof.collectives import fill_collectives
-from traceflops.parsers.rocprof.rccl import COLLECTIVES, data_type
+from traceflops.parsers.rccl import COLLECTIVES, data_type
 from traceflops.rows import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.parsers.rocprof.jsonfile import source
 from traceflops.parsers.crew import Crew
-from traceflops.parsers.jsonlists import ListStream
-from traceflops.parsers.jsonplaces import SKIPPED, WHOLE, Elements, Members, Path, Records
+from traceflops.parsers.jsonfiles.lists import ListStream
+from traceflops.parsers.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Path, Records
 
 PREFIXES = ["", "\ufeff", " \n"]
 

@@ -16,9 +16,9 @@ from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
 from traceflops.parsers import read_one
 from traceflops.parsers.crew import Crew
-from traceflops.parsers.rocprof.tablenames import place_of
-from traceflops.parsers.rocprof.v1jsonread import read_v1_json
-from traceflops.parsers.rocprof.v3jsonrun import Run
+from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.parsers.rocprof.v1.read import read_v1_json
+from traceflops.parsers.rocprof.v3json.run import Run
 
 START = v3.START
 

@@ -15,8 +15,8 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.rocprof.v1json import ROCPROF_V1_JSON
-from traceflops.parsers.rocprof.v1jsonread import read_v1_json
+from traceflops.parsers.rocprof.v1.format import ROCPROF_V1_JSON
+from traceflops.parsers.rocprof.v1.read import read_v1_json
 
 FOLDER = "traces/rocprof/v1_r9700_llamacpp"
 AT = 769_537_350_099_688

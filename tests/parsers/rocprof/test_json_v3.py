@@ -35,7 +35,7 @@ from traceflops.errors import InputError
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.rocprof.v3json import ROCPROF_JSON
+from traceflops.parsers.rocprof.v3json.format import ROCPROF_JSON
 
 MI350X = "traces/rocprof/v3_json_mi350x_ddp_train.json.gz"
 

@@ -32,8 +32,8 @@ from traceflops.parsers.formats import Reading
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.plausible import plausible
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.rocprof.tableformat import ROCPROF_TABLES
-from traceflops.parsers.rocprof.tableset import read_tables
+from traceflops.parsers.rocprof.tables.format import ROCPROF_TABLES
+from traceflops.parsers.rocprof.tables.set import read_tables
 from traceflops.trace import Trace
 
 WORK = [

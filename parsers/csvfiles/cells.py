@@ -1,0 +1,248 @@
+"""The cells of rows of CSV as columns: whole numbers exactly, decimals, texts.
+
+Sound rows are decoded by Arrow, which is strict about numbers; where it finds one that is none,
+the cells of that block are read one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
+
+from traceflops.columns import IntArray, codes, names, numbers, validity
+from traceflops.parsers.csvfiles.heads import Field, Kind
+from traceflops.rows import ABSENT, Array
+
+_MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
+_NULLS: Final = [
+    spelling for word in _MISSING for spelling in dict.fromkeys((word, word.title(), word.upper()))
+] + ["NaN"]
+_TYPES: Final[Mapping[Kind, pa.DataType]] = {
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "text": pa.dictionary(pa.int32(), pa.string()),
+}
+_COLUMN: Final = re.compile(r"column #(\d+)")
+_MOST_RETRIES: Final = 3
+_LONGEST_NUMBER: Final = 40
+_TWO_63: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A column of texts: row i is values[codes[i]]."""
+
+    codes: IntArray
+    values: list[str]
+
+    def taken(self, rows: IntArray) -> Texts:
+        """Return the column of some rows."""
+        return Texts(self.codes[rows], self.values)
+
+
+Column = Array | Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The columns of some rows, by the caller's words.
+
+    `skipped` counts rows that had more or fewer fields, `bad` cells that are no number.
+    """
+
+    rows: int
+    columns: Mapping[str, Column]
+    skipped: int
+    bad: Mapping[str, int]
+
+
+def cells(
+    text: bytes,
+    separator: str,
+    width: int,
+    fields: Mapping[str, Field],
+    *,
+    line_ends_inside: bool = False,
+) -> Cells:
+    """Return the columns of CSV text of `width` columns whose quotes are in order.
+
+    Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN.
+    """
+    reading = _Reading(text, separator, width, line_ends_inside)
+    loose: set[int] = set()
+    while True:
+        types = {f: _LOOSE[f.kind] if f.place in loose else _TYPES[f.kind] for f in fields.values()}
+        try:
+            table, skipped = reading.table(types)
+            break
+        except pa.ArrowInvalid as error:
+            loose |= _places_to_loosen(str(error), loose, fields)
+    bad: Counter[str] = Counter()
+    columns = {
+        role: _loose(table[_name(f)], f.kind, role, bad, separator)
+        if f.place in loose
+        else _typed(table[_name(f)], f.kind)
+        for role, f in fields.items()
+    }
+    return Cells(table.num_rows, columns, skipped, bad)
+
+
+def _places_to_loosen(error: str, loose: set[int], fields: Mapping[str, Field]) -> set[int]:
+    """Return the columns to read cell by cell: the one that the error names, else all."""
+    found = _COLUMN.search(error)
+    place = int(found[1]) if found else -1
+    every = {field.place for field in fields.values()}
+    return {place} if place in every - loose and len(loose) < _MOST_RETRIES else every
+
+
+def _name(field: Field) -> str:
+    return f"c{field.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    text: bytes
+    separator: str
+    width: int
+    line_ends_inside: bool
+
+    def table(self, types: Mapping[Field, pa.DataType]) -> tuple[pa.Table, int]:
+        """Return some columns, and how many rows have another number of fields than they should.
+
+        Raises ArrowInvalid for a cell that is not of its column's type.
+        """
+        skipped = 0
+
+        def skip(_: object) -> str:
+            nonlocal skipped
+            skipped += 1
+            return "skip"
+
+        table = csv.read_csv(
+            pa.BufferReader(self.text),
+            csv.ReadOptions(
+                use_threads=False,
+                block_size=len(self.text) + 1,
+                column_names=[f"c{place}" for place in range(self.width)],
+            ),
+            csv.ParseOptions(
+                delimiter=self.separator,
+                newlines_in_values=self.line_ends_inside,
+                invalid_row_handler=skip,
+            ),
+            csv.ConvertOptions(
+                column_types={_name(field): type_ for field, type_ in types.items()},
+                include_columns=list(dict.fromkeys(map(_name, types))),
+                null_values=_NULLS,
+                strings_can_be_null=False,
+            ),
+        )
+        return table, skipped
+
+
+_LOOSE: Final = {kind: _TYPES["text"] if kind == "text" else pa.string() for kind in _TYPES}
+
+
+def _typed(column: pa.ChunkedArray, kind: Kind) -> Column:
+    if kind == "text":
+        return _texts(column)
+    if kind == "integer":
+        return numbers(column, ABSENT)
+    return decimals(column)
+
+
+def _texts(column: pa.ChunkedArray) -> Texts:
+    return Texts(codes(column), names(column)) if len(column) else Texts(_nothing(), [])
+
+
+def _nothing() -> IntArray:
+    return np.empty(0, np.int64)
+
+
+def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return a float64 column as numpy, NaN where it is null."""
+    parts = []
+    for chunk in column.chunks:
+        values = np.frombuffer(chunk.buffers()[1], np.float64) if len(chunk) else np.empty(0)
+        values = values[chunk.offset : chunk.offset + len(chunk)]
+        valid = validity(chunk)
+        parts.append(values if valid is None else np.where(valid, values, np.nan))
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _loose(
+    column: pa.ChunkedArray, kind: Kind, role: str, bad: Counter[str], separator: str
+) -> Column:
+    if kind == "text":
+        return _texts(column)
+    texts: Sequence[str] = column.to_pylist()
+    if kind == "integer":
+        return _numbers_of(texts, whole_number, ABSENT, np.int64, role, bad)
+    comma = separator != ","
+    return _numbers_of(texts, lambda t: decimal(t, comma), np.nan, np.float64, role, bad)
+
+
+def _numbers_of(
+    texts: Sequence[str],
+    parse: Callable[[str], float | int | None],
+    absent: float | int,
+    dtype: Any,
+    role: str,
+    bad: Counter[str],
+) -> Array:
+    out = np.full(len(texts), absent, dtype)
+    for row, text in enumerate(texts):
+        if is_missing(text):
+            continue
+        value = parse(text)
+        if value is None:
+            bad[role] += 1
+        else:
+            out[row] = value
+    return out
+
+
+def is_missing(text: str) -> bool:
+    """Return whether a cell says that there is no value."""
+    return text.strip().lower() in _MISSING
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number of 64 bits, hexadecimal and 12.000 included; else None.
+
+    Numbers of 2^63 and above are ids or addresses: they are taken modulo 2^64. What a spreadsheet
+    has rounded (3.42E+14) is no number that can be used.
+    """
+    text = text.strip()
+    if not text or len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return None
+    whole, _, rest = text.partition(".")
+    if rest.strip("0"):
+        return None
+    try:
+        value = int(whole, 16 if whole[:2].lower() == "0x" else 10)
+    except ValueError:
+        return None
+    if not -_TWO_63 < value < 2 * _TWO_63:
+        return None
+    return value - 2 * _TWO_63 if value >= _TWO_63 else value
+
+
+def decimal(text: str, comma: bool = False) -> float | None:
+    """Return a finite decimal number, with a comma for its point where `comma`; else None."""
+    text = text.strip()
+    if len(text) > 4 * _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return None
+    try:
+        value = float(text.replace(",", ".") if comma else text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""The databases and table folders of Nsight Systems."""

@@ -1,0 +1,108 @@
+"""What a report says of itself: versions, switches, its clock, its machine, the profiler's words.
+
+Its environment, command lines and paths are never asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from traceflops.parsers.databases.query import Among, Wanted
+from traceflops.parsers.nsight.nsys.enums import ERROR, WARNING
+from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.rows import ABSENT
+from traceflops.trace import Note
+
+_PAIR: Final = Wanted(texts=("name", "value"))
+_EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_OF_EXPORT: Final = {
+    "EXPORT_PRODUCT_VERSION": "tool_version",
+    "EXPORT_SCHEMA_VERSION": "schema_version",
+    "EXPORT_PARAM_INCLUDE_JSON": "with_json",
+}
+_MODE: Final = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+_OF_CAPTURE: Final = {
+    _MODE: "cuda_graph_trace",
+    **{f"PROCESS_{number}:{_MODE}": "cuda_graph_trace" for number in range(8)},
+    "COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage",
+    **{f"PROCESS_{number}:COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for number in range(8)},
+}
+_MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
+_LONGEST_FACT: Final = 40
+_LATEST_UNIX_NS: Final = 2**62
+
+_SEVERITIES: Final = (WARNING, ERROR)
+_MOST_QUOTED: Final = 5
+_LONGEST_QUOTED: Final = 240
+_PATH: Final = re.compile(r"(?<![\w/])(?:[A-Za-z]:\\|/)[^\s'\"<>|:;,()]*[/\\][^\s'\"<>|:;,()]*")
+_ASSIGNED: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}=\S+")
+
+
+def facts_of(tables: Tables) -> dict[str, str]:
+    """Return the versions and switches that are known, none where there is no such table."""
+    found: dict[str, str] = {}
+    for table in _EXPORTS:
+        _take(tables, table, _OF_EXPORT, found)
+    _take(tables, "META_DATA_CAPTURE", _OF_CAPTURE, found)
+    return found
+
+
+def _take(tables: Tables, table: str, wanted: dict[str, str], found: dict[str, str]) -> None:
+    rows = tables.whole(table, _PAIR, (Among("name", tuple(wanted)),))
+    for name, value in zip(rows.texts["name"], rows.texts["value"], strict=True):
+        if name is not None and value and value.isprintable():
+            found.setdefault(wanted[name], value[:_LONGEST_FACT])
+
+
+def origin_of(tables: Tables) -> int | None:
+    """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
+    rows = tables.whole("TARGET_INFO_SESSION_START_TIME", Wanted(integers=("utcEpochNs",)))
+    known = [one for one in rows["utcEpochNs"].tolist() if 0 < one < _LATEST_UNIX_NS]
+    return known[0] if known else None
+
+
+def host_of(tables: Tables) -> str | None:
+    """Return the name of the machine on which the program ran."""
+    wanted = Wanted(texts=("value",))
+    rows = tables.whole("TARGET_INFO_SYSTEM_ENV", wanted, (Among("name", ("Hostname",)),))
+    return next((one for one in rows.texts["value"] if one), None)
+
+
+def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
+    """Return the names of machines and users, which are to be taken out of what is shared."""
+    found = [host]
+    for table in _EXPORTS:
+        rows = tables.whole(table, Wanted(texts=("value",)), (Among("name", _MACHINE),))
+        found += rows.texts["value"]
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
+def ranks_of(tables: Tables) -> dict[int, int]:
+    """Return the ranks of processes by the ids of these."""
+    rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
+    pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
+    return {pid >> 24: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
+
+
+def warnings_of(tables: Tables) -> Iterator[Note]:
+    """Give what the profiler warned of, without paths and settings of the environment."""
+    wanted = Wanted(integers=("severity",), texts=("text",))
+    rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", _SEVERITIES),))
+    counts = Counter(_scrubbed(text) for text in rows.texts["text"] if text)
+    for text, count in list(counts.items())[:_MOST_QUOTED]:
+        yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", count)
+    if len(counts) > _MOST_QUOTED:
+        more = len(counts) - _MOST_QUOTED
+        text = f"Nsight Systems warned of {more} further things; they are in its own window."
+        yield Note("missing", "profiler-warnings", text, more)
+
+
+def _scrubbed(text: str) -> str:
+    """Return a text on one line without paths and settings."""
+    plain = " ".join(text[: 10 * _LONGEST_QUOTED].split())
+    plain = _ASSIGNED.sub("(a setting)", _PATH.sub("(a path)", plain))
+    plain = "".join(c for c in plain if c.isprintable())
+    return plain if len(plain) <= _LONGEST_QUOTED else f"{plain[:_LONGEST_QUOTED]}…"

@@ -1,0 +1,105 @@
+"""Reads reports of Nsight Systems: its SQLite exports of every version, and folders of its tables.
+
+Tables and columns are looked for by name and never expected by version; docs/parsers/nsight.md
+says what goes where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from traceflops.errors import InputError
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.filenames import rank_in_name
+from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
+from traceflops.parsers.nsight.nsys.devices import devices_of
+from traceflops.parsers.nsight.nsys.facts import (
+    facts_of,
+    host_of,
+    identities_of,
+    origin_of,
+    ranks_of,
+    warnings_of,
+)
+from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_overheads
+from traceflops.parsers.nsight.nsys.nccl import fill_nccl
+from traceflops.parsers.nsight.nsys.notes import content_notes
+from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
+from traceflops.parsers.nsight.nsys.people import People
+from traceflops.parsers.nsight.nsys.reading import ReportReading
+from traceflops.parsers.nsight.nsys.strings import texts_of
+from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.parsers.nsight.nsys.work import read_work
+from traceflops.trace import Source, SourceFile, Trace
+
+SQLITE: Final = "nsys-sqlite"
+_TOOL: Final = "Nsight Systems"
+_RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
+
+
+def read_nsys(database: Database) -> Sequence[Trace]:
+    """Return the trace in an SQLite export. Raises InputError where none can be read."""
+    source = database.source
+    file = SourceFile(source.name, source.stored_bytes, source.text_bytes)
+    return [trace_of(database, SQLITE, (file,), source.name)]
+
+
+def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str) -> Trace:
+    """Return the trace in the tables of a report. Raises InputError where all of it is lost.
+
+    `name` is the report's own.
+    """
+    host = host_of(tables)
+    ranks = ranks_of(tables)
+    people = People(devices_of(tables), name, host, ranks, frozenset(ranks))
+    people.rank_in_name = rank_in_name(name)
+    reading = ReportReading(tables, people)
+    _read(reading)
+    facts = facts_of(tables)
+    facts.pop("with_json", None)
+    overflowed = reading.gathered.overflowed
+    finished = reading.gathered.finish()
+    _refuse_loss(tables, finished)
+    found = content_notes(
+        finished, reading.odd, overflowed, name, ambiguous=people.devices.ambiguous
+    )
+    warned = tuple(replace(note, file=name) for note in warnings_of(tables))
+    return Trace(
+        Source(
+            format=format_,
+            files=files,
+            tool=_TOOL,
+            origin_unix_ns=origin_of(tables),
+            facts=facts,
+            event_counts=dict(sorted(reading.counts.items())),
+            identities=identities_of(tables, host),
+        ),
+        finished,
+        (*tables.notes(), *found, *warned),
+    )
+
+
+def _read(reading: ReportReading) -> None:
+    """Read all tables; names are looked up when it is known which are needed."""
+    read_work(reading)
+    read_host(reading)
+    nccl = read_nvtx(reading)
+    read_overheads(reading)
+    read_os_waits(reading)
+    read_memory(reading)
+    read_metrics(reading)
+    reading.names.resolve(texts_of(reading.tables, reading.names.ids()))
+    fill_nccl(reading, nccl)
+    reading.people.settle(reading.gathered)
+
+
+def _refuse_loss(tables: Tables, finished: dict[str, object]) -> None:
+    """Raise InputError where nothing can be read of a damaged report."""
+    from_tables = [finished[name] for name in _RECORDS]
+    if tables.damaged and not any(getattr(table, "num_rows", 0) for table in from_tables):
+        raise InputError(
+            f"damaged: no record of it can be read: {tables.source.name}",
+            "nothing can be saved from it; export or copy the report again",
+        )

@@ -1,0 +1,36 @@
+"""Reports of `nsys stats`: CSV, and what it prints on the console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from traceflops.parsers.formats import Format, Reading
+from traceflops.parsers.inputs import ByteSource
+from traceflops.trace import Trace
+
+_SIGN: Final = re.compile(
+    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|Total(?: Time)?|KAvg) ?"
+    rb"\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)|CorrId|CorrID|Total Time|Operations",
+    re.I,
+)
+
+
+def _recognises(head: bytes) -> bool:
+    if _SIGN.search(head) is None or head.lstrip()[:1] in (b"{", b"[", b"<"):
+        return False
+    from traceflops.parsers.nsight.stats.plans import STATS_TABLES
+    from traceflops.parsers.nsight.stats.text import console_header, first_header
+
+    has_csv = first_header(head, STATS_TABLES) is not None
+    return has_csv or console_header(head, STATS_TABLES) is not None
+
+
+def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.stats.set import read_reports
+
+    return read_reports(sources)
+
+
+NSYS_STATS: Final = Format("nsys stats", _recognises, _read, gathers=True)

@@ -1,0 +1,106 @@
+"""Reads reports of `nsys stats`, all of them at once: those of one profile are a set of files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.stats.layouts import REPORTS
+from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
+from traceflops.parsers.nsight.stats.trace import Assembly
+from traceflops.trace import Note, Trace
+
+_OLD_NAMES: Final = (
+    *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),
+    *("gpumemsizesum", "apigpusum", "gpusum", "kernexecsum", "kernexectrace", "nvtxsum"),
+    *("nvtxpptrace", "nvtxppsum", "nvtxkernsum", "nvtxgpuproj", "pushpopsum", "pushpoptrace"),
+    *("cuda_gpu_kern_gb_sum", "cuda_gpu_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "osrt_sum"),
+)
+_ENDINGS: Final = re.compile(r"(?:\.(?:csv|tsv|txt|log|gz|zst))*$", re.IGNORECASE)
+_NAMES: Final = sorted({*_OLD_NAMES, *(one.name for one in REPORTS)}, key=len, reverse=True)
+_REPORT: Final = re.compile(
+    rf"(?:^|(?<=[_.-]))(?:{'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
+)
+
+
+def key_of(name: str) -> str:
+    """Return the name of a file without its endings and what says which report it is."""
+    stem = _ENDINGS.sub("", name)
+    return _REPORT.sub("", stem).strip("_.-")
+
+
+def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
+    """Return a trace for each profile that some reports are of.
+
+    A file that cannot be read is a note as long as another can. Raises InputError where none has a
+    row that can be used.
+    """
+    sets: dict[tuple[str, str], list[StatsFile]] = {}
+    failed: list[tuple[str, InputError]] = []
+    for source in sources:
+        try:
+            file = read_stats(source)
+        except InputError as error:
+            failed.append((source.name, error))
+            continue
+        finally:
+            source.close()
+        sets.setdefault((source.folder, key_of(source.name)), []).append(file)
+    if not sets:
+        raise failed[0][1]
+    traces, empty = [], []
+    for files in sets.values():
+        trace = Assembly(files).trace()
+        if trace is None:
+            empty += files
+        else:
+            traces.append(trace)
+    if not traces:
+        raise _nothing(empty)
+    notes = [*_failures(failed), *(_no_rows(file) for file in empty)]
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+
+
+def _nothing(files: Sequence[StatsFile]) -> InputError:
+    """Return what to say of files without a record of work."""
+    name = files[0].source.name
+    parts = [part for file in files for part in file.parts.values()]
+    if any(part.odd["nested"] for part in parts):
+        return NotATrace(
+            f"a report of kernels by NVTX range, which counts a kernel once for each range around "
+            f"it: {name}",
+            "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
+        )
+    if any(part.odd["other-calls"] for part in parts):
+        return NotATrace(
+            f"a report of calls that are not CUDA's: {name}",
+            "give cuda_gpu_trace and cuda_api_trace of the same profile",
+        )
+    if any(part.odd["no-time"] for part in parts):
+        return InputError(
+            f"no row in it has a time that can be one: {name}",
+            "give the file as nsys stats wrote it",
+        )
+    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+        return InputError(
+            f"no row of it could be read: {name}", "copy the file again, or run nsys stats again"
+        )
+    return InputError(
+        f"no row in it: {name} (only a header)",
+        "record again with nsys profile --trace=cuda; nothing was launched while it ran",
+    )
+
+
+def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
+    return [
+        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
+        for name, error in failed
+    ]
+
+
+def _no_rows(file: StatsFile) -> Note:
+    return Note("missing", "no-rows", "The file holds no record of work.", None, file.source.name)

@@ -1,0 +1,261 @@
+"""What `nsys stats` prints, made into plain CSV: without its messages, console tables as rows.
+
+Console tables stand between rules of dashes, which say where each column begins and ends; their
+numbers have separators of thousands, and the decimal mark of the country they were printed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.csvfiles.heads import Plan, Tables, header_in
+from traceflops.parsers.csvfiles.lines import Bytes, line_starts
+from traceflops.parsers.inputs import ByteSource
+
+_MESSAGES: Final = re.compile(
+    rb"(?:Processing \[|Generating |NOTICE: |NOTE: |WARNING: |ERROR: |SKIPPED: |Exporting \["
+    rb"|Running \[|Using \S+ for SQL|Try |\s+It is assumed|\s+Consider using|\[\d+/\d+\]"
+    rb"|\s*\*\* |==\w+==|Report |\s*\Z"
+    rb"|\s*(?:CUDA (?:API|Kernel|Memory)|NVTX|Operating System) [^,;\t]*\Z)"
+)
+_BEGINNINGS: Final = (
+    *(b"Proc", b"Gene", b"NOTI", b"NOTE", b"WARN", b"ERRO", b"SKIP", b"Expo", b"Runn", b"Usin"),
+    *(b"Try ", b"Repo", b"    ", b" ** ", b"** C", b"** N", b"** O", b"==PR", b"==WA", b"==ER"),
+    *(b"CUDA", b"NVTX", b"Oper", b"[1/1", b"[1/2", b"[2/2"),
+)
+_MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN")
+_MARKED_LINE: Final = re.compile(rb"==[A-Z]+==")
+_RULE: Final = re.compile(rb"^[\s+|]*(?:-{2,}[\s+|]*){2,}$|^[\s+|]*(?:={2,}[\s+|]*){2,}$")
+_DASHES: Final = re.compile(rb"[-=]+")
+_NUMBER: Final = re.compile(r"^-?\d[\d.,'\u00a0\u202f\u2009 ]*$")
+_MARKS: Final = ".,'\u00a0\u202f\u2009 "
+_THREES: Final = re.compile(r"^-?\d{1,3}(?:(\D)\d{3})(?:\1\d{3})*$")
+_SEPARATORS: Final = (",", ";", "\t")
+_LOOKED_AT: Final = 400
+"""So many lines are looked at for the first header."""
+
+Filter = Callable[[ByteSource], Iterator[bytes]]
+
+
+class Filtered(ByteSource):
+    """A source of which something else is read than what it holds: `filter` makes it."""
+
+    __slots__ = ("_filter", "_inner")
+
+    def __init__(self, inner: ByteSource, filter_: Filter) -> None:
+        super().__init__(inner.name, inner.opener, inner.stored_bytes, inner.path, inner.folder)
+        self._inner, self._filter = inner, filter_
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield what the filter makes of the content."""
+        yield from self._filter(self._inner)
+        self.cut = self._inner.cut
+
+
+def plain_csv(source: ByteSource, tables: Tables) -> Filtered:
+    """Return the source as CSV that has nothing but tables."""
+    return Filtered(source, lambda inner: _tables_of(inner, tables))
+
+
+def from_header(source: ByteSource, tables: Tables) -> Filtered:
+    """Return the source from its first header on, without messages such as ==PROF==."""
+    return Filtered(source, lambda inner: _from_header(inner, tables))
+
+
+def _from_header(source: ByteSource, tables: Tables) -> Iterator[bytes]:
+    blocks = whole_lines(source)
+    first = next(blocks, b"").removeprefix(b"\xef\xbb\xbf")
+    at = first_header(first, tables)
+    yield without_messages(first if at is None else first[at:], _MARKED, _MARKED_LINE)
+    for block in blocks:
+        yield without_messages(block, _MARKED, _MARKED_LINE)
+
+
+def whole_lines(source: ByteSource) -> Iterator[bytes]:
+    """Yield the content in blocks of whole lines; the last may lack its end."""
+    rest = b""
+    for block in source.blocks():
+        block = rest + block
+        stop = block.rfind(b"\n") + 1
+        if stop:
+            yield block[:stop]
+        rest = block[stop:]
+        if len(rest) > 8 << 20:  # no line of a table is so long
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _tables_of(source: ByteSource, tables: Tables) -> Iterator[bytes]:
+    blocks = whole_lines(source)
+    first = next(blocks, b"").removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in first and b"\n" not in first:
+        first = first.replace(b"\r", b"\n")
+    at = first_header(first, tables)
+    if at is None:
+        console = _Console(tables)
+        yield from console.rows(first)
+        for block in blocks:
+            yield from console.rows(block)
+        return
+    yield without_messages(first[at:], _BEGINNINGS, _MESSAGES)
+    for block in blocks:
+        yield without_messages(block, _BEGINNINGS, _MESSAGES)
+
+
+def first_header(text: bytes, tables: Tables) -> int | None:
+    """Return where the first header of CSV begins, None where there is none."""
+    begin = 0
+    for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
+        if any(mark.encode() in line for mark in _SEPARATORS):
+            found = header_in(line.removesuffix(b"\r"), tables, _SEPARATORS, 0)
+            if found is not None:
+                return begin
+        begin += len(line) + 1
+    return None
+
+
+def without_messages(
+    text: bytes, beginnings: Sequence[bytes], messages: re.Pattern[bytes]
+) -> bytes:
+    """Return lines without those that are messages, by their first four bytes and a pattern."""
+    data: Bytes = np.frombuffer(text, np.uint8)
+    if not len(data):
+        return text
+    padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))
+    starts = line_starts(data if text.endswith(b"\n") else padded[: len(data) + 1])
+    key = np.zeros(len(starts), np.int64)
+    for place in range(4):
+        key = key << 8 | padded[starts + place]
+    wanted = np.isin(key, [int.from_bytes(one, "big") for one in beginnings])
+    ends = np.append(starts[1:], len(text))
+    parts, at = [], 0
+    for line in np.flatnonzero(wanted).tolist():
+        begin, end = int(starts[line]), int(ends[line])
+        if messages.match(text, begin, end):
+            parts.append(text[at:begin])
+            at = end
+    return b"".join([*parts, text[at:]]) if at else text
+
+
+def _row(cells: Sequence[str]) -> bytes:
+    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
+    return ",".join(quoted).encode() + b"\n"
+
+
+def console_header(text: bytes, tables: Tables) -> Plan | None:
+    """Return what to read of the first console table in a text, None where it has none."""
+    before = b""
+    for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
+        if _RULE.match(line) and before.strip():
+            plan = tables.of_header(_names(before, _columns(line)))
+            if plan is not None:
+                return plan
+        if not _RULE.match(line):
+            before = line
+    return None
+
+
+@dataclass(slots=True)
+class _Console:
+    """Makes rows of CSV of console tables, line by line."""
+
+    tables: Tables
+    before: bytes = b""
+    columns: tuple[tuple[int, int], ...] = ()
+    plan: Plan | None = None
+    comma: bool | None = None
+
+    def rows(self, text: bytes) -> Iterator[bytes]:
+        """Yield the rows in some lines, each table behind its header."""
+        lines = text.decode(errors="replace").splitlines()
+        self._tell_decimal_mark(lines)
+        for line in lines:
+            if _RULE.match(line.encode()):
+                if self.before.strip():
+                    yield from self._begin(line)
+                continue
+            if self.plan is not None and line.strip():
+                cells = _cells(line, self.columns)
+                if len(cells) == self.plan.columns and _has_digit(cells):
+                    yield _row([self._plain(cell, at) for at, cell in enumerate(cells)])
+            elif not line.strip() and self.plan is not None:
+                self.plan = None
+            self.before = line.encode()
+
+    def _begin(self, rule: str) -> Iterator[bytes]:
+        columns = _columns(rule.encode())
+        names = _names(self.before, columns)
+        plan = self.tables.of_header(names)
+        self.before = b""
+        if plan is not None:
+            self.plan, self.columns = plan, columns
+            yield _row(names)
+
+    def _plain(self, cell: str, place: int) -> str:
+        """Return a cell as CSV has it: a number without separators, its decimal mark a point."""
+        assert self.plan is not None
+        kinds = {field.place: field.kind for field in self.plan.fields.values()}
+        kind = kinds.get(place)
+        if kind in (None, "text") or not _NUMBER.match(cell):
+            return cell
+        if kind == "integer":
+            return re.sub(r"[^\d-]", "", cell)
+        return plain_decimal(cell, comma=bool(self.comma))
+
+    def _tell_decimal_mark(self, lines: Sequence[str]) -> None:
+        """Find out from numbers of which it is clear whether a comma is the decimal mark."""
+        if self.comma is None:
+            found = (clear_mark(cell) for line in lines for cell in line.split())
+            told = next((mark for mark in found if mark is not None), None)
+            self.comma = None if told is None else told == ","
+
+
+def clear_mark(cell: str) -> str | None:
+    """Return the decimal mark of a number where there is no doubt about it, else None."""
+    marks = [c for c in cell if c in ".,"]
+    if not marks or not _NUMBER.match(cell) or marks.count(marks[-1]) > 1:
+        return None
+    whole, _, rest = cell.rpartition(marks[-1])
+    if len(set(marks)) == 2 or len(rest) != 3 or len(whole.lstrip("-")) > 3 or whole == "0":
+        return marks[-1]
+    return None
+
+
+def plain_decimal(cell: str, *, comma: bool) -> str:
+    """Return a number with separators of thousands as one without, its decimal mark a point."""
+    mark = "," if comma else "."
+    whole, _, rest = cell.partition(mark)
+    return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
+
+
+def _columns(rule: bytes) -> tuple[tuple[int, int], ...]:
+    return tuple(found.span() for found in _DASHES.finditer(rule))
+
+
+def _names(line: bytes, columns: Sequence[tuple[int, int]]) -> list[str]:
+    text = line.decode(errors="replace")
+    if "|" in text:
+        return [cell.strip() for cell in text.strip().strip("|").split("|")]
+    cells = [text[begin : max(end, begin)].strip() for begin, end in columns]
+    spaced = re.split(r"\s{2,}", text.strip())
+    return spaced if len(spaced) == len(columns) else cells
+
+
+def _cells(line: str, columns: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the cells of a row; the last column goes on to the end of the line."""
+    if line.lstrip().startswith("|"):
+        return [cell.strip() for cell in line.strip().strip("|").split("|", len(columns) - 1)]
+    ends = [*(begin for begin, _ in columns[1:]), len(line)]
+    starts = [0, *ends[:-1]]
+    return [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
+
+
+def _has_digit(cells: Sequence[str]) -> bool:
+    return any(cell[:1].isdigit() for cell in cells)

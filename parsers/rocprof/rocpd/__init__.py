@@ -1,0 +1,1 @@
+"""The SQLite databases of rocprofv3 and of the tools that share its schema."""

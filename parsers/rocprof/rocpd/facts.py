@@ -1,0 +1,168 @@
+"""Who took part in a run of a rocpd database: processes, threads, agents, and the texts of its ids.
+
+Command line and environment of the process are never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from traceflops.columns import BoolArray, IntArray
+from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.databases.query import Wanted
+from traceflops.parsers.gathered import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
+from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.rocprof.agents import facts_of_agent
+from traceflops.parsers.rocprof.rocpd.schema import Run
+from traceflops.rows import ABSENT
+
+_UNKNOWN_DEVICE: Final = -1
+_MOST_NUMBERED: Final = 4_096
+"""So many processes and agents are told apart; a database with more has invented them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent: `number` is its number among all of the machine."""
+
+    number: int
+    is_gpu: bool
+    facts: DeviceFacts
+
+
+class RunFacts:
+    """What the rows of a run refer to by their ids."""
+
+    def __init__(self, run: Run, gathered: Gathered) -> None:
+        self.run = run
+        self._gathered = gathered
+        self._processes = _processes(run)
+        self._agents = _agents(run)
+        for key in self._processes:
+            self._process(key)
+
+    @cached_property
+    def strings(self) -> TextsById:
+        """Return the texts of the table of strings."""
+        rows = self.run.whole("string", Wanted(integers=("id",), texts=("string",)))
+        return TextsById(rows["id"], rows.texts["string"])
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of the machines."""
+        names = self.run.whole("info_node", Wanted(texts=("hostname",))).texts["hostname"]
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def clock(self) -> str | None:
+        """Return what names the clock of the machine; None where it is not one machine's."""
+        machines = self.run.whole("info_node", Wanted(texts=("machine_id",))).texts["machine_id"]
+        known = set(machines)
+        return clock_of(machines[0]) if len(known) == 1 else None
+
+    @property
+    def lifetimes(self) -> tuple[tuple[int, int], ...]:
+        """Return first and last moment of each process that states them."""
+        rows = self.run.whole("info_process", Wanted(integers=("start", "end")))
+        pairs = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
+        return tuple((start, end) for start, end in pairs if 0 < start < end)
+
+    def processes(self, ids: IntArray) -> IntArray:
+        """Return the numbers of the processes with these ids."""
+        return by_distinct(ids, lambda key, _: self._process(key))
+
+    def threads(self, ids: IntArray) -> IntArray:
+        """Return the operating system's numbers of threads."""
+        found = self._threads(ids)
+        return np.where(found == ABSENT, ids, found)
+
+    def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
+        """Return the numbers of the devices that agents are."""
+        return by_distinct(agents, lambda key, row: self._device(key, int(processes[row])))
+
+    def are_gpus(self, agents: IntArray) -> BoolArray:
+        """Return which agents are GPUs; one that is not listed is taken for one."""
+        return by_distinct(agents, lambda key, _: self._is_gpu(key)).astype(np.bool_)
+
+    @cached_property
+    def _threads(self) -> Lookup:
+        rows = self.run.whole("info_thread", Wanted(integers=("id", "tid")))
+        return Lookup(rows["id"], rows["tid"])
+
+    def _process(self, key: int) -> int:
+        known = key in self._processes
+        facts = self._processes.get(key) or ProcessFacts(self.run.database.source.name)
+        return self._gathered.process(key if known else None, facts)
+
+    def _is_gpu(self, key: int) -> bool:
+        agent = self._agents.get(key)
+        return key != ABSENT if agent is None else agent.is_gpu
+
+    def _device(self, key: int, process: int) -> int:
+        agent = self._agents.get(key)
+        if agent is not None:
+            return self._gathered.device(key, process, agent.number, agent.facts)
+        unknown = key if 0 <= key < _MOST_NUMBERED else _UNKNOWN_DEVICE
+        return self._gathered.device(("unlisted", unknown), process, unknown)
+
+
+def clock_of(machine: str | None) -> str | None:
+    """Return the name of a machine's clock: a digest, since its id is not to be shared."""
+    if not machine:
+        return None
+    return f"machine {hashlib.sha256(machine.encode()).hexdigest()[:16]}"
+
+
+def _processes(run: Run) -> dict[int, ProcessFacts]:
+    nodes = run.whole("info_node", Wanted(integers=("id",), texts=("hostname",)))
+    hosts = dict(zip(nodes["id"].tolist(), nodes.texts["hostname"], strict=True))
+    rows = run.whole("info_process", Wanted(integers=("id", "nid", "pid")))
+    columns = zip(*(rows[name].tolist() for name in ("id", "nid", "pid")), strict=True)
+    return {
+        key: ProcessFacts(
+            run.database.source.name,
+            host=hosts.get(node) or None,
+            pid=pid if pid != ABSENT else None,
+        )
+        for key, node, pid in list(columns)[:_MOST_NUMBERED]
+    }
+
+
+def _agents(run: Run) -> dict[int, Agent]:
+    wanted = Wanted(
+        integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
+    )
+    rows = run.whole("info_agent", wanted)
+    numbers = zip(rows["id"].tolist(), rows["absolute_index"].tolist(), strict=True)
+    texts = zip(*(rows.texts[name] for name in wanted.texts), strict=True)
+    return {
+        key: _agent(key, number, *words)
+        for (key, number), words in list(zip(numbers, texts, strict=True))[:_MOST_NUMBERED]
+    }
+
+
+def _agent(
+    key: int, number: int, kind: str | None, name: str | None, product: str | None, more: str | None
+) -> Agent:
+    columns = {"name": name, "product_name": product}
+    words = _decoded(more) | {word: text for word, text in columns.items() if text}
+    is_gpu = kind == "GPU"
+    return Agent(
+        key if number == ABSENT else number,
+        is_gpu,
+        facts_of_agent(words) if is_gpu else NOTHING_KNOWN,
+    )
+
+
+def _decoded(text: str | None) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except UNDECODABLE:
+        return {}
+    return found if isinstance(found, dict) else {}

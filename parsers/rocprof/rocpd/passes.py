@@ -1,0 +1,122 @@
+"""Databases of one run that was repeated to count more: rocprof writes each pass to a folder."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import IntArray, number_column, numbers
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.rocprof.tables.names import Place, place_of
+from traceflops.rows import ABSENT
+from traceflops.trace import Note, Trace
+
+_TABLE: Final = "kernel_counters"
+_MOST_NAMED: Final = 8
+_LOSSES: Final = ("input-cut", "rows-lost", "log-unread")
+Placed = tuple[Place, Trace]
+
+
+def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
+    """Return traces, of which those of passes of one run are put together.
+
+    Times are those of one pass: the first that counted nothing, else the first. Of others only the
+    counters are used; the n-th process of a pass is the n-th of the others.
+    """
+    runs: defaultdict[tuple[str, int | None], list[Placed]] = defaultdict(list)
+    traces: list[Trace] = []
+    for source, trace in read:
+        place = place_of(source.folder, source.name)
+        if place.run_pass is None or trace.processes.num_rows != 1:
+            traces.append(trace)
+        else:
+            runs[place.root, place.rank].append((place, trace))
+    for members in runs.values():
+        traces += _joined(members)
+    return traces
+
+
+def _joined(members: Sequence[Placed]) -> list[Trace]:
+    """Return the traces of a run, one for each process."""
+    passes: defaultdict[int, list[Placed]] = defaultdict(list)
+    for place, trace in members:
+        passes[place.run_pass or 0].append((place, trace))
+    if len(passes) == 1:
+        return [trace for _, trace in members]
+    for of_pass in passes.values():
+        of_pass.sort(key=lambda one: (one[0].pid or 0, one[1].source.files[0].name))
+    timed = min(_without_counters(passes) or passes)
+    others = sorted(number for number in passes if number != timed)
+    return [
+        _with_passes(trace, timed, [(n, passes[n][row][1]) for n in others if row < len(passes[n])])
+        for row, (_, trace) in enumerate(passes[timed])
+    ]
+
+
+def _without_counters(passes: Mapping[int, Sequence[Placed]]) -> list[int]:
+    return [
+        number
+        for number, members in passes.items()
+        if not any(trace.kernel_counters.num_rows for _, trace in members)
+    ]
+
+
+def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
+    """Return a trace with the counters of the same process in other passes."""
+    counted = [_of_pass(trace.kernel_counters, timed)]
+    counted += [_of_pass(_moved(other, trace), number) for number, other in others]
+    source, counts = trace.source, Counter(trace.source.event_counts)
+    files = list(source.files)
+    for _, other in others:
+        files += other.source.files
+        counts.update(other.source.event_counts)
+    listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
+    note = Note(
+        "dropped",
+        "repeated-passes",
+        "The run was repeated to count more. Times are those of one pass; of others (pass "
+        f"{listed}) only the counters are used.",
+        len(others),
+        source.files[0].name,
+    )
+    lost = [one for _, other in others for one in other.notes if one.code in _LOSSES]
+    whole = pa.concat_tables(counted).unify_dictionaries().combine_chunks()
+    return replace(
+        trace,
+        source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),
+        tables={**trace.tables, _TABLE: whole},
+        notes=(note, *trace.notes, *lost),
+    )
+
+
+def _of_pass(counters: pa.Table, number: int) -> pa.Table:
+    return _replaced(counters, "repetition", np.full(counters.num_rows, number))
+
+
+def _moved(other: Trace, trace: Trace) -> pa.Table:
+    """Return the counters of another pass as of the process and the devices of a trace.
+
+    The ids of another run link to nothing here.
+    """
+    counters = other.kernel_counters
+    mine = {number: row for row, number in enumerate(trace.devices["local_id"].to_pylist())}
+    rows = [mine.get(number, ABSENT) for number in other.devices["local_id"].to_pylist()]
+    device = numbers(counters["device"], ABSENT)
+    row_of = np.array([*rows, ABSENT], dtype=np.int64)
+    device = row_of[np.where(device == ABSENT, len(rows), device)]
+    counters = _replaced(counters, "device", device)
+    return _replaced(counters, "correlation", np.full(counters.num_rows, ABSENT))
+
+
+def _replaced(table: pa.Table, column: str, values: IntArray) -> pa.Table:
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    known = values != ABSENT
+    return table.set_column(
+        place, field, number_column(np.where(known, values, 0), field.type, known)
+    )

@@ -1,0 +1,74 @@
+"""Reads rocpd databases: what rocprofv3 and rocprof-sys write by default since ROCm 7.0.
+
+Schema 3 in all its minor versions; docs/parsers/rocprof.md says what goes where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from traceflops.merge import merge
+from traceflops.parsers.collectives import fill_collectives
+from traceflops.parsers.databases.query import Among, Wanted
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.rocprof.rocpd.arguments import fill_sizes, rccl_arguments
+from traceflops.parsers.rocprof.rocpd.counters import Measurements
+from traceflops.parsers.rocprof.rocpd.host import HostReader, read_allocations
+from traceflops.parsers.rocprof.rocpd.reading import RunReading, reading_of
+from traceflops.parsers.rocprof.rocpd.schema import Run, label, runs_of, version_of
+from traceflops.parsers.rocprof.rocpd.trace import Origin, trace_of, with_losses
+from traceflops.parsers.rocprof.rocpd.work import (
+    Dispatches,
+    KernelNames,
+    read_copies,
+    read_dispatches,
+    read_graphs,
+)
+from traceflops.trace import Note, Trace
+
+_OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
+"""Categories as rocprof-sys spells them."""
+
+
+def read_rocpd(database: Database) -> Sequence[Trace]:
+    """Return the trace in a rocpd database. Raises InputError where there is none to be read."""
+    versions = [(run, *version_of(run)) for run in runs_of(database)]
+    traces = [_read_run(run, version, notes) for run, version, notes in versions]
+    one = merge(traces)  # databases of several processes can be merged into one file
+    one = replace(one, source=replace(one.source, files=traces[0].source.files))
+    return [with_losses(database, one, label)]
+
+
+def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
+    reading = reading_of(run)
+    _read_records(reading)
+    facts = {"generation": "v3", **({"schema_version": version[:20]} if version else {})}
+    people = reading.facts
+    origin = Origin("rocpd", _tool(run), facts, people.clock, people.hosts, people.lifetimes)
+    trace = trace_of(run.database, reading.gathered, reading.tallies, origin)
+    return replace(trace, notes=(*notes, *trace.notes))
+
+
+def _read_records(reading: RunReading) -> None:
+    run = reading.run
+    counted = Dispatches() if run.has_rows("pmc_event") else None
+    kernels = KernelNames(reading)
+    read_dispatches(reading, kernels, counted)
+    read_copies(reading)
+    read_graphs(reading)
+    measurements = Measurements(reading, kernels, counted or Dispatches())
+    host = HostReader(reading, measurements.other_events)
+    host.read_regions()
+    host.read_samples()
+    measurements.add_values_over_time(host.measured)
+    fill_sizes(reading)
+    fill_collectives(reading.gathered, rccl_arguments(reading, host.rccl))
+    read_allocations(reading)
+
+
+def _tool(run: Run) -> str:
+    spelled = Among("string", _OF_SYSTEMS_PROFILER)
+    found = run.whole("string", Wanted(integers=("id",)), spelled)
+    return "rocprof-sys" if found.count else "rocprofv3"

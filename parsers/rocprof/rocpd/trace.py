@@ -1,0 +1,90 @@
+"""From what was gathered of a database of rocprof to its trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import number_column
+from traceflops.errors import InputError
+from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.gathered import Gathered
+from traceflops.parsers.rocprof.rocpd.notes import content_notes
+from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.trace import Note, Source, SourceFile, Trace
+
+_RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
+
+
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """What was counted while a database was read: odd records, and all of them by kind."""
+
+    odd: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a trace comes from, beside its file; see `traceflops.trace.Source`.
+
+    `lifetimes` are first and last moment of each process, where they are known.
+    """
+
+    format: str
+    tool: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    clock: str | None = None
+    identities: tuple[str, ...] = ()
+    lifetimes: tuple[tuple[int, int], ...] = ()
+
+
+def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: Origin) -> Trace:
+    """Return the trace of what was gathered, with the notes on its records."""
+    source, overflowed = database.source, gathered.overflowed
+    tables = gathered.finish()
+    recorded = ", ".join(sorted(+tallies.counts))
+    rank = place_of(source.folder, source.name).rank
+    notes = content_notes(tables, tallies.odd, overflowed, source.name, origin.lifetimes)
+    if rank is not None and tables["processes"].num_rows == 1:
+        tables["processes"] = _ranked(tables["processes"], rank)
+        text = f"Rank {rank} is from the name of file or folder."
+        notes = (Note("assumed", "rank-from-name", text, None, source.name), *notes)
+    return Trace(
+        source=Source(
+            format=origin.format,
+            files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+            tool=origin.tool,
+            clock=origin.clock,
+            facts={**origin.facts, **({"recorded": recorded} if recorded else {})},
+            event_counts=dict(sorted(tallies.counts.items())),
+            identities=origin.identities,
+        ),
+        tables=tables,
+        notes=notes,
+    )
+
+
+def _ranked(processes: pa.Table, rank: int) -> pa.Table:
+    place = processes.schema.get_field_index("rank")
+    field = processes.schema.field(place)
+    return processes.set_column(place, field, number_column(np.array([rank]), field.type))
+
+
+def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
+    """Return the trace with the notes on what was lost of its database.
+
+    Raises InputError where everything was.
+    """
+    if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
+        raise InputError(
+            f"damaged: no record of it can be read: {database.source.name}",
+            "nothing can be saved from it; record or copy the database again",
+        )
+    lost: tuple[Note, ...] = database.notes(label)
+    return replace(trace, notes=(*lost, *trace.notes))

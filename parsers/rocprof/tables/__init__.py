@@ -1,0 +1,1 @@
+"""The CSV files of rocprof, rocprofv2 and rocprofv3."""

@@ -1,0 +1,156 @@
+"""What the host did in rocprof's CSV: API calls, ranges and marks of the program."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from traceflops.columns import BoolArray, IntArray
+from traceflops.parsers.csvfiles.parts import Cut, Part, Tally, compact
+from traceflops.parsers.rocprof.tables.work import ids, timed_rows
+from traceflops.rows import ABSENT, Array, Names
+
+_UNNAMED: Final = "(without a name)"
+_MARK_DOMAINS: Final = ("MARKER", "ROCTX")
+
+
+def add_calls(cut: Cut, part: Part, tally: Tally) -> None:
+    """Add API calls, and the ranges and marks that stand among them."""
+    domains = Names()
+    domain = cut.codes("domain", domains, "API")
+    counts = np.bincount(domain, minlength=len(domains)).tolist()
+    tally.domains.update(dict(zip(domains, counts, strict=True)))
+    timed, cut = timed_rows(cut, part, tally)
+    domain = domain[timed.rows]
+    is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])[domain]
+    if not is_mark.all():
+        calls = part["calls"]
+        rows = np.flatnonzero(~is_mark)
+        some = cut.only(rows)
+        apis = calls.names["api"].codes(map(api_of, domains))
+        calls.add(
+            some.count,
+            thread=compact(some.numbers("thread")),
+            name=some.codes("function", calls.names["name"], _UNNAMED),
+            start_ns=timed.start[rows],
+            dur_ns=timed.dur[rows],
+            correlation=ids(some, "correlation"),
+            api=apis[domain[rows]],
+        )
+    rows = np.flatnonzero(is_mark)
+    add_marks(cut.only(rows), part, timed.start[rows], timed.dur[rows])
+
+
+def api_of(domain: str) -> str:
+    """Return hip of HIP_RUNTIME_API_EXT."""
+    return domain.lower().split("_")[0] or "unknown"
+
+
+def add_marks(cut: Cut, part: Part, start: IntArray, dur: IntArray) -> None:
+    """Add ranges, and instants where they last no time. Thread 0 stands for no thread."""
+    if not cut.count:
+        return
+    marks = part["marks"]
+    kinds = marks.names["kind"].codes(("annotation", "instant"))
+    role = "function" if cut.has("function") else "message"
+    marks.add(
+        cut.count,
+        thread=compact(ids(cut, "thread")),
+        kind=np.where(dur == 0, kinds[1], kinds[0]),
+        name=cut.codes(role, marks.names["name"], _UNNAMED),
+        start_ns=start,
+        dur_ns=dur,
+    )
+
+
+def add_scratch(cut: Cut, part: Part, tally: Tally) -> None:
+    """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
+    timed, cut = timed_rows(cut, part, tally)
+    marks = part["marks"]
+    marks.add(
+        cut.count,
+        thread=compact(ids(cut, "thread")),
+        device=cut.codes("agent", part.agents, ""),
+        stream=cut.numbers("queue"),
+        kind=marks.names["kind"]["overhead"],
+        name=cut.codes("operation", marks.names["name"], _UNNAMED),
+        start_ns=timed.start,
+        dur_ns=timed.dur,
+    )
+
+
+class Pushes:
+    """Beginnings and ends of ranges as rocprofv2 writes them, one row each, until all are known.
+
+    Rows of one id belong together: one with a message begins a range, the next without one or with
+    the same ends it. A message that nothing ends is a mark.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Part, Cut]] = []
+
+    def add(self, cut: Cut, part: Part, tally: Tally) -> None:
+        """Put rows aside."""
+        time = cut.numbers("start")
+        known = (time != ABSENT) & (time >= 0)
+        tally.odd["no-time"] += int((~known).sum())
+        self._pieces.append((part, cut.only(known)))
+
+    def finish(self, tally: Tally) -> None:
+        """Add what the rows put aside say."""
+        by_part: dict[int, list[tuple[Part, Cut]]] = {}
+        for part, cut in self._pieces:
+            by_part.setdefault(id(part), []).append((part, cut))
+        for pieces in by_part.values():
+            self._pair(pieces[0][0], [cut for _, cut in pieces], tally)
+
+    def _pair(self, part: Part, cuts: list[Cut], tally: Tally) -> None:
+        names = part["marks"].names["name"]
+        message = np.concatenate([cut.codes("message", names) for cut in cuts])
+        columns = {
+            role: np.concatenate([cut.numbers(role) for cut in cuts])
+            for role in ("start", "marker", "thread")
+        }
+        order = np.lexsort((columns["start"], columns["marker"]))
+        message, time = message[order], columns["start"][order]
+        begins, ends = _ranges(columns["marker"][order], message)
+        alone = (message >= 0) & ~begins & ~ends
+        tally.odd["unpaired"] += int(((message < 0) & ~ends).sum())
+        first = np.flatnonzero(begins | alone)
+        last = np.where(begins[first], np.minimum(first + 1, len(time) - 1), first)
+        self._add(part, message[first], time[first], time[last], columns["thread"][order][first])
+
+    def _add(
+        self, part: Part, name: Array, start: IntArray, end: IntArray, thread: IntArray
+    ) -> None:
+        marks = part["marks"]
+        kinds = marks.names["kind"].codes(("annotation", "instant"))
+        part.cover(start)
+        marks.add(
+            len(start),
+            thread=np.where(thread == 0, ABSENT, thread),
+            kind=np.where(end == start, kinds[1], kinds[0]),
+            name=name,
+            start_ns=start,
+            dur_ns=end - start,
+        )
+
+
+def _ranges(marker: IntArray, message: Array) -> tuple[BoolArray, BoolArray]:
+    """Return which rows, in the order of ids and times, begin a range that the next row ends."""
+    count = len(marker)
+    follows = np.zeros(count, dtype=np.bool_)
+    if count < 2:
+        return follows, follows.copy()
+    same_id = marker[1:] == marker[:-1]
+    closes = same_id & (message[:-1] >= 0) & (message[1:] < 0)
+    again = same_id & (message[:-1] >= 0) & (message[1:] == message[:-1])
+    # In a row of equal messages every other one begins a range, unless the last is ended by a
+    # row without message.
+    place = np.arange(count)
+    run_start = np.maximum.accumulate(np.where(np.append(True, ~again), place, 0))
+    follows[:-1] = again & ((place - run_start)[:-1] % 2 == 0)
+    free = ~np.append(False, follows[:-1])
+    follows[:-1] |= closes & free[:-1]
+    return follows, np.append(False, follows[:-1])

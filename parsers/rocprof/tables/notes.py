@@ -1,0 +1,179 @@
+"""What the reader of a report must know about how CSV of rocprof was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import names, numbers
+from traceflops.parsers.csvfiles.notes import text_notes
+from traceflops.parsers.csvfiles.parts import TableFile
+from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.tables.work import DISPATCH
+from traceflops.parsers.times import span_notes
+from traceflops.trace import Note
+from traceflops.words import several
+
+if TYPE_CHECKING:
+    from traceflops.parsers.rocprof.tables.runs import Run
+
+_LONG_NS: Final = 60 * 10**9
+_ROUNDED: Final = ("start", "end", "dispatched")
+
+
+@dataclass(slots=True)
+class Told:
+    """What came up while the tables of a run were put together."""
+
+    ranks: list[int] = field(default_factory=list)
+    overflowed: tuple[str, ...] = ()
+    host_copies: int = 0
+    instances: int = 0
+    unplaced: bool = False
+
+
+def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[Note]:
+    """Give the notes of a run: those of its files, then those of the whole."""
+    for file in run.files:
+        yield from file_notes(file)
+    name = run.files[0].source.name if len(run.files) == 1 else None
+    yield from overflow_notes(told.overflowed, run.files[0].source.name)
+    for rank in sorted(set(told.ranks)):
+        yield Note("assumed", "rank-from-name", f"Rank {rank} is from the name of file or folder.")
+    if run.number:
+        yield _LATER
+    yield from _pass_notes(run, name)
+    if told.host_copies:
+        text = f"{several(told.host_copies, 'copy record')} within the host left out."
+        yield Note("dropped", "host-copies", text, told.host_copies, name)
+    if told.unplaced:
+        yield Note("assumed", "device-unknown", _UNPLACED, None, name)
+    if told.instances:
+        text = (
+            "Counters stand in the files once for each instance of a part of the chip: "
+            f"{told.instances:,} rows were added to others (of GRBM counters, which count the same "
+            "in each, the largest stands)."
+        )
+        yield Note("repaired", "instances-summed", text, told.instances, name)
+    yield from _content_notes(run, tables, name)
+
+
+def file_notes(file: TableFile) -> Iterator[Note]:
+    """Give what is to be said of one file."""
+    notes = [
+        *text_notes(file.damage, file.source.cut),
+        *span_notes(file.tally.odd),
+        *_row_notes(file),
+    ]
+    for note in notes:
+        yield Note(note.kind, note.code, note.text, note.count, file.source.name)
+
+
+def _row_notes(file: TableFile) -> Iterator[Note]:
+    odd, bad = file.tally.odd, file.damage.bad_cells
+    times = sum(bad[role] for role in _ROUNDED)
+    others = sum(bad.values()) - times
+    if times:
+        text = (
+            f"{several(times, 'time')} are no whole numbers of nanoseconds. A spreadsheet rounds "
+            "them when it saves the table (3.42E+14); use the file as rocprof wrote it."
+        )
+        yield Note("dropped", "times-rounded", text, times)
+    if others:
+        text = f"{several(others, 'number')} could not be read and are left out."
+        yield Note("dropped", "bad-cells", text, others)
+    if odd["no-value"]:
+        text = f"{several(odd['no-value'], 'counter')} without a value left out."
+        yield Note("dropped", "no-value", text, odd["no-value"])
+    if odd["unpaired"]:
+        text = f"{several(odd['unpaired'], 'end')} of ranges without a beginning left out."
+        yield Note("dropped", "unpaired-ranges", text, odd["unpaired"])
+    samples = file.tally.events["pc_sampling"] + file.tally.events["spm_counters"]
+    if samples:
+        text = f"{several(samples, 'sample')} are counted and not read."
+        yield Note("dropped", "samples-not-read", text, samples)
+
+
+def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
+    if run.passes_left_out:
+        listed = ", ".join(map(str, run.passes_left_out[:8]))
+        text = (
+            "The run was repeated to count more. Times are those of one pass; of others (pass "
+            f"{listed}) only the counters are used."
+        )
+        yield Note("dropped", "repeated-passes", text, len(run.passes_left_out), name)
+    if run.launchers:
+        text = f"{several(run.launchers, 'launcher')} left only a list of agents: not shown."
+        yield Note("dropped", "launcher", text, run.launchers, name)
+
+
+def _content_notes(run: Run, tables: Mapping[str, pa.Table], name: str | None) -> Iterator[Note]:
+    activities, calls = tables["activities"], tables["calls"]
+    if activities.num_rows:
+        yield from _link_notes(tables, name)
+        yield from _long_notes(activities, name)
+        if any(process.counted_while_timed for process in run.processes):
+            yield Note("assumed", "counted-while-timed", _COUNTED_WHILE_TIMED, None, name)
+        return
+    if tables["kernel_counters"].num_rows:
+        yield Note("missing", "no-timeline", _COUNTERS_ONLY, None, name)
+    elif tables["totals"].num_rows and not calls.num_rows:
+        yield Note("missing", "no-timeline", _TOTALS_ONLY, None, name)
+    else:
+        yield Note("missing", "no-device-work", _NO_WORK, None, name)
+
+
+def _link_notes(tables: Mapping[str, pa.Table], name: str | None) -> Iterator[Note]:
+    """Say of how much device work the call is missing, or what stands for it."""
+    if names(tables["calls"]["name"]) == [DISPATCH]:
+        yield Note("assumed", "launch-is-queueing", _QUEUED, None, name)
+        return
+    for note in link_notes(tables):
+        yield replace(note, file=name)
+
+
+def _long_notes(activities: pa.Table, name: str | None) -> Iterator[Note]:
+    length = numbers(activities["dur_ns"])
+    long = int(np.count_nonzero(length >= _LONG_NS))
+    if long:
+        text = (
+            f"{several(long, 'piece')} of device work lasted a minute or more, the longest "
+            f"{int(length.max()) / 1e9:,.1f} s: used as it stands in the file."
+        )
+        yield Note("assumed", "very-long", text, long, name)
+
+
+_LATER: Final = Note(
+    "assumed",
+    "runs-apart",
+    "The files of the folder are of runs one after the other, told by a pause of more than 10 s "
+    "between their processes: they are shown apart.",
+)
+_UNPLACED: Final = (
+    "Some records do not say on which device they ran; they are shown as of the only one, or of "
+    "device 0."
+)
+_QUEUED: Final = (
+    "The files hold no API calls. The launch of a kernel is taken to be when it was put into its "
+    "queue (DispatchNs)."
+)
+_COUNTED_WHILE_TIMED: Final = (
+    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
+    "time and overlap are not those of a normal run."
+)
+_COUNTERS_ONLY: Final = (
+    "Only counters are here. Kernels run one by one while they are read, so their times are not "
+    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it."
+)
+_TOTALS_ONLY: Final = (
+    "Only totals by name are here: no timeline, so no idle time and no overlap; record with "
+    "rocprofv3 --kernel-trace --output-format rocpd."
+)
+_NO_WORK: Final = (
+    "No device work is in the files; record with rocprofv3 --kernel-trace --memory-copy-trace."
+)

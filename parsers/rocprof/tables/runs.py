@@ -1,0 +1,192 @@
+"""Which tables of rocprof belong together: those of a process, of the passes of a run, of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from traceflops.parsers.csvfiles.parts import TableFile
+from traceflops.parsers.rocprof.tables.agents import Agents
+from traceflops.parsers.rocprof.tables.processes import Placed, Process, processes_of
+
+_DAY_NS: Final = 86_400 * 10**9
+_APART_NS: Final = 10 * 10**9
+"""Processes of one run overlap; with a pause of so much between them they are of several."""
+
+_TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
+COUNTERS: Final = "kernel_counters"
+
+
+@dataclass(slots=True)
+class Run:
+    """Processes whose times compare, and the files they are from.
+
+    `passes_left_out` are those of which only the counters are used; `launchers` processes that did
+    nothing. `number` counts the runs of a folder, whose times lie apart. `is_one_clock` says that
+    the times of all of them compare.
+    """
+
+    root: str
+    processes: list[Process]
+    agents: Agents
+    system: dict[str, str]
+    is_one_clock: bool
+    files: list[TableFile] = field(default_factory=list)
+    number: int = 0
+    passes_left_out: list[int] = field(default_factory=list)
+    launchers: int = 0
+
+
+def runs_of(placed: Sequence[Placed]) -> list[Run]:
+    """Return the runs that files are of. Every file is in one; a run may be without any row."""
+    folders: defaultdict[str, list[Placed]] = defaultdict(list)
+    for one in placed:
+        folders[one.place.root].append(one)
+    return [run for root in sorted(folders) for run in _in_folder(root, folders[root])]
+
+
+def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
+    """Return the runs in a folder: its passes put together, then parted where time stands still."""
+    by_pass: defaultdict[int | None, list[Placed]] = defaultdict(list)
+    for one in placed:
+        by_pass[one.place.run_pass].append(one)
+    passes = {number: processes_of(by_pass[number]) for number in sorted(by_pass, key=_pass_order)}
+    main = _main_pass(passes)
+    processes = passes[main]
+    for process in processes:
+        process.count_own(main if len(passes) > 1 else None)
+    for number, others in passes.items():
+        if number != main:
+            processes = [*processes, *_counted_again(passes[main], others, number)]
+    processes = _with_counting_runs(processes)
+    runs = _parted(root, processes, placed)
+    runs[0].passes_left_out = [
+        number
+        for number, others in passes.items()
+        if number is not None and number != main and _have_timeline(others)
+    ]
+    used = {id(file) for run in runs for file in run.files}
+    unused = [one for one in placed if id(one.file) not in used]
+    runs[0].files += [one.file for one in unused]
+    runs[0].launchers = _launchers(placed)
+    return runs
+
+
+def _launchers(placed: Sequence[Placed]) -> int:
+    """Return how many processes left nothing but their list of agents."""
+    kinds: defaultdict[Hashable, set[str]] = defaultdict(set)
+    for one in placed:
+        if one.place.pid is not None:
+            kinds[one.place.key, one.place.run_pass] |= one.file.kinds
+    return sum(found == {"agents"} for found in kinds.values())
+
+
+def _pass_order(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _main_pass(passes: dict[int | None, list[Process]]) -> int | None:
+    """Return the pass whose times count: the first that counted nothing, else the first timed."""
+    timed = [number for number, processes in passes.items() if _have_timeline(processes)]
+    free = [n for n in timed if not any(process.has(COUNTERS) for process in passes[n])]
+    return next(iter([*free, *timed, *passes]))
+
+
+def _have_timeline(processes: Iterable[Process]) -> bool:
+    return any(process.has(*_TIMELINE) for process in processes)
+
+
+def _counted_again(
+    main: Sequence[Process], others: Sequence[Process], number: int | None
+) -> Iterator[Process]:
+    """Give processes the counters that they had in another pass; yield those found only there.
+
+    A process has another id in each pass, so the first is taken for the first, and so on.
+    """
+    for place, other in enumerate(others):
+        counted = [part for part in other.parts if part.has(COUNTERS)]
+        if place < len(main):
+            main[place].counted += [(number, False, part) for part in counted]
+            main[place].others.append(other)
+        elif counted:
+            other.count_own(number)
+            other.drop(*_TIMELINE)
+            yield other
+
+
+def _with_counting_runs(processes: Sequence[Process]) -> list[Process]:
+    """Return processes without those that only repeated another one to count more.
+
+    That is one of which nothing but counters is there, which has kernels in common with the only
+    process that has times; or, where no process has times, the kernels of the first and counters
+    that it lacks.
+    """
+    timed = [process for process in processes if process.has(*_TIMELINE)]
+    only_counted = [process for process in processes if process not in timed and process.counted]
+    if len(timed) > 1 or len(only_counted) + len(timed) < 2:
+        return list(processes)
+    first = (timed or only_counted)[0]
+    kernels, counters = first.kernels(), first.counters()
+    repetition = max((number or 0 for number, _, _ in first.counted), default=0)
+    kept = [process for process in processes if process not in only_counted or process is first]
+    for process in only_counted:
+        if process is first:
+            continue
+        names = process.kernels()
+        alike = bool(names & kernels) if timed else 2 * len(names & kernels) >= len(names | kernels)
+        if not alike or not (timed or process.counters() - counters):
+            kept.append(process)
+            continue
+        if not timed and repetition == 0:
+            first.number_counted(1)
+            repetition = 1
+        repetition += 1
+        first.counted += [(repetition, False, part) for _, _, part in process.counted]
+        first.others.append(process)
+        counters |= process.counters()
+    return kept
+
+
+def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -> list[Run]:
+    """Return the runs that processes are of, by their times; those without any are of the first."""
+    timed = sorted((p for p in processes if p.low is not None), key=lambda p: (p.low, p.order))
+    groups: list[list[Process]] = []
+    reach = 0
+    for process in timed:
+        low, high = process.low or 0, process.high or 0
+        if not groups or low > reach + _APART_NS:
+            groups.append([])
+            reach = high
+        groups[-1].append(process)
+        reach = max(reach, high)
+    untimed = [process for process in processes if process.low is None]
+    if len(groups) == 1:
+        groups[0] += untimed
+    elif untimed or not groups:
+        groups.append(untimed)
+    is_one_clock = not timed or reach - (timed[0].low or 0) <= _DAY_NS
+    lists = [one.file.agents for one in placed if one.file.agents]
+    agents = next(iter(lists), [])
+    system = next((one.file.system for one in placed if one.file.system), {})
+    return [
+        Run(
+            root,
+            sorted(group, key=lambda p: p.order),
+            Agents(agents, system),
+            system,
+            is_one_clock,
+            _files(group),
+            number,
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def _files(processes: Iterable[Process]) -> list[TableFile]:
+    found: dict[Hashable, TableFile] = {}
+    for process in processes:
+        for file in process.files():
+            found.setdefault(id(file), file)
+    return list(found.values())

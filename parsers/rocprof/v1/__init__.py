@@ -1,0 +1,1 @@
+"""The JSON file and the database of rocprof v1."""

@@ -1,0 +1,141 @@
+"""Reads rocprof's (v1) JSON into a trace. docs/parsers/rocprof.md says what goes where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from traceflops.columns import names
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.crew import BLOCK_BYTES, Crew
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonfiles.events import EventStream
+from traceflops.parsers.jsonfiles.notes import event_text_notes
+from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.rocprof.clocks import clock_of_folder
+from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.tables.names import Place, place_of
+from traceflops.parsers.rocprof.tables.work import DISPATCH
+from traceflops.parsers.rocprof.v1.agents import machine_of
+from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
+from traceflops.parsers.rocprof.v1.rows import AllRows
+from traceflops.parsers.rocprof.v1.trace import Assembly
+from traceflops.parsers.times import span_notes
+from traceflops.trace import Note, NoteKind, Source, SourceFile, Trace
+from traceflops.words import several
+
+_AT_END: Final = "what the GPUs are"
+_NO_CALLS: Final = (
+    "The file has no API calls, so device work cannot be linked to what launched it; record with "
+    "rocprof --hip-trace, or rocprofv3 --hip-trace --kernel-trace."
+)
+_QUEUED: Final = (
+    "The file holds no API calls. The launch of a kernel is taken to be when it was put into its "
+    "queue (DispatchNs)."
+)
+_NO_WORK: Final = (
+    "No device work is in the file; record with rocprof --hip-trace or --timestamp on, or with "
+    "rocprofv3 --kernel-trace."
+)
+_ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
+    "device-unknown": (
+        "assumed",
+        "record",
+        "of no device: shown as of the only one, or of device 0",
+    ),
+    "loose-arrows": (
+        "dropped",
+        "arrow",
+        "between calls and work left out: not certain what it ties",
+    ),
+    "instances": ("repaired", "value", "of instances of one counter added to others"),
+}
+
+
+def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
+    """Return the trace in a file. Raises InputError where nothing of it can be used."""
+    place = place_of(source.folder, source.name)
+    rows = AllRows()
+    counts: Counter[str] = Counter()
+    stream = EventStream[V1Block](source, V1Reader(), crew, block_bytes)
+    for block in stream:
+        rows.absorb(block.rows)
+        counts.update(block.counts)
+    if not +counts:
+        raise _nothing_in(source, stream)
+    rows.join()
+    assembly = Assembly(source.name, place.rank, rows, machine_of(stream.header))
+    overflowed = assembly.gathered.overflowed
+    tables = assembly.gathered.finish()
+    notes = (
+        *event_text_notes(source, stream.damage, _AT_END),
+        *_rank_notes(place),
+        *span_notes(assembly.told.odd),
+        *_odd_notes(assembly),
+        *_content_notes(tables),
+    )
+    return Trace(
+        _source(source, place, counts),
+        tables,
+        (
+            *(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes),
+            *overflow_notes(overflowed, source.name),
+        ),
+    )
+
+
+def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
+    known = {kind: counts[kind] for kind in sorted(+counts)}
+    recorded = [kind for kind in known if kind not in (ARROW_FROM, ARROW_TO)]
+    return Source(
+        format="rocprof",
+        files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+        tool="rocprof JSON",
+        clock=clock_of_folder(place.root),
+        facts={"generation": "v1", "recorded": ", ".join(recorded)},
+        event_counts=known,
+    )
+
+
+def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
+    if source.cut or stream.damage.cut_bytes is not None or stream.damage.dropped_places:
+        return InputError(
+            f"no record of it can be read: {source.name} (cut off or damaged)",
+            "use results.csv or results.db of the same run",
+        )
+    return NotATrace(
+        f"no record in it: {source.name} (JSON of rocprof without kernels, copies and calls)",
+        "record with rocprof --hip-trace or --timestamp on; nothing was launched while it ran",
+    )
+
+
+def _rank_notes(place: Place) -> Iterator[Note]:
+    if place.rank is not None:
+        text = f"Rank {place.rank} is from the name of file or folder."
+        yield Note("assumed", "rank-from-name", text)
+
+
+def _odd_notes(assembly: Assembly) -> Iterator[Note]:
+    told = assembly.told
+    for code, (kind, noun, text) in _ODD.items():
+        if told.odd[code]:
+            yield Note(kind, code, f"{several(told.odd[code], noun)} {text}.", told.odd[code])
+    if told.open_devices:
+        listed = ", ".join(map(str, sorted(told.open_devices)[:8]))
+        text = (
+            f"Which of the listed agents is gpu-id {listed} cannot be told: they differ, and none "
+            "has that number."
+        )
+        yield Note("missing", "device-ambiguous", text)
+
+
+def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    if not tables["activities"].num_rows:
+        yield Note("missing", "no-device-work", _NO_WORK)
+    elif names(tables["calls"]["name"]) == [DISPATCH]:
+        yield Note("assumed", "launch-is-queueing", _QUEUED)
+    else:
+        yield from link_notes(tables, no_calls=_NO_CALLS)

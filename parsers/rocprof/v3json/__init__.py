@@ -1,0 +1,1 @@
+"""The JSON file of rocprofv3."""

@@ -1,0 +1,167 @@
+"""What the reader of a report must know about how rocprofv3's JSON was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from traceflops.columns import numbers
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonfiles.lists import ListStream
+from traceflops.parsers.jsonfiles.notes import input_cut, repairs_and_losses
+from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.v3json.places import ProcessRecords
+from traceflops.parsers.rocprof.v3json.tables import Odd
+from traceflops.parsers.times import span_notes
+from traceflops.trace import Note, NoteKind
+from traceflops.words import several, time_amount
+
+_MUCH_OF_IT: Final = 0.1
+"""So much of a process's life outside the device's work is said."""
+
+_ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
+    "no-value": ("dropped", "counter", "without a value left out"),
+    "host-copies": ("dropped", "copy record", "within the host left out: no GPU worked"),
+    "kernel-clash": (
+        "assumed",
+        "launch",
+        "of kernels whose number stands for two names: the later name is shown",
+    ),
+}
+_INSTANCES: Final = (
+    "Counters stand in the files once for each instance of a part of the chip: {:,} values were "
+    "added to others (of GRBM counters, which count the same in each, the largest stands)."
+)
+_NO_WORK: Final = (
+    "No device work is in the file; rocprofv3 --kernel-trace --memory-copy-trace records it."
+)
+_COUNTERS_ONLY: Final = (
+    "Only counters are here. Kernels run one by one while they are read, so their times are not "
+    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it."
+)
+_COUNTED_WHILE_TIMED: Final = (
+    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
+    "time and overlap are not those of a normal run."
+)
+
+
+def file_notes(source: ByteSource, stream: ListStream, records: ProcessRecords) -> Iterator[Note]:
+    """Give what is to be said of one file, whose records are added up."""
+    for note in (*_text_notes(source, stream), *_record_notes(records)):
+        yield Note(note.kind, note.code, note.text, note.count, source.name)
+
+
+def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
+    damage = stream.damage
+    if source.cut:
+        yield input_cut(source.cut, damage)
+    if stream.cut_in is not None:
+        yield Note("dropped", "text-cut", _cut(stream), damage.cut_bytes)
+    yield from repairs_and_losses(damage, "record")
+    if damage.tail_bytes:
+        code = "second-trace" if damage.another else "tail-unread"
+        text = f"{several(damage.tail_bytes, 'byte')} behind the end of the document were not read."
+        yield Note("dropped", code, text, damage.tail_bytes)
+
+
+def _cut(stream: ListStream) -> str:
+    place = str(stream.cut_in[-1]) if stream.cut_in else "the document"
+    where = "".join(c if c.isprintable() else "?" for c in place[:40])
+    return (
+        f"The file ends in the middle ({where}). Every complete record before that is used; what "
+        f"rocprofv3 writes behind it is missing ({several(stream.damage.cut_bytes or 0, 'byte')} "
+        "of an unfinished record are lost)."
+    )
+
+
+def _record_notes(records: ProcessRecords) -> Iterator[Note]:
+    for what, count in sorted(records.mended.items()):
+        yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
+    unreadable = +records.unreadable
+    if unreadable:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
+        text = f"Records that are not what rocprofv3 writes were left out: {listed}."
+        yield Note("dropped", "json-dropped", text, unreadable.total())
+
+
+def run_notes(
+    odd: Odd,
+    tables: Mapping[str, pa.Table],
+    overflowed: list[str],
+    lifetimes: list[tuple[int, int]],
+    name: str,
+) -> Iterator[Note]:
+    """Give the notes of a run as a whole."""
+    found = [
+        *span_notes(odd.counts),
+        *_odd_notes(odd),
+        *_content_notes(tables),
+        *_window_notes(tables, lifetimes),
+    ]
+    for note in found:
+        yield Note(note.kind, note.code, note.text, note.count, name)
+    yield from overflow_notes(overflowed, name)
+
+
+def launcher_notes(count: int, name: str) -> Iterator[Note]:
+    """Say how many processes left nothing but what the machine has."""
+    if count:
+        text = f"{several(count, 'launcher')} left no record of work: not shown."
+        yield Note("dropped", "launcher", text, count, name)
+
+
+def _odd_notes(odd: Odd) -> Iterator[Note]:
+    for code, (kind, noun, text) in _ODD.items():
+        if odd.counts[code]:
+            yield Note(kind, code, f"{several(odd.counts[code], noun)} {text}.", odd.counts[code])
+    if odd.counts["instances"]:
+        count = odd.counts["instances"]
+        yield Note("repaired", "instances-summed", _INSTANCES.format(count), count)
+    if odd.unknown_kernels:
+        count = len(odd.unknown_kernels)
+        text = f"{several(count, 'kernel')} without a name in the file: shown by number."
+        yield Note("missing", "kernels-unnamed", text, count)
+    if odd.unlisted_agents:
+        count = len(odd.unlisted_agents)
+        text = (
+            f"{several(count, 'device')} that did work not in the file's list of agents: what "
+            "product that is is not known."
+        )
+        yield Note("missing", "agents-missing", text, count)
+
+
+def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    worked, counted = tables["activities"].num_rows, tables["kernel_counters"].num_rows
+    if not worked:
+        if counted:
+            yield Note("missing", "no-timeline", _COUNTERS_ONLY)
+        else:
+            yield Note("missing", "no-device-work", _NO_WORK)
+        return
+    yield from link_notes(tables)
+    if counted:
+        yield Note("assumed", "counted-while-timed", _COUNTED_WHILE_TIMED)
+
+
+def _window_notes(
+    tables: Mapping[str, pa.Table], lifetimes: list[tuple[int, int]]
+) -> Iterator[Note]:
+    """Say which part of a process's life the device's work spans, where that is not most of it."""
+    activities = tables["activities"]
+    if len(lifetimes) != 1 or not activities.num_rows:
+        return
+    start = numbers(activities["start_ns"])
+    first, last = int(start.min()), int((start + numbers(activities["dur_ns"])).max())
+    began, ended = lifetimes[0]
+    before, after = max(0, first - began), max(0, ended - last)
+    if before + after > _MUCH_OF_IT * (ended - began):
+        yield Note(
+            "assumed",
+            "window",
+            f"The process lived {time_amount(ended - began)}; its device work begins "
+            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. All "
+            "shares are of that span.",
+        )

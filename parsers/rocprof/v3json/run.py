@@ -1,0 +1,200 @@
+"""One run of rocprofv3 out of its JSON: the processes of one file, or of one file for each pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.collectives import fill_collectives
+from traceflops.parsers.crew import BLOCK_BYTES, Crew
+from traceflops.parsers.gathered import Gathered, ProcessFacts
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.jsonfiles.lists import ListStream
+from traceflops.parsers.rocprof.clocks import clock_of_folder
+from traceflops.parsers.rocprof.rocpd.facts import clock_of
+from traceflops.parsers.rocprof.tables.names import Place
+from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
+from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
+from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
+from traceflops.rows import ABSENT
+from traceflops.trace import Note, Source, SourceFile, Trace
+
+_TIMELINE: Final = ("kernel_dispatch", "memory_copy")
+_NEWEST: Final = "MARKER_CORE_RANGE_API"
+"""The kind of records by which releases since ROCm 7.0 are known."""
+
+
+class Run:
+    """Adds up the files of a run; of repeated passes the times of the first that has any count."""
+
+    def __init__(self, crew: Crew, block_bytes: int = BLOCK_BYTES) -> None:
+        self._crew = crew
+        self._block_bytes = block_bytes
+        self._gathered = Gathered()
+        self._odd = Odd()
+        self._notes: list[Note] = []
+        self._files: list[SourceFile] = []
+        self._counts: Counter[str] = Counter()
+        self._described: list[Described] = []
+        self._arguments: dict[int, dict[str, str]] = {}
+        self._releases: list[str] = []
+        self._place: Place | None = None
+        self._timed_pass: int | None = None
+        self._has_times = False
+        self._unused_passes: set[int] = set()
+        self._launchers: list[tuple[tuple[int, int], ProcessFacts]] = []
+
+    def add(self, source: ByteSource, place: Place, file_number: int, *, is_repeated: bool) -> None:
+        """Add the processes of a file. Raises InputError where nothing of it can be used."""
+        stream = ListStream(source, ROOT, self._crew, self._block_bytes)
+        total = ProcessRecords()
+        number, records = -1, ProcessRecords()
+        for found in stream:
+            if len(found.path) < 3:
+                continue
+            if found.path[1] != number:
+                self._finish(records, source, place, (file_number, number), is_repeated)
+                _add_up(total, records)
+                number, records = int(found.path[1]), ProcessRecords()
+            records.absorb(found)
+        self._finish(records, source, place, (file_number, number), is_repeated)
+        _add_up(total, records)
+        if number < 0:
+            raise _nothing_in(source, stream)
+        self._place = self._place or place
+        self._files.append(SourceFile(source.name, source.stored_bytes, source.text_bytes))
+        self._notes += file_notes(source, stream, total)
+
+    def _finish(
+        self,
+        records: ProcessRecords,
+        source: ByteSource,
+        place: Place,
+        key: tuple[int, int],
+        is_repeated: bool,
+    ) -> None:
+        """Add the rows of a process, whose records are all known."""
+        if key[1] < 0:
+            return
+        described = records.described
+        facts = ProcessFacts(source.name, place.rank, None, described.host, described.pid)
+        if not +records.counts:
+            self._launchers.append((key, facts))
+            return
+        number = self._gathered.process(key, facts)
+        machine = described.machine or described.host or ""
+        tables = ProcessTables(self._gathered, records, number, machine, self._odd)
+        timed = any(records.counts[name] for name in _TIMELINE)
+        if timed and not self._has_times:
+            self._has_times, self._timed_pass = True, place.run_pass
+        is_own = not timed or not is_repeated or place.run_pass == self._timed_pass
+        if is_own:
+            tables.add_timeline()
+            self._arguments |= tables.arguments
+            self._described.append(described)
+        elif place.run_pass is not None:
+            self._unused_passes.add(place.run_pass)
+        tables.add_counters(place.run_pass if is_repeated else None, is_own=is_own)
+        self._counts.update(records.counts)
+        self._releases += [release] if (release := _release(records)) else []
+
+    def trace(self) -> Trace:
+        """Return the trace of what was added."""
+        launchers = len(self._launchers)
+        if not self._counts:  # nothing else is known of the run
+            for key, facts in self._launchers:
+                self._gathered.process(key, facts)
+            launchers = 0
+        fill_collectives(self._gathered, self._arguments)
+        overflowed = self._gathered.overflowed
+        tables = self._gathered.finish()
+        lifetimes = [one.lifetime_ns for one in self._described if one.lifetime_ns is not None]
+        name = self._files[0].name
+        notes = [
+            *self._notes,
+            *self._pass_notes(name),
+            *launcher_notes(launchers, name),
+            *run_notes(self._odd, tables, overflowed, lifetimes, name),
+        ]
+        return Trace(self._source(), tables, tuple(notes))
+
+    def _pass_notes(self, name: str) -> Iterator[Note]:
+        rank = self._place.rank if self._place else None
+        if rank is not None:
+            text = f"Rank {rank} is from the name of file or folder."
+            yield Note("assumed", "rank-from-name", text, None, name)
+        if self._unused_passes:
+            listed = ", ".join(map(str, sorted(self._unused_passes)[:8]))
+            text = (
+                "The run was repeated to count more. Times are those of one pass; of others (pass "
+                f"{listed}) only the counters are used."
+            )
+            yield Note("dropped", "repeated-passes", text, len(self._unused_passes), name)
+
+    def _source(self) -> Source:
+        releases = ", ".join(dict.fromkeys(self._releases))
+        hosts = [one.host for one in self._described if one.host]
+        return Source(
+            format="rocprof",
+            files=tuple(self._files),
+            tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
+            clock=self._clock(),
+            facts=dict(self._facts(releases)),
+            event_counts={name: self._counts[name] for name in sorted(+self._counts)},
+            identities=tuple(dict.fromkeys(hosts)),
+        )
+
+    def _facts(self, releases: str) -> Iterator[tuple[str, str]]:
+        yield "generation", "v3"
+        if releases:
+            yield "layout", releases
+        recorded = ", ".join(sorted(+self._counts))
+        if recorded:
+            yield "recorded", recorded
+        streams = self._odd.streams - {ABSENT}
+        if streams - {0}:
+            yield "hip_streams", str(len(streams))
+        lifetimes = [one.lifetime_ns for one in self._described if one.lifetime_ns]
+        if len(lifetimes) == 1:
+            yield "process_lifetime_ns", str(lifetimes[0][1] - lifetimes[0][0])
+
+    def _clock(self) -> str | None:
+        """Return what names the clock: the machine's, else that of the folder its files lie in."""
+        machines = {one.machine or one.host for one in self._described}
+        if len(machines) == 1 and (machine := machines.pop()):
+            return clock_of(machine)
+        return None if machines or self._place is None else clock_of_folder(self._place.root)
+
+
+def _add_up(total: ProcessRecords, records: ProcessRecords) -> None:
+    total.unreadable.update(records.unreadable)
+    total.mended.update(records.mended)
+
+
+def _release(records: ProcessRecords) -> str:
+    """Return which releases write such records, as far as the file tells."""
+    kinds = {one.kind for one in records.kinds}
+    if _NEWEST in kinds:
+        return "ROCm 7.0 or later"
+    if not kinds:
+        return ""
+    return "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
+
+
+def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
+    if source.cut or stream.cut_in is not None:
+        return InputError(
+            f"cut off before its first complete record: {source.name}",
+            "nothing can be saved from it; record or copy the file again",
+        )
+    if stream.damage.dropped_places:
+        return InputError(
+            f"no record in it could be read: {source.name} (damaged JSON)",
+            "a later tool broke its JSON; copy the file again, or record again",
+        )
+    return NotATrace(
+        f"no process in it: {source.name} ({ROOT_KEY} holds no records)",
+        "give the JSON that rocprofv3 --output-format json wrote",
+    )
