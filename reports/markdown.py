@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
 from traceflops.reports.measured import bounds_sentence, facts, parts, why_not
-from traceflops.reports.page import provenance
+from traceflops.reports.page.shown import provenance
+from traceflops.reports.page.untimed import untimed_parts
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, category_label
 from traceflops.reports.units import count, duration, kernel_label, percent, visible
-from traceflops.reports.untimedpage import untimed_parts
 from traceflops.reports.wording import basis, numbered
 from traceflops.results import COMPONENTS
 

@@ -19,19 +19,19 @@ _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def _html(analysis: Analysis, command: str | None) -> bytes:
-    from traceflops.reports.html import render_html
+    from traceflops.reports.page.html import render_html
 
     return render_html(analysis, command).encode()
 
 
 def _json(analysis: Analysis, _: str | None) -> bytes:
-    from traceflops.reports.json import render_json
+    from traceflops.reports.json.report import render_json
 
     return render_json(analysis).encode() + b"\n"
 
 
 def _markdown(analysis: Analysis, command: str | None) -> bytes:
-    from traceflops.reports.html import base_names
+    from traceflops.reports.commandline import base_names
     from traceflops.reports.markdown import render_markdown
 
     return render_markdown(analysis, base_names(command) if command else None).encode()

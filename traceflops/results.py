@@ -347,13 +347,13 @@ class Analysis:
 
     def to_json(self) -> str:
         """Return the report as JSON (schema traceflops.report/1)."""
-        from traceflops.reports.json import render_json
+        from traceflops.reports.json.report import render_json
 
         return render_json(self)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, as notebooks show it."""
-        from traceflops.reports.html import framed
+        from traceflops.reports.page.html import framed
 
         return framed(self)
 

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from traceflops.mfu.conventions import CONVENTIONS
 from traceflops.mfu.quantities import parse_reported
 
-SCHEMA = json.loads((ROOT / "reports" / "mfu.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "reports" / "json" / "mfu.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 POST = "--params 405e9 --tokens 1024 --step-time 30 --gpus 8 --peak 1300"

@@ -88,7 +88,9 @@ def _file(path: Path, thorough: bool) -> Iterator[str]:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
-    schema = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8")
+    )
     return jsonschema.Draft202012Validator(schema)
 
 

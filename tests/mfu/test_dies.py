@@ -9,7 +9,7 @@ from traceflops import analyze
 from traceflops.inventory import take_inventory
 from traceflops.mfu.dies import partition
 from traceflops.mfu.matching import by_name
-from traceflops.reports.info import render_info
+from traceflops.reports.terminal.info import render_info
 from traceflops.reports.wording import products
 
 

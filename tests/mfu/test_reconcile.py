@@ -38,7 +38,7 @@ from traceflops.mfu.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.variants import Seen, with_mask
 from traceflops.prepare import Prepared, prepare
-from traceflops.reports.reconciledterminal import described_facts
+from traceflops.reports.terminal.reconciled import described_facts
 from traceflops.trace import Trace
 
 ONE = MADE[0].config

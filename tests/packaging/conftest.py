@@ -19,7 +19,7 @@ _FOLDERS = (".ci", "docs", "parsers", "reports", "sample_traces", "tests", "trac
 _FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md")
 _JUNK = (
     "traceflops/__pycache__/trace.cpython-311.pyc",
-    "reports/templates/__pycache__/old.cpython-311.pyc",
+    "reports/page/templates/__pycache__/old.cpython-311.pyc",
     "tests/fixtures/__pycache__/old.cpython-311.pyc",
     "sample_traces/gpt_1rank.report.html",
     ".pytest_cache/README.md",

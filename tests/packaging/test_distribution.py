@@ -78,9 +78,9 @@ def test_the_wheel_holds_templates_rules_schema_and_type_marker(built: Built) ->
     assert {
         "traceflops/py.typed",
         "traceflops/categories/rules.toml",
-        "traceflops/reports/report.schema.json",
+        "traceflops/reports/json/report.schema.json",
     } <= content.keys()
-    assert [n for n in content if n.startswith("traceflops/reports/templates/")]
+    assert [n for n in content if n.startswith("traceflops/reports/page/templates/")]
 
 
 def test_the_wheel_built_from_the_sdist_is_the_same(built: Built) -> None:

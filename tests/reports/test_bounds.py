@@ -9,9 +9,9 @@ import pytest
 from tests.mfu.test_knownlengths import FORWARD, forward, seqlens, steps
 from tests.reports.test_json_schema import errors
 from traceflops.analysis import analyze
-from traceflops.reports.json import encode, report_object
+from traceflops.reports.json.report import encode, report_object
 from traceflops.reports.measured import bounds_sentence, facts, rate_words
-from traceflops.reports.measuredterminal import render_measured
+from traceflops.reports.terminal.measured import render_measured
 from traceflops.results import Analysis
 from traceflops.selection import Selection
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.reports import factory
-from traceflops.reports.html import render_html
+from traceflops.reports.page.html import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Frame, Page
@@ -126,9 +126,9 @@ def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
     assert section.locator("#peak-table tfoot td").first.inner_text() == "100.0 %"
     widths = section.locator("#peak-bar g").evaluate_all("gs => gs.map(g => g.dataset.units)")
     assert sum(map(int, widths)) == 1000
-    assert section.locator("svg.roofline circle").count() >= 4
-    assert section.locator("#work-kernels tbody tr").count() >= 4
-    assert section.get_by_text("by shapes").first.is_visible()
+    assert one.page.locator("#roofline svg.roofline circle").count() >= 4
+    assert one.page.locator("#work-kernels tbody tr").count() >= 4
+    assert one.page.locator("#work").get_by_text("by shapes").first.is_visible()
 
 
 def test_the_plot_is_painted_in_the_colours_of_the_components(one: Opened) -> None:

@@ -16,14 +16,14 @@ from tests.reports.factory import HOSTILE
 from traceflops.analysis import analyze
 from traceflops.parsers import read
 from traceflops.reports.countedtable import HEADS, counted_rows
-from traceflops.reports.html import render_html
-from traceflops.reports.measuredterminal import render_measured
-from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.measured import render_measured
+from traceflops.reports.terminal.summary import Style, render_terminal
 from traceflops.reports.units import UNKNOWN
 from traceflops.results import Analysis
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
-SCHEMA = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 
 
 def by_counters() -> Analysis:
@@ -101,7 +101,7 @@ def test_counters_without_times_have_a_table_of_their_own() -> None:
     assert any(line.plain.startswith("Kernels by counters") for line in summary)
     page = render_html(counters_only())
     assert 'id="counted-kernels"' in page
-    assert "What counters say" in page
+    assert "<h2>Kernels by counters</h2>" in page
 
 
 def test_the_page_has_what_the_terminal_has() -> None:

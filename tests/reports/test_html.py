@@ -15,8 +15,9 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.reports import factory
-from traceflops.reports import page, series
-from traceflops.reports.html import base_names, render_html
+from traceflops.reports.commandline import base_names
+from traceflops.reports.page import series, shown
+from traceflops.reports.page.html import render_html
 from traceflops.reports.units import duration, percent
 from traceflops.results import COMPONENTS, Analysis, Components
 from traceflops.trace import Note
@@ -128,7 +129,7 @@ def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
     ],
 )
 def test_the_widths_of_a_bar_are_whole_and_sum_to_1000(parts: Components) -> None:
-    found = page.segments(parts)
+    found = shown.segments(parts)
     assert sum(each.units for each in found) == 1000
     assert [each.start for each in found] == [
         sum(each.units for each in found[:i]) for i in range(len(found))
@@ -139,7 +140,7 @@ def test_the_widths_of_a_bar_are_whole_and_sum_to_1000(parts: Components) -> Non
 
 
 def test_a_bar_without_length_has_no_parts() -> None:
-    assert page.segments(Components()) == []
+    assert shown.segments(Components()) == []
 
 
 def test_every_bar_of_the_page_is_full_and_has_a_text_alternative() -> None:
@@ -281,7 +282,7 @@ def test_the_share_of_other_is_said_plainly(one: Analysis, one_page: str) -> Non
     said = f"<b>{100 * sum(shares):.1f} %</b> of device time is in kernels whose name no rule knows"
     assert sum(shares) > 0.001
     assert said in one_page
-    assert page.other_share(factory.without_devices().categories) is None
+    assert shown.other_share(factory.without_devices().categories) is None
 
 
 def test_notes_are_listed_with_kind_and_count(one: Analysis) -> None:
@@ -334,14 +335,14 @@ def test_the_page_is_recognised_as_ours(one_page: str) -> None:
 
 
 def test_drawing_draws_no_complaint(one: Analysis, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="traceflops.reports.plots"):
+    with caplog.at_level(logging.DEBUG, logger="traceflops.reports.page.figures"):
         render_html(one)
     assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_rendering_prints_nothing_and_imports_its_libraries_late() -> None:
     program = (
-        "import sys, traceflops.reports.html as html\n"
+        "import sys, traceflops.reports.page.html as html\n"
         "early = {'holoviews', 'bokeh', 'jinja2', 'pandas', 'panel'} & set(sys.modules)\n"
         "from tests.reports import factory\n"
         "html.render_html(factory.analysis())\n"

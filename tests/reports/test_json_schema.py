@@ -16,7 +16,7 @@ import traceflops as tf
 from tests.conftest import ROOT, SAMPLES, shared_file
 from tests.reports import factory
 
-SCHEMA = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 NAMES = ("gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz")
 SELECTIONS = {

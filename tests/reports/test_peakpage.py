@@ -12,25 +12,28 @@ from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree
 from traceflops.mfu.tracepeaks import PeakOptions
-from traceflops.reports.html import render_html
-from traceflops.reports.peakpage import peak_page
-from traceflops.reports.rooflineplot import roofline_plot
+from traceflops.reports.page.html import render_html
+from traceflops.reports.page.peak import peak_page, work_shown
+from traceflops.reports.page.roofline import roofline_plot
 
 
 def section(analysis: tf.Analysis) -> str:
+    """Return what the page says of the peak, of counted work and of the roofline."""
     text = render_html(analysis)
-    return text.split('<section id="peak">')[1].split("</section>")[0]
+    found = [text.split(f'<section id="{name}">')[1:] for name in ("peak", "work", "roofline")]
+    return "".join(rest[0].split("</section>")[0] for rest in found if rest)
 
 
 def test_a_product_at_half_the_peak() -> None:
     """2 x 1000^3 FLOPs in 4,000 ns at a peak of 1,000 TFLOP/s: half useful, half slow."""
-    page = peak_page(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)))
+    analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
+    page = peak_page(analysis)
     assert [(one.part.label, one.part.percent, one.mean_ns, one.flops) for one in page.lines] == [
         ("useful work", "50.0 %", 2_000, "2.000 GFLOP"),
         ("slow compute kernels", "50.0 %", 2_000, "2.000 GFLOP"),
     ]
     assert page.budget == "4.000 GFLOP"
-    (kernel,) = page.kernels
+    (kernel,) = work_shown(analysis).kernels
     assert (kernel.name, kernel.time_ns, kernel.flops) == (GEMM, 4_000, "2.000 GFLOP")
     assert (kernel.rate, kernel.of_peak, kernel.bytes_rate) == ("500.0", "50.0 %", "1,500")
     assert (kernel.of_bandwidth, kernel.intensity) == ("44.8 %", "333.3")  # of 3,350 GB/s

@@ -9,7 +9,7 @@ import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.reports.palette import LOOKS
-from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.terminal.summary import Style, render_terminal
 from traceflops.results import COMPONENTS
 
 

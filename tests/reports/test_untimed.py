@@ -14,15 +14,15 @@ from tests.conftest import ROOT
 from tests.core.build import trace_of
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
-from traceflops.reports.html import render_html
 from traceflops.reports.markdown import render_markdown
-from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.summary import Style, render_terminal
 
 COMMAND = (
     "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
     "--output-format rocpd -- COMMAND"
 )
-SCHEMA = json.loads((ROOT / "reports" / "report.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 TOTALS = [
     {"name": "Cijk_Alik_Bljk_MT64x32x64", "count": 3, "total_ns": 900, "max_ns": 600},
     {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 100},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from traceflops.cli.options import Question, Rates, Reading
-    from traceflops.reports.terminal import Style
+    from traceflops.reports.terminal.summary import Style
     from traceflops.results import Analysis
     from traceflops.trace import Trace
 
@@ -155,7 +155,7 @@ def print_summary(analysis: Analysis) -> None:
 
 def terminal_lines(analysis: Analysis) -> list[Text]:
     """Return the summary in the width, characters and colours of the terminal."""
-    from traceflops.reports.terminal import render_terminal
+    from traceflops.reports.terminal.summary import render_terminal
 
     return render_terminal(analysis, terminal_style())
 
@@ -164,7 +164,7 @@ def terminal_style() -> Style:
     """Return what standard output can show: its width, characters and colours."""
     from rich.console import Console
 
-    from traceflops.reports.terminal import Style
+    from traceflops.reports.terminal.summary import Style
 
     console = Console()
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()

@@ -294,7 +294,7 @@ def _match_object(found: Match, labels: list[str]) -> dict[str, Any]:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    from traceflops.reports.json import encode
+    from traceflops.reports.json.report import encode
 
     typer.echo(encode({"schema": SCHEMA, **content}))
 

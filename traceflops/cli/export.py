@@ -56,7 +56,7 @@ def export(
     with failures(reading):
         selection = question.selection()
         from traceflops.privacy import redacted
-        from traceflops.reports.json import encode
+        from traceflops.reports.json.report import encode
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.restrict import restrict
 

@@ -32,8 +32,8 @@ def info(
         selection = question.selection()
         from traceflops.inventory import take_inventory
         from traceflops.privacy import redacted
-        from traceflops.reports.info import info_object, render_info
-        from traceflops.reports.json import encode
+        from traceflops.reports.json.report import encode
+        from traceflops.reports.terminal.info import info_object, render_info
         from traceflops.restrict import restrict
 
         trace = read_trace(traces, reading)

@@ -121,12 +121,12 @@ def _utilisation(
 def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
     explanation = answer.explanation(found, found.lacks) if answer.explains else None
     if json:
-        from traceflops.reports.json import encode
-        from traceflops.reports.mfujson import mfu_object
+        from traceflops.reports.json.mfu import mfu_object
+        from traceflops.reports.json.report import encode
 
         typer.echo(encode(mfu_object(found, explanation)))
         return
-    from traceflops.reports.mfuterminal import (
+    from traceflops.reports.terminal.mfu import (
         render_conventions,
         render_explanation,
         render_utilisation,
@@ -144,8 +144,8 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 
 def _print_models(json: bool) -> None:
     from traceflops.mfu.models import listed_models
-    from traceflops.reports.json import encode
-    from traceflops.reports.mfujson import models_object
+    from traceflops.reports.json.mfu import models_object
+    from traceflops.reports.json.report import encode
 
     models = listed_models()
     if json:

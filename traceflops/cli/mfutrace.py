@@ -179,13 +179,13 @@ def _print(
     json: bool,
 ) -> None:
     if json:
-        from traceflops.reports.json import encode
-        from traceflops.reports.reconciledjson import utilisation_object
+        from traceflops.reports.json.reconciled import utilisation_object
+        from traceflops.reports.json.report import encode
 
         typer.echo(encode(utilisation_object(analysis, found, explained)))
         return
-    from traceflops.reports.measuredterminal import render_measured, render_measured_conventions
-    from traceflops.reports.mfuterminal import render_explanation
+    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
+    from traceflops.reports.terminal.mfu import render_explanation
 
     style = terminal_style()
     if found is not None and explained is not None:

@@ -39,7 +39,7 @@ def why(
             "source": decision.source,
         }
         if json:
-            from traceflops.reports.json import encode
+            from traceflops.reports.json.report import encode
 
             typer.echo(encode({"schema": "traceflops.why/1", "name": name, **facts}))
             return

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from traceflops._version import __version__
-from traceflops.reports.measuredjson import measured_object
-from traceflops.reports.untimedjson import untimed_object
+from traceflops.reports.json.measured import measured_object
+from traceflops.reports.json.untimed import untimed_object
 from traceflops.results import Account, Analysis, DeviceReport, Gap, WholeSpan, Window
 from traceflops.selection import Selection
 from traceflops.trace import Source

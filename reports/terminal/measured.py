@@ -23,16 +23,16 @@ from traceflops.reports.measured import (
     roofline,
     why_not,
 )
-from traceflops.reports.mfuterminal import conventions_table, run_lines
 from traceflops.reports.palette import LOOKS
-from traceflops.reports.reconciledterminal import (
+from traceflops.reports.terminal.mfu import conventions_table, run_lines
+from traceflops.reports.terminal.reconciled import (
     beside_the_bar,
     described_facts,
     described_ledger,
     described_sentences,
     diagnoses_table,
 )
-from traceflops.reports.terminal import (
+from traceflops.reports.terminal.summary import (
     NARROWEST,
     Style,
     fitted,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
-from traceflops.reports.peakpage import mfu_tile
 from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
 from traceflops.reports.wording import (
     numbered,

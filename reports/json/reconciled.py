@@ -13,9 +13,9 @@ from traceflops.mfu.explaining import Explanation
 from traceflops.mfu.recomputation import Recomputation
 from traceflops.mfu.reconcile import Reconciliation
 from traceflops.reports.counts import as_float, flop_count
-from traceflops.reports.json import report_head
-from traceflops.reports.measuredjson import measured_object, waterfall_object
-from traceflops.reports.mfujson import mfu_object
+from traceflops.reports.json.measured import measured_object, waterfall_object
+from traceflops.reports.json.mfu import mfu_object
+from traceflops.reports.json.report import report_head
 from traceflops.results import Analysis
 
 SCHEMA: Final = "traceflops.utilisation/1"

@@ -36,7 +36,6 @@ from traceflops.reports.measured import (
     roofline,
     why_not,
 )
-from traceflops.reports.rooflineplot import RooflinePlot, roofline_plot
 from traceflops.reports.units import (
     UNKNOWN,
     count,
@@ -106,23 +105,31 @@ class PeakPage:
     budget: str
     facts: list[Fact]
     ledger: LedgerShown | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPage:
+    """Kernels and operators whose work was counted: those shown and how many more there are."""
+
     kernels: list[WorkShown]
     ops: list[WorkShown]
     more_kernels: int
     more_ops: int
-    roofline: RooflinePlot | None
     by_counters: bool
-    counted_heads: tuple[str, ...]
-    counted: list[CountedShown]
-    more_counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPage:
+    """What counters say of kernels: headings, the rows shown, and how many more there are."""
+
+    heads: tuple[str, ...]
+    rows: list[CountedShown]
+    more: int
 
 
 def peak_page(analysis: Analysis) -> PeakPage:
     """Return what the section shows."""
     measured, fall = analysis.measured, analysis.measured.waterfall
-    kernels = [row for row in measured.kernels if row.measured.flops or row.measured.min_bytes]
-    ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes]
-    counted = counted_rows(measured)
     return PeakPage(
         figure=measured.figure or "",
         basis=measured.basis if fall is not None else "",
@@ -133,16 +140,32 @@ def peak_page(analysis: Analysis) -> PeakPage:
         budget=_amount(fall, fall.budget) if fall is not None else "",
         facts=list(facts(measured)),
         ledger=_ledger(analysis),
+    )
+
+
+def work_shown(analysis: Analysis) -> WorkPage:
+    """Return the kernels and operators whose FLOPs or bytes are known."""
+    measured = analysis.measured
+    kernels = [row for row in measured.kernels if row.measured.flops or row.measured.min_bytes]
+    ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes]
+    return WorkPage(
         kernels=[_work(measured, row) for row in kernels[:MOST_ROWS]],
         ops=[_work(measured, row) for row in ops[:MOST_ROWS]],
         more_kernels=max(len(kernels) - MOST_ROWS, 0),
         more_ops=max(len(ops) - MOST_ROWS, 0),
-        roofline=roofline_plot(measured),
-        by_counters=any(row.basis == "counters" for row in kernels),
-        counted_heads=COUNTED_HEADS,
-        counted=counted[:MOST_ROWS],
-        more_counted=max(len(counted) - MOST_ROWS, 0),
+        by_counters=is_by_counters(analysis),
     )
+
+
+def is_by_counters(analysis: Analysis) -> bool:
+    """Return whether the work of any kernel is known from hardware counters."""
+    return any(row.basis == "counters" for row in analysis.measured.kernels)
+
+
+def counted_shown(analysis: Analysis) -> CountedPage:
+    """Return what counters say of kernels."""
+    rows = counted_rows(analysis.measured)
+    return CountedPage(COUNTED_HEADS, rows[:MOST_ROWS], max(len(rows) - MOST_ROWS, 0))
 
 
 def mfu_tile(measured: Measurement) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from traceflops.mfu.diagnosis import Diagnosis
 from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
-from traceflops.reports.terminal import Style, wrapped
+from traceflops.reports.terminal.summary import Style, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from traceflops.mfu.lacks import NEXT_TIME
 from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.measured import why_not
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
+from traceflops.reports.terminal.untimed import untimed_lines
 from traceflops.reports.units import (
     apportioned,
     count,
@@ -23,7 +24,6 @@ from traceflops.reports.units import (
     shorten_middle,
     visible,
 )
-from traceflops.reports.untimedterminal import untimed_lines
 from traceflops.reports.wording import basis, products, selected, steps_used
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 from traceflops.trace import Note

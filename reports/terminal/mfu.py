@@ -14,7 +14,7 @@ from traceflops.mfu.rates import Rate, share
 from traceflops.mfu.run import Shape
 from traceflops.mfu.utilisation import Entry, Utilisation
 from traceflops.reports.ledgertable import ledger_table
-from traceflops.reports.terminal import Style, fitted, labelled, wrapped
+from traceflops.reports.terminal.summary import Style, fitted, labelled, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible
 
 EXTRAS = {

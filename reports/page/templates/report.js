@@ -3,6 +3,15 @@
 (() => {
   const root = document.documentElement;
 
+  // Bytes that the page carries, packed, in an element of their own.
+  const unpacked = async (id) => {
+    const packed = atob(document.getElementById(id).textContent);
+    const bytes = Uint8Array.from(packed, (char) => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).arrayBuffer();
+  };
+  window.traceflops = { unpacked };
+
   // Bokeh reads the colours of its axes from the style sheet only when it paints.
   const repaint = () => {
     const walk = (view) => {

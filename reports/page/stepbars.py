@@ -1,23 +1,15 @@
-"""Figures of the page: HoloViews elements rendered by Bokeh, to be put into a page as they are.
-
-No text of a trace enters a figure: labels are numbers and the names of components.
-"""
+"""The plot of the steps: a bar per step, stacked by component."""
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+from traceflops.reports.page import figures
+from traceflops.reports.page.series import Bar
 from traceflops.reports.palette import LOOKS
-from traceflops.reports.series import Bar
 from traceflops.reports.units import unit_for
 
-_LOG = logging.getLogger(__name__)
-_TALKATIVE = ("bokeh", "holoviews", "panel", "param")
 _HATCH = {
     "horizontal": "horizontal_line",
     "cross": "cross",
@@ -32,33 +24,8 @@ _MOST_OUTLINED = 60
 _LEAST_PLACES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """Figures as they go into a page: a script and the element of each figure."""
-
-    script: str
-    divs: Mapping[str, str]
-
-
-def embed_step_bars(bars: Sequence[Bar], axis: str) -> Embedded:
-    """Return the stacked bars of the steps."""
-    with _complaints_to_log():
-        import holoviews.plotting.bokeh  # noqa: F401
-        from bokeh.embed import components
-
-        with _loggers_to_log():
-            script, divs = components({"steps": _step_figure(bars, axis)}, wrap_script=False)
-    return Embedded(script, divs)
-
-
-def bokeh_js() -> str:
-    """Return BokehJS without the parts for widgets, tables, WebGL and formulas."""
-    from bokeh.resources import Resources
-
-    return str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
-
-
-def _step_figure(bars: Sequence[Bar], axis: str) -> Any:
+def step_bars(bars: Sequence[Bar], axis: str) -> Any:
+    """Return the Bokeh figure with a bar per step, or per window where there are no steps."""
     import holoviews as hv
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))
@@ -77,9 +44,7 @@ def _step_figure(bars: Sequence[Bar], axis: str) -> Any:
         ylim=(0, top * 1.04 or 1),
         xticks=_ticks(bars),
     )
-    # Canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
-    renderer = hv.renderer("bokeh").instance(webgl=False)
-    figure = renderer.get_plot(boxes).state
+    figure = figures.state(boxes)
     _dress(figure, shown, outlined=len(bars) <= _MOST_OUTLINED)
     return figure
 
@@ -172,32 +137,3 @@ def _dress_boxes(renderer: Any, component: str, *, outlined: bool) -> None:
     if outlined and look.outline:
         glyph.line_color = look.outline
         glyph.line_width = 1
-
-
-@contextmanager
-def _complaints_to_log() -> Iterator[None]:
-    """Send the warnings of the libraries to our log at debug level: they are no user's business."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        _LOG.debug("%s: %s", each.category.__name__, each.message)
-
-
-class _ToLog(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        _LOG.debug("%s: %s", record.name, record.getMessage())
-
-
-@contextmanager
-def _loggers_to_log() -> Iterator[None]:
-    """Do the same for what the libraries log; their own handlers write to stderr."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    before = [(each.handlers, each.propagate) for each in loggers]
-    for each in loggers:
-        each.handlers, each.propagate = [_ToLog()], False
-    try:
-        yield
-    finally:
-        for each, (handlers, propagate) in zip(loggers, before, strict=True):
-            each.handlers, each.propagate = handlers, propagate

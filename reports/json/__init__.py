@@ -1,0 +1,1 @@
+"""The reports as JSON, and their schemas."""

@@ -1,0 +1,88 @@
+"""The page: one file that shows an analysis anywhere, without a network and without trust.
+
+Everything essential is plain HTML and SVG; what BokehJS draws comes on top. The page carries a
+content security policy that allows its own scripts by their hash and nothing else, so what a
+trace contains cannot run and nothing can be fetched.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceflops._version import __version__
+from traceflops.reports.commandline import base_names
+from traceflops.reports.page import figures, shown
+from traceflops.reports.page.jinja import environment, template
+from traceflops.reports.page.scripts import scripts_of
+from traceflops.reports.page.section import Filled
+from traceflops.reports.page.sections import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceflops.results import Analysis
+
+SCHEMA = "traceflops.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A section as it stands in the page."""
+
+    name: str
+    title: str | None
+    markup: str
+
+
+def render_html(analysis: Analysis, command: str | None = None) -> str:
+    """Return the page of an analysis; `command` is the command line that made it."""
+    sections = list(filled(analysis))
+    made = {name: make for one in sections for name, make in one.content.figures.items()}
+    drawn = figures.embed(made) if made else None
+    scripts = scripts_of(sections, drawn)
+    context = {
+        "analysis": analysis,
+        "document_title": shown.document_title(analysis),
+        "parts": list(_parts(analysis, sections, drawn)),
+        "command": base_names(command) if command else None,
+        "theme": scripts.theme,
+        "scripts": scripts.scripts,
+        "data": scripts.data,
+        "policy": scripts.policy,
+        "css": _css(),
+        "schema": SCHEMA,
+        "version": __version__,
+    }
+    return environment().get_template("report.html.j2").render(context)
+
+
+def framed(analysis: Analysis) -> str:
+    """Return the page inside a frame that keeps its scripts and styles to itself."""
+    page = html.escape(render_html(analysis))
+    return (
+        '<iframe title="traceflops report" sandbox="allow-scripts" '
+        f'style="width: 100%; height: 85vh; border: 0" srcdoc="{page}"></iframe>'
+    )
+
+
+def _parts(
+    analysis: Analysis, sections: Sequence[Filled], drawn: figures.Embedded | None
+) -> Iterator[_Part]:
+    templates = environment()
+    common = {"analysis": analysis, "figures": drawn.divs if drawn else {}}
+    for one in sections:
+        made = templates.get_template(f"{one.section.name}.html.j2")
+        yield _Part(one.section.name, one.title, made.render(common | dict(one.content.values)))
+
+
+def _css() -> str:
+    """Return the style sheet: dark colours by the system's choice and by the reader's."""
+    dark = template("dark.css")
+    return (
+        f"{template('report.css')}\n@media screen and (prefers-color-scheme: dark) {{\n"
+        f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
+        f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
+    )

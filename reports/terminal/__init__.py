@@ -1,0 +1,1 @@
+"""The reports as text in a terminal."""
