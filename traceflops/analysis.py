@@ -107,6 +107,7 @@ def analysis_of(
         ),
         measured=measured,
         untimed=prepared.untimed,
+        prepared=prepared,
     )
 
 

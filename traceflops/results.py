@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from traceflops.mfu.measurement import Measurement
+    from traceflops.prepare import Prepared
     from traceflops.untimed import Untimed
 
 COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
@@ -302,7 +303,8 @@ class Analysis:
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
     one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
-    says of utilisation, `untimed` what a trace without a timeline says.
+    says of utilisation, `untimed` what a trace without a timeline says. `prepared` is what all of
+    it was computed from, for reports that show single events; None where that was not kept.
     """
 
     source: Source
@@ -316,6 +318,7 @@ class Analysis:
     notes: tuple[Note, ...]
     measured: Measurement
     untimed: Untimed | None = None
+    prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property
     def components(self) -> Components:

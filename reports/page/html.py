@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 SCHEMA = "traceflops.report/1"
+_STYLES = ("report.css", "tables.css", "timeline.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _css() -> str:
     """Return the style sheet: dark colours by the system's choice and by the reader's."""
     dark = template("dark.css")
     return (
-        f"{template('report.css')}\n@media screen and (prefers-color-scheme: dark) {{\n"
+        f"{''.join(map(template, _STYLES))}\n@media screen and (prefers-color-scheme: dark) {{\n"
         f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
         f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
     )

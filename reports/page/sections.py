@@ -83,7 +83,9 @@ def _categories(analysis: Analysis) -> Content | None:
 
 
 def _kernels(analysis: Analysis) -> Content | None:
-    return Content({"kernels": shown.kernels(analysis.kernels)}) if analysis.devices else None
+    if not analysis.devices:
+        return None
+    return Content({"kernels": shown.kernels(analysis.kernels)}, scripts=("tables.js",))
 
 
 def _work(analysis: Analysis) -> Content | None:
