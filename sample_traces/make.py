@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
+from sample_traces.nsight.ncu import write_raw
+from sample_traces.nsight.nsys import write_sqlite
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.records import Run
 from sample_traces.rocprof.formats import WRITERS, Writer
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd import write_rocpd
@@ -85,7 +89,13 @@ class RocprofSample:
     compressed: bool = False
 
 
-_SMALL: Final = {"layers": 1, "vocab": 8192, "steps": 4, "sync_each_step": True, "lead_in": True}
+_SMALL: Final[dict[str, Any]] = {
+    "layers": 1,
+    "vocab": 8192,
+    "steps": 4,
+    "sync_each_step": True,
+    "lead_in": True,
+}
 ROCPROF_SAMPLES: Final = (
     RocprofSample(
         "rocprof_v1",
@@ -120,6 +130,11 @@ ROCPROF_SAMPLES: Final = (
     ),
 )
 
+NSIGHT_FOLDER: Final = "nsight_h100"
+NSIGHT_CONFIG: Final = RunConfig(
+    seed=15, first_step=8, data_stall_steps=(10,), data_stall_ns=3_000_000, **_SMALL
+)
+
 
 def make(folder: Path = HERE) -> Iterator[Path]:
     """Write all samples under the folder and yield their paths."""
@@ -128,6 +143,14 @@ def make(folder: Path = HERE) -> Iterator[Path]:
     for other in ROCPROF_SAMPLES:
         paths = other.write(simulate(other.config), folder / other.folder, other.options)
         yield from map(_compressed, paths) if other.compressed else paths
+    yield from _with_counters(simulate(NSIGHT_CONFIG), folder / NSIGHT_FOLDER)
+
+
+def _with_counters(run: Run, folder: Path) -> Iterator[Path]:
+    """Write a timed run as Nsight Systems does, and what Nsight Compute counts of it."""
+    options = NsightOptions(markers="all")
+    yield from write_sqlite(run, folder, options, together=True, page_bytes=1024)
+    yield write_raw(run, folder / "kernels.ncu.csv")
 
 
 def _compressed(path: Path) -> Path:

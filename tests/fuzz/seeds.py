@@ -7,10 +7,18 @@ import json
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from sample_traces.config import RunConfig
+from sample_traces.nsight.ncu import write_details
+from sample_traces.nsight.nsys import write_sqlite
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.stats import write_traces
+from sample_traces.nsight.sums import write_sums
+from sample_traces.simulate import simulate
 from tests.conftest import ROOT, SAMPLES
 
 FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
@@ -55,8 +63,32 @@ def _of_other_tools() -> Iterator[Seed]:
     for path in sorted(SAMPLES.rglob("*_results.json.gz")):
         text = gzip.decompress(path.read_bytes())
         yield Seed(path.name.split(".")[0], text if len(text) < SIZES[1] else text[: SIZES[1]])
-    for path in sorted(SAMPLES.rglob("*.db")):
+    for path in sorted([*SAMPLES.rglob("*.db"), *SAMPLES.rglob("*.sqlite")]):
         yield Seed(path.stem, path.read_bytes())
+    yield from _of_nsight()
+
+
+def _of_nsight() -> Iterator[Seed]:
+    """Yield what Nsight writes beside the bundled samples: older exports, reports, other pages."""
+    plain, full = NsightOptions(), NsightOptions(ops=True, nccl="payloads", driver_calls=True)
+    config = RunConfig(layers=1, steps=2, vocab=256, ranks=2, sync_each_step=True)
+    run = simulate(config)
+    replays = simulate(replace(config, ranks=1, cuda_graph=True, opaque_graph=True))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = [
+            *write_sqlite(run, folder / "2020", full, "2020", together=True, page_bytes=512),
+            *write_sqlite(replays, folder / "2023", plain, "2023", together=True, page_bytes=512),
+            *write_traces(run, folder / "stats", plain, unit="us", together=True),
+            *write_sums(run, folder / "stats", plain),
+            *write_sums(run, folder / "stats", plain, form="console"),
+            write_details(run, folder / "ncu" / "details.csv", layout="rules"),
+        ]
+        for path in paths:
+            data = path.read_bytes()
+            if path.suffix != ".sqlite":
+                data = b"".join(data.splitlines(keepends=True)[:_LINES])
+            yield Seed(f"{path.parent.name}/{path.stem}", data)
 
 
 def _large(shared: Path | None) -> Iterator[Path]:

@@ -41,6 +41,47 @@ def test_instances_of_a_template_stay_apart() -> None:
     assert first.tolist() != second.tolist()
 
 
+LAMBDA = "h(at::B const&)::{lambda(float)#1}::operator()() const::{lambda(float)#2}"
+LAMBDA_OF_NSYS = (
+    "h(const at::B &)::[lambda(float) (instance 1)]::operator ()() const::"
+    "[lambda(float) (instance 2)]"
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("void a::f<4, true, 32u>(float const*)", "void a::f<(int)4, (bool)1, (unsigned int)32>("
+         "const float *)"),
+        ("void (anonymous namespace)::f<float>(float*)", "void <unnamed>::f<float>(T1 *)"),
+        (f"void f<{LAMBDA}, b<3ul> >(int, {LAMBDA}, b<3ul>)",
+         f"void f<{LAMBDA_OF_NSYS}, b<(unsigned long)3>>(int, T1, T2)"),
+        ("void a::f<false>(a::P)", "void f<0>(P)"),
+        ("void a::f<false, float>(a::P, float)", "void f<0, float>(P, T2)"),
+    ],
+)  # fmt: skip
+def test_a_name_may_be_spelled_in_several_ways(one: str, other: str) -> None:
+    for ours, theirs in ((one, other), (other, one)):
+        first, second = same_kernels([ours, "void x::y<3>(int)"], [theirs, "void x::z<3>(int)"])
+        assert second.tolist()[0] == first.tolist()[0]
+        assert second.tolist()[1] not in first.tolist()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("void f<1>(int)", "void f<1>(float)"),
+        ("void f<1>(T1, int)", "void f<2>(T1, int)"),
+        ("void a::f<true>(int)", "void a::f<(bool)0>(int)"),
+        ("void a::f<1>(float)", "void b::f<(int)1>(T1)"),
+        ("void f<1>(T1)", "void g<1>(T1)"),
+    ],
+)
+def test_other_names_are_other_kernels(one: str, other: str) -> None:
+    first, second = same_kernels([one], [other])
+    assert first.tolist() != second.tolist()
+
+
 @pytest.mark.parametrize("number", ["0001", "0004"])
 def test_real_names_of_one_program(number: str) -> None:
     sums = shared_file("traces/nsight/nsys_stats_rtx5090_prefill_cuda_gpu_kern_sum.csv")

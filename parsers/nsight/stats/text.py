@@ -30,7 +30,10 @@ _BEGINNINGS: Final = (
 )
 _MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN")
 _MARKED_LINE: Final = re.compile(rb"==[A-Z]+==")
-_RULE: Final = re.compile(rb"^[\s+|]*(?:-{2,}[\s+|]*){2,}$|^[\s+|]*(?:={2,}[\s+|]*){2,}$")
+_RULE: Final = re.compile(
+    rb"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z"
+)
+"""Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
 _DASHES: Final = re.compile(rb"[-=]+")
 _NUMBER: Final = re.compile(r"^-?\d[\d.,'\u00a0\u202f\u2009 ]*$")
 _MARKS: Final = ".,'\u00a0\u202f\u2009 "

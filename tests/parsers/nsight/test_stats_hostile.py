@@ -112,6 +112,12 @@ def test_cut_files(name: str, place: float) -> None:
     outcome(name, FILES[name][: int(place * len(FILES[name]))])
 
 
+@pytest.mark.parametrize("mark", [b"-", b"=", b" --", b"+-"])
+def test_a_long_rule_that_is_none_takes_no_time(mark: bytes) -> None:
+    """Dashes were tried in every way they can be cut in parts, which never ended."""
+    outcome("log.txt", b" Time (%)  Total Time (ns)\n" + 2_000 * mark + b"x\n 1.0  2\n")
+
+
 @given(st.sampled_from(sorted(FILES)), st.binary(max_size=200))
 def test_noise_behind_a_beginning(name: str, noise: bytes) -> None:
     outcome(name, FILES[name][:200] + noise)

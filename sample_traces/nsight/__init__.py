@@ -1,0 +1,1 @@
+"""Writes simulated runs as NVIDIA's Nsight Systems and Nsight Compute would."""

@@ -1,0 +1,213 @@
+"""Rows of an export for what the host did: calls, waits and NVTX ranges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from sample_traces.config import ELEMENT_BYTES, Dtype
+from sample_traces.kineto_host import ExternalIds
+from sample_traces.nsight.enums import (
+    DOMAIN,
+    DRIVER,
+    PUSH_POP,
+    RUNTIME,
+    STREAM_SYNC,
+    STREAM_WAIT,
+)
+from sample_traces.nsight.options import Markers
+from sample_traces.nsight.schema import Row, Tables, Value
+from sample_traces.nsight.session import CONTEXT, Session, global_pid, global_tid
+from sample_traces.records import Argument, Call, Collective, Op, RankRun
+
+COMMUNICATOR: Final = 6_148_914_691_236_517_205
+NCCL_DOMAIN: Final = 1
+DRIVER_LAUNCH: Final = "cuLaunchKernelEx"
+VERSIONS: Final = {
+    "cudaLaunchKernel": "v7000",
+    "cudaLaunchKernelExC": "v11060",
+    "cudaMemcpyAsync": "v3020",
+    "cudaMemsetAsync": "v3020",
+    "cudaGraphLaunch": "v10000",
+    "cudaEventRecord": "v3020",
+    "cudaStreamWaitEvent": "v3020",
+    "cudaStreamSynchronize": "v3020",
+}
+"""The version of the API that stands behind the name of each function."""
+_LAUNCHES: Final = ("cudaLaunchKernel", "cudaLaunchKernelExC")
+_NO_EVENT: Final = (1 << 32) - 1
+_NCCL_NS: Final = 200
+_INIT_NS: Final = 1_000
+_MARKED: Final[dict[Markers, tuple[str, ...]]] = {
+    "none": (),
+    "steps": ("step",),
+    "all": ("step", "annotation"),
+}
+_DTYPES: Final[dict[str, Dtype]] = {"BFloat16": "bf16", "Half": "fp16", "Float": "fp32"}
+
+
+def host_rows(session: Session) -> Tables:
+    """Return the rows of the host."""
+    tables: Tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [],
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [],
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [],
+        "NVTX_EVENTS": [],
+    }
+    for rank in session.ranks:
+        if session.options.calls:
+            for call in rank.calls:
+                tables["CUPTI_ACTIVITY_KIND_RUNTIME"] += _calls(session, rank, call)
+            tables["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"] += _waits(session, rank)
+            tables["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] += _events(session, rank)
+        tables["NVTX_EVENTS"] += _ranges(session, rank)
+    return tables
+
+
+def full_name(call: str) -> str:
+    """Return the name of a call with the version of the API."""
+    return f"{call}_{VERSIONS[call]}" if call in VERSIONS else call
+
+
+def _calls(session: Session, rank: RankRun, call: Call) -> Iterator[Row]:
+    start_ns, end_ns = session.time(rank, call.start_ns), session.time(rank, call.end_ns)
+    row = {
+        "start": start_ns,
+        "end": end_ns,
+        "eventClass": RUNTIME,
+        "globalTid": global_tid(rank, call.thread),
+        "correlationId": call.correlation,
+        "nameId": session.text(full_name(call.name)),
+        "returnValue": 0,
+    }
+    yield row
+    if session.options.driver_calls and call.name in _LAUNCHES:
+        inner = {"start": min(start_ns + 1, end_ns), "eventClass": DRIVER}
+        yield row | inner | {"nameId": session.text(DRIVER_LAUNCH)}
+
+
+def _waits(session: Session, rank: RankRun) -> Iterator[Row]:
+    for call in rank.calls:
+        if call.kind in ("wait", "sync"):
+            is_wait = call.kind == "wait"
+            yield _stream_row(session, rank, call) | {
+                "start": session.time(rank, call.start_ns),
+                "end": session.time(rank, call.end_ns),
+                "syncType": STREAM_WAIT if is_wait else STREAM_SYNC,
+                "eventId": call.correlation - 1 if is_wait else _NO_EVENT,
+                "eventSyncId": 0,
+            }
+
+
+def _events(session: Session, rank: RankRun) -> Iterator[Row]:
+    for call in rank.calls:
+        if call.kind == "record":
+            # As in real exports, the time of the event itself is mostly not there.
+            yield _stream_row(session, rank, call) | {
+                "timestamp": 0,
+                "eventId": call.correlation,
+                "eventSyncId": 0,
+            }
+
+
+def _stream_row(session: Session, rank: RankRun, call: Call) -> dict[str, Value]:
+    return {
+        "deviceId": session.device(rank),
+        "contextId": CONTEXT,
+        "streamId": call.stream,
+        "correlationId": call.correlation,
+        "globalPid": global_pid(rank),
+    }
+
+
+def _ranges(session: Session, rank: RankRun) -> list[Row]:
+    """Return the ranges of a process: operators, what the program marks, what NCCL marks."""
+    options = session.options
+    ids = ExternalIds.of(rank)
+    found: list[Row] = []
+    for position, mark in enumerate(rank.marks):
+        if mark.kind in _MARKED[options.markers]:
+            own = f", op_id = {ids.marks[position]}" if options.ops else ""
+            times = mark.start_ns, mark.end_ns
+            found.append(_range(session, rank, mark.thread, times) | {"text": mark.name + own})
+    for position, op in enumerate(rank.ops if options.ops else ()):
+        text = op_text(op, ids.ops[position])
+        found.append(_range(session, rank, op.thread, (op.start_ns, op.end_ns)) | {"text": text})
+    if options.nccl != "none":
+        found += _nccl(session, rank)
+    # Ranges are written down when they end.
+    return sorted(found, key=_end_ns)
+
+
+def _end_ns(row: Row) -> int:
+    end = row.get("end", row["start"])
+    return end if isinstance(end, int) else 0
+
+
+def op_text(op: Op, number: int) -> str:
+    """Return the text of an operator's range as PyTorch makes it."""
+    sequence = "" if op.sequence is None else f", seq = {op.sequence}"
+    sizes = ", ".join(str(list(_size(one))) for one in op.inputs)
+    return f"{op.name}{sequence}, op_id = {number}" + (f", sizes = [{sizes}]" if sizes else "")
+
+
+def _size(argument: Argument) -> tuple[int, ...]:
+    """Return the sizes of a tensor; lists and scalars have none."""
+    return () if argument.members else argument.shape
+
+
+def _range(
+    session: Session, rank: RankRun, thread: int, times: tuple[int, int]
+) -> dict[str, Value]:
+    start_ns, end_ns = times
+    return {
+        "start": session.time(rank, start_ns),
+        "end": session.time(rank, end_ns),
+        "eventType": PUSH_POP,
+        "globalTid": global_tid(rank, thread),
+        "domainId": 0,
+    }
+
+
+def _nccl(session: Session, rank: RankRun) -> Iterator[Row]:
+    """Yield NCCL's domain, and its ranges with registered texts, around the launches in them."""
+    begin = session.time(rank, 0)
+    thread = rank.main_thread
+    yield {
+        "start": begin,
+        "eventType": DOMAIN,
+        "text": "NCCL",
+        "globalTid": global_tid(rank, thread),
+        "domainId": NCCL_DOMAIN,
+    }
+    size = session.run.config.ranks
+    own = {"No. of ranks": size, "Rank": rank.rank, "CUDA device": session.device(rank)}
+    yield _nccl_range(session, rank, thread, (0, _INIT_NS), "ncclCommInitRank", own)
+    for activity in rank.activities:
+        if activity.collective is None or activity.call is None:
+            continue
+        call = rank.calls[activity.call]
+        times = call.start_ns - _NCCL_NS, call.end_ns + _NCCL_NS
+        own = {"Message size [bytes]": message_bytes(activity.collective)}
+        yield _nccl_range(session, rank, call.thread, times, "ncclAllReduce", own)
+
+
+def message_bytes(collective: Collective) -> int:
+    """Return how much each rank gives to a collective."""
+    return collective.elements * ELEMENT_BYTES[_DTYPES[collective.dtype]]
+
+
+def _nccl_range(
+    session: Session,
+    rank: RankRun,
+    thread: int,
+    times: tuple[int, int],
+    name: str,
+    payload: dict[str, int],
+) -> Row:
+    row = _range(session, rank, thread, times)
+    row |= {"textId": session.text(name), "domainId": NCCL_DOMAIN}
+    if session.options.nccl == "payloads":
+        row["jsonText"] = json.dumps({"NCCL communicator ID": COMMUNICATOR, **payload})
+    return row
