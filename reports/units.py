@@ -61,6 +61,11 @@ def percent(share: float | None) -> str:
     return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
 
 
+def unbroken(text: str) -> str:
+    """Return a sentence in which no line ends between a number and its percent sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def count(number: int | None) -> str:
     """Return a whole number with thousands separators."""
     return UNKNOWN if number is None else f"{number:,}"

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories.activities import Categorised
+from traceflops.chosen import chosen_activities, chosen_time
 from traceflops.columns import numbers
 from traceflops.deviceparts import partition_text
-from traceflops.intervals import Intervals
-from traceflops.kernels import (
-    category_table,
-    clip_to_windows,
-    join_windows,
-    kernel_table,
-)
+from traceflops.findings.losses import loss_findings
+from traceflops.kernels import category_table, kernel_table
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.toldpadding import without_told_padding
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
@@ -31,7 +25,7 @@ from traceflops.remedies import remedy
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
 from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
-from traceflops.verdict import untimed_verdict, verdict
+from traceflops.verdict import basis_of, untimed_verdict, verdict
 from traceflops.whole import whole_span
 from traceflops.words import time_amount
 
@@ -82,7 +76,9 @@ def analysis_of(
     total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
-        kernels = _kernels(linked, accounts, windows, total.components.window_ns)
+        chosen = chosen_activities(accounts, windows)
+        window_ns = total.components.window_ns
+        kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
@@ -95,7 +91,7 @@ def analysis_of(
         devices=tuple(devices),
         total=total,
         kernels=kernels,
-        categories=category_table(kernels, total.components.window_ns),
+        categories=category_table(kernels, window_ns),
         notes=(
             *linked.trace.notes,
             *plan.notes,
@@ -107,28 +103,8 @@ def analysis_of(
         ),
         measured=measured,
         untimed=prepared.untimed,
+        findings=tuple(loss_findings(total, measured, basis_of(plan.choice))),
         prepared=prepared,
-    )
-
-
-def _kernels(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-    device_time_ns: int,
-) -> pa.Table:
-    parts = [
-        clip_to_windows(
-            account.rows.row,
-            account.rows.start_ns,
-            account.rows.end_ns,
-            _chosen_time(windows[device]),
-            _closed_at(windows[device], account.rows.span[1]),
-        )
-        for device, account in accounts.items()
-    ]
-    return kernel_table(
-        linked.trace, linked.categorised, linked.whole, join_windows(parts), device_time_ns
     )
 
 
@@ -164,7 +140,7 @@ def _device_report(
         whole=whole,
         windows=windows,
         chosen=_chosen_account(windows),
-        gaps=account.gaps(device, _chosen_time(windows), windows),
+        gaps=account.gaps(device, chosen_time(windows), windows),
         architecture=about["architecture"],
         partition=partition_text(about),
     )
@@ -177,20 +153,6 @@ def _told_apart(devices: list[DeviceReport]) -> list[DeviceReport]:
         replace(device, twin=counts[device.rank, device.type, device.local_id] > 1)
         for device in devices
     ]
-
-
-def _chosen_time(windows: tuple[Window, ...]) -> Intervals:
-    used = [window for window in windows if window.used]
-    return Intervals.of(
-        np.array([window.start_ns for window in used], dtype=np.int64),
-        np.array([window.end_ns for window in used], dtype=np.int64),
-    )
-
-
-def _closed_at(windows: tuple[Window, ...], span_end_ns: int) -> int | None:
-    """Return the end of the span where a chosen window reaches it."""
-    reached = any(window.used and window.end_ns >= span_end_ns for window in windows)
-    return span_end_ns if reached else None
 
 
 def _chosen_account(windows: tuple[Window, ...]) -> Account:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from traceflops.findings.finding import Finding
     from traceflops.mfu.measurement import Measurement
     from traceflops.prepare import Prepared
     from traceflops.untimed import Untimed
@@ -303,8 +304,9 @@ class Analysis:
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
     one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
-    says of utilisation, `untimed` what a trace without a timeline says. `prepared` is what all of
-    it was computed from, for reports that show single events; None where that was not kept.
+    says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
+    what they cost. `prepared` is what all of it was computed from, for reports that show single
+    events; None where that was not kept.
     """
 
     source: Source
@@ -318,6 +320,7 @@ class Analysis:
     notes: tuple[Note, ...]
     measured: Measurement
     untimed: Untimed | None = None
+    findings: tuple[Finding, ...] = ()
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -20,14 +20,25 @@ _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
 def several(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s where it is not one: "1 event"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun, in the plural where it is not one: "1 event", "2 copies"."""
+    return f"{number:,} {noun if number == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def time_amount(ns: int) -> str:
     """Return a time in the largest unit of which it holds one."""
     unit, size = next((unit for unit in _UNITS if ns >= unit[1]), _UNITS[-1])
     return f"{ns:,} ns" if size == 1 else f"{ns / size:,.3f} {unit}"
+
+
+def percent(share: float) -> str:
+    """Return a share, 0 to 1, in percent: "23.4 %", and "<0.1 %" for one that is almost nothing."""
+    return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "<0.1 %"
 
 
 def one_of(options: Mapping[str, object | None]) -> None:

@@ -73,7 +73,11 @@ def _parts(
     analysis: Analysis, sections: Sequence[Filled], drawn: figures.Embedded | None
 ) -> Iterator[_Part]:
     templates = environment()
-    common = {"analysis": analysis, "figures": drawn.divs if drawn else {}}
+    common = {
+        "analysis": analysis,
+        "figures": drawn.divs if drawn else {},
+        "sections": {one.section.name for one in sections},
+    }
     for one in sections:
         made = templates.get_template(f"{one.section.name}.html.j2")
         yield _Part(one.section.name, one.title, made.render(common | dict(one.content.values)))

@@ -40,6 +40,7 @@ def environment() -> Environment:
         "category_label": palette.category_label,
         "segments": shown.segments,
         "angle": roofline.angle,
+        "whole": units.unbroken,
         "trusted": _trusted,
     }
     made.globals |= {

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.reports import wording
-from traceflops.reports.page import peak, series, shown, stepbars, untimed
+from traceflops.reports.page import findings, peak, series, shown, stepbars, untimed
 from traceflops.reports.page.roofline import roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.palette import LOOKS
@@ -42,6 +42,12 @@ def _head(analysis: Analysis) -> Content:
             "tiles": shown.tiles(analysis),
         }
     )
+
+
+def _findings(analysis: Analysis) -> Content | None:
+    if not analysis.components.window_ns:
+        return None
+    return Content({"findings": findings.findings_shown(analysis)})
 
 
 def _peak(analysis: Analysis) -> Content | None:
@@ -145,14 +151,15 @@ def _method(analysis: Analysis) -> Content:
 
 SECTIONS: Final = (
     Section("head", None, _head),
+    Section("findings", "Findings", _findings),
     Section("peak", "Peak", _peak),
     Section("steps", "Steps", _steps),
+    Section("idle", "Idle", _idle),
     Section("categories", "Categories", _categories),
     Section("kernels", "Kernels", _kernels),
     Section("work", "Work", _work),
     Section("roofline", "Roofline", _roofline),
     Section("ranks", "Ranks", _ranks),
-    Section("idle", "Idle", _idle),
     Section("untimed", "Totals", _untimed),
     Section("counters", "Counters", _counters),
     Section("recording", "Recording", _recording),

@@ -120,11 +120,11 @@ def test_it_asks_for_nothing_and_complains_of_nothing(one: Opened) -> None:
 def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
     section = one.page.locator("#peak")
     assert section.locator("h2").inner_text() == "Where the peak went"
-    shares = section.locator("#peak-table tbody tr td:nth-child(2)").all_inner_texts()
+    shares = section.locator("#peak-table tbody tr td:nth-child(3)").all_inner_texts()
     known = [float(text.removesuffix(" %")) for text in shares if not text.startswith("<")]
     assert round(sum(known), 1) == 100.0
-    assert section.locator("#peak-table tfoot td").first.inner_text() == "100.0 %"
-    widths = section.locator("#peak-bar g").evaluate_all("gs => gs.map(g => g.dataset.units)")
+    assert section.locator("#peak-table tfoot td").nth(1).inner_text() == "100.0 %"
+    widths = section.locator("svg.step").evaluate_all("all => all.map((one) => one.dataset.units)")
     assert sum(map(int, widths)) == 1000
     assert one.page.locator("#roofline svg.roofline circle").count() >= 4
     assert one.page.locator("#work-kernels tbody tr").count() >= 4

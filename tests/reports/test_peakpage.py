@@ -73,7 +73,7 @@ def test_without_mfu_it_says_why_and_what_supplies_it() -> None:
     shown = section(analysis)
     assert "No row of the table has the name" in shown
     assert "--peak TFLOPS gives one for all data types" in shown
-    assert 'id="peak-bar"' not in shown
+    assert 'id="peak-table"' not in shown
     assert "2.000 GFLOP" in shown  # what was executed is known all the same
     tiles = Tree(render_html(analysis)).text("dd", **{"class": "value"})
     assert tiles[0] == "\N{EN DASH}"

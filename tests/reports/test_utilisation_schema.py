@@ -17,7 +17,8 @@ from tests.conftest import ROOT, SAMPLES, shared_file
 
 NAMES = ("report.schema.json", "mfu.schema.json", "utilisation.schema.json")
 FILES: dict[str, Any] = {
-    name: json.loads((ROOT / "reports" / "json" / name).read_text(encoding="utf-8")) for name in NAMES
+    name: json.loads((ROOT / "reports" / "json" / name).read_text(encoding="utf-8"))
+    for name in NAMES
 }
 SCHEMA = FILES["utilisation.schema.json"]
 REGISTRY: Registry[Any] = Registry().with_resources(

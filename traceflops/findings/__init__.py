@@ -1,0 +1,1 @@
+"""What a report has to say first: one rule per module."""

@@ -1,0 +1,33 @@
+"""One statement of a report, with its size and where its evidence stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Severity = Literal["high", "medium", "low"]
+
+_LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
+"""The share of the device time from which a finding has a severity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One statement, by the rule that made it.
+
+    `share` is the part of the device time it is about. `mfu_without` is what MFU would be if that
+    time were not spent: the most that mending it can gain; None where MFU is not known exactly.
+    `evidence` names the sections of a report that show it, the best first.
+    """
+
+    rule: str
+    severity: Severity
+    sentence: str
+    share: float
+    mfu_without: float | None
+    evidence: tuple[str, ...]
+
+
+def severity_of(share: float) -> Severity | None:
+    """Return how much a share of the device time matters, None for one below all of them."""
+    return next((name for name, least in _LEAST.items() if share >= least), None)
