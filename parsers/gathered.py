@@ -70,6 +70,8 @@ class Gathered:
         self._process_facts: list[ProcessFacts] = []
         self._devices: dict[Hashable, int] = {}
         self._device_rows: list[tuple[int, int, DeviceFacts]] = []
+        self._device_places: list[str | None] = []
+        self._used: list[int] = []
 
     def __getitem__(self, table: str) -> TableBuilder:
         """Return the collector of a table."""
@@ -83,13 +85,27 @@ class Gathered:
         return self._processes[key]
 
     def device(
-        self, key: Hashable, process: int, local_id: int, facts: DeviceFacts = NOTHING_KNOWN
+        self,
+        key: Hashable,
+        process: int,
+        local_id: int,
+        facts: DeviceFacts = NOTHING_KNOWN,
+        place: str | None = None,
     ) -> int:
-        """Return the number of a device; `key` is what makes it one, such as (host, agent)."""
+        """Return the number of a device; `key` is what makes it one, such as (host, agent).
+
+        `place` names it in all files of its machine; see `traceflops.trace.Trace`.
+        """
         if key not in self._devices:
             self._devices[key] = len(self._device_rows)
             self._device_rows.append((process, local_id, facts))
+            self._device_places.append(place)
         return self._devices[key]
+
+    @property
+    def places(self) -> tuple[str | None, ...]:
+        """Return the places of the devices of the finished tables, row by row."""
+        return tuple(self._device_places[row] for row in self._used)
 
     @property
     def overflowed(self) -> list[str]:
@@ -102,6 +118,7 @@ class Gathered:
         A device of which there are only counters is among them if anything is known of it.
         """
         used = self._number_devices()
+        self._used = used.tolist()
         return {
             "processes": processes_table(self._process_facts),
             "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
@@ -137,7 +154,10 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
     So the order does not depend on how the file was cut into blocks.
     """
     keys = _ORDERS[table.table]
+    table.put_in_order(keys[0])
     time = table.column(keys[0])
+    if (time[1:] > time[:-1]).all():
+        return table.finish()
     order = np.argsort(time, kind="stable")
     ordered = time[order]
     same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]

@@ -5,9 +5,11 @@ The builder knows the schema, so a parser never spells out an Arrow type.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.columns import IntArray, dictionary_column, number_column, string_column
@@ -19,6 +21,8 @@ MOST_TEXTS: Final = 500_000
 
 BEYOND: Final = "(one of very many more names)"
 """The name of a record that has none of those."""
+
+_NARROW: Final = np.iinfo(np.int32)
 
 
 class TableBuilder(Rows):
@@ -51,24 +55,26 @@ class TableBuilder(Rows):
         unknown = columns.keys() - self._columns.keys()
         if unknown:
             raise ValueError(f"table {self.table!r} has no column {sorted(unknown)}")
-        super().add(count, **columns)
+        super().add(count, **{name: compact(values) for name, values in columns.items()})
 
     def column(self, name: str) -> Array:
         """Return a column as collected so far: int64 with ABSENT, or codes with -1."""
-        out = self._absent(self._columns[name])
-        at = 0
-        for count, piece in self.pieces:
-            if name in piece:
-                out[at : at + count] = piece[name]
-            at += count
-        return out
+        return self._filled(self._columns[name], _collected_type(self._columns[name]))
 
     def replace(self, name: str, values: Array) -> None:
         """Put another column in the place of one that was collected."""
         start = 0
         for count, piece in self.pieces:
-            piece[name] = values[start : start + count]
+            piece[name] = compact(values[start : start + count])
             start += count
+
+    def put_in_order(self, name: str) -> None:
+        """Put the pieces in the order of a column, where the values of no two overlap."""
+        ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
+        order = sorted(range(len(ends)), key=ends.__getitem__)
+        apart = all(ends[one][1] < ends[two][0] for one, two in pairwise(order))
+        if apart and len(ends) == len(self.pieces):
+            self.pieces = [self.pieces[place] for place in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, its rows in the given order; the collected rows are given up."""
@@ -79,32 +85,82 @@ class TableBuilder(Rows):
                 piece.pop(column.name, None)  # each column is held twice only while it is built
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
 
-    def _absent(self, column: Column) -> Array:
-        if pa.types.is_dictionary(column.type):
-            return np.full(self.count, -1, np.int32)
-        if pa.types.is_floating(column.type):
-            return np.full(self.count, np.nan)
-        if pa.types.is_fixed_size_list(column.type):
-            return np.full((self.count, column.type.list_size), ABSENT, np.int64)
-        return np.full(self.count, ABSENT, np.int64)
+    def _filled(self, column: Column, dtype: npt.DTypeLike) -> Array:
+        """Return a column of all rows, null where a piece does not have it."""
+        wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
+        values = [piece.get(column.name, _null_of(column)) for _, piece in self.pieces]
+        if all(isinstance(one, int) and one == 0 for one in values):
+            return np.zeros((self.count, *wide), dtype)  # takes no memory until it is written to
+        out: Array = np.empty((self.count, *wide), dtype)
+        at = 0
+        for (count, _), piece in zip(self.pieces, values, strict=True):
+            out[at : at + count] = piece
+            at += count
+        return out
 
     def _arrow(self, column: Column, order: IntArray | None) -> pa.Array:
-        if column.nullable and not any(column.name in piece for _, piece in self.pieces):
+        null = _null_of(column)
+        values = [piece.get(column.name, null) for _, piece in self.pieces]
+        if column.nullable and all(isinstance(one, int) and one == null for one in values):
             return _nulls(column.type, self.count)
-        values = self.column(column.name)
-        if order is not None:
-            values = values[order]
-        if pa.types.is_dictionary(column.type):
-            return dictionary_column(values, list(self.names[column.name]))
-        if pa.types.is_fixed_size_list(column.type):
-            return _fixed_lists(values, column.type)
         if pa.types.is_boolean(column.type):
-            return _booleans(values)
-        if pa.types.is_floating(column.type):
-            return number_column(values, column.type)
-        if not column.nullable:
-            return number_column(values, column.type)
-        return number_column(values, column.type, values != ABSENT)
+            return _booleans(_ordered(self.column(column.name), order))
+        if pa.types.is_dictionary(column.type):
+            codes = _ordered(self.column(column.name), order)
+            return dictionary_column(codes, list(self.names[column.name]))
+        # Where no value can be null, the column is made in its own type at once.
+        is_known = not column.nullable or all(map(_fits_narrow, values))
+        if pa.types.is_fixed_size_list(column.type):
+            dtype = np.int32 if is_known else np.int64
+            return _fixed_lists(_ordered(self._filled(column, dtype), order), column.type)
+        if is_known or pa.types.is_floating(column.type):
+            dtype = column.type.to_pandas_dtype()
+            return number_column(_ordered(self._filled(column, dtype), order), column.type)
+        found = _ordered(self.column(column.name), order)
+        return number_column(found, column.type, found != ABSENT)
+
+
+def compact(values: Array | int) -> Array | int:
+    """Return a column in the least memory: the value that all rows have, or 32 bits if they fit.
+
+    What is part of something larger is copied, so that the rest can go.
+    """
+    if isinstance(values, int) or values.dtype.kind != "i" or not values.size:
+        return values
+    low, high = _ends(values)
+    if low == high and values.ndim == 1:
+        return low
+    narrow = _NARROW.min <= low and high <= _NARROW.max
+    if narrow:
+        return values.astype(np.int32)
+    return values if values.base is None else values.copy()
+
+
+def _fits_narrow(values: Array | float) -> bool:
+    """Return whether all of a column fits in 32 bits, so that nothing of it is ABSENT."""
+    if isinstance(values, int | float):
+        return bool(_NARROW.min <= values <= _NARROW.max)
+    return values.dtype == np.int32
+
+
+def _ends(values: Array | int) -> tuple[int, int]:
+    return int(np.min(values)), int(np.max(values))
+
+
+def _ordered(values: Array, order: IntArray | None) -> Array:
+    return values if order is None else values[order]
+
+
+def _collected_type(column: Column) -> npt.DTypeLike:
+    if pa.types.is_dictionary(column.type):
+        return np.int32
+    return np.float64 if pa.types.is_floating(column.type) else np.int64
+
+
+def _null_of(column: Column) -> int | float:
+    if pa.types.is_dictionary(column.type):
+        return -1
+    return np.nan if pa.types.is_floating(column.type) else ABSENT
 
 
 def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
@@ -120,7 +176,8 @@ def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
         none = pa.py_buffer(np.packbits(nothing).tobytes())
         return pa.Array.from_buffers(arrow_type, count, [none], count, children=[flat])
     if pa.types.is_boolean(arrow_type):
-        return _booleans(np.full(count, ABSENT))
+        none = pa.py_buffer(np.packbits(nothing).tobytes())
+        return pa.Array.from_buffers(arrow_type, count, [none, none], count)
     dtype = arrow_type.to_pandas_dtype()
     return number_column(np.zeros(count, dtype), arrow_type, nothing)
 
@@ -129,9 +186,11 @@ def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
     """Return rows of integers as lists; a row of which one is missing or does not fit is null."""
     item = arrow_type.value_type
     dtype = np.dtype(item.to_pandas_dtype())
-    limits = np.iinfo(dtype)
-    missing = ((values < limits.min) | (values > limits.max)).any(axis=1)
     flat = number_column(np.ascontiguousarray(values, dtype=dtype).reshape(-1), item)
+    limits = np.iinfo(dtype)
+    missing = np.zeros(len(values), dtype=np.bool_)
+    for axis in range(arrow_type.list_size if values.dtype != dtype else 0):
+        missing |= (values[:, axis] < limits.min) | (values[:, axis] > limits.max)
     if not missing.any():
         return pa.FixedSizeListArray.from_arrays(flat, arrow_type.list_size)
     valid = np.packbits(~missing, bitorder="little").tobytes()

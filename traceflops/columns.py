@@ -64,13 +64,17 @@ def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dicti
     """Return a dictionary column: row i is names[codes[i]], null where the code is negative."""
     narrow = np.asarray(codes, dtype=np.int32)
     valid = narrow >= 0
-    indices = number_column(np.where(valid, narrow, 0), pa.int32(), valid)
+    if not valid.all():
+        narrow = np.where(valid, narrow, 0)
+    indices = number_column(narrow, pa.int32(), valid)
     return pa.DictionaryArray.from_arrays(indices, string_column(names))
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
-    """Return an integer column as int64 numpy, nulls replaced by `null`."""
+    """Return an integer column as int64 numpy, nulls replaced by `null`; not to be written to."""
     array = _one_array(column)
+    if len(array) and array.null_count == len(array):  # takes no memory however many there are
+        return np.broadcast_to(np.int64(null), len(array))
     values = _data(array)
     valid = validity(array)
     if valid is None:

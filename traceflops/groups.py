@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.rows import ABSENT
+
+_GAPS: Final = 4
+_FEW: Final = 1 << 10
+_AT_ONCE: Final = 1 << 17
+
+
+def in_order(*keys: IntArray) -> IntArray:
+    """Return the order of rows by some keys, of which the first counts most; ties stay as they are.
+
+    What is in order already, as most columns of times are, is only looked at.
+    """
+    falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
+    for key in reversed(keys):
+        falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
+    return np.lexsort(keys[::-1]) if falls.any() else np.arange(len(keys[0]))
+
+
+def slices(count: int) -> Iterator[slice]:
+    """Yield parts of so many rows, each so small that what is made of it stays in the cache."""
+    for begin in range(0, count, _AT_ONCE):
+        yield slice(begin, min(begin + _AT_ONCE, count))
 
 
 def distinct(values: IntArray) -> IntArray:
@@ -29,8 +52,49 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 def joint_codes(first: IntArray, second: IntArray) -> IntArray:
     """Return one number per distinct pair, in the order of the pairs."""
-    _, codes = np.unique(second, return_inverse=True)
-    return first * (int(codes.max()) + 1 if len(codes) else 1) + codes
+    values, codes = ranked(second)
+    return first * max(1, len(values)) + codes
+
+
+def ranked(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct numbers in order, and for each row the place of its number among them.
+
+    Numbers that lie close together, ABSENT aside, are ticked off in a table and not sorted.
+    """
+    absent = values == ABSENT
+    has_absent = bool(absent.any())
+    known = values[~absent] if has_absent else values
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    if high - low > _GAPS * len(known) + _FEW:
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.reshape(-1)
+    there = np.zeros(high - low + 2, dtype=np.bool_)  # the first place is that of ABSENT
+    for some in slices(len(values)):
+        there[np.where(absent[some], 0, values[some] - (low - 1))] = True
+    found = np.flatnonzero(there) + (low - 1)
+    if has_absent:
+        found[0] = ABSENT
+    rank, places = np.cumsum(there) - 1, np.empty(len(values), dtype=np.int64)
+    for some in slices(len(values)):
+        places[some] = rank[np.where(absent[some], 0, values[some] - (low - 1))]
+    return found, places
+
+
+def first_rows(group: IntArray, count: int) -> IntArray:
+    """Return the first row of each of `count` groups, -1 of one without rows."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the first one is written last
+    return found
+
+
+def group_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the group of each row (rows equal in all columns) and the first row of each group."""
+    joint, count = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        # Made dense again after each column, the product never grows beyond rows * codes.
+        found, joint = ranked(column if count == 1 else joint_codes(joint, column))
+        count = len(found)
+    return joint, first_rows(joint, count if len(joint) else 0)
 
 
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.groups import distinct
+from traceflops.groups import distinct, in_order
 from traceflops.intervals import Intervals, latest_end_before
 from traceflops.results import IdleCauses
 from traceflops.rows import ABSENT
@@ -101,5 +101,5 @@ def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:
 def _first_starting(work: DeviceWork, at_ns: IntArray) -> IntArray:
     """Return the activity that starts at each time; of several the one launched first."""
     launch = np.where(work.call_start_ns == ABSENT, np.iinfo(np.int64).max, work.call_start_ns)
-    order = np.lexsort((launch, work.start_ns))
+    order = in_order(work.start_ns, launch)
     return order[np.searchsorted(work.start_ns[order], at_ns, side="left")]

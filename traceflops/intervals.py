@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import runs
+from traceflops.groups import in_order, ranked, runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +33,9 @@ class Intervals:
         start, end = start_ns[holds], end_ns[holds]
         if len(start) == 0:
             return cls.empty()
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
         reach = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=np.bool_)
         opens[1:] = start[1:] > reach[:-1]
@@ -144,10 +145,10 @@ def latest_end_before(
     with `strictly` neither is. Ends are replaced by their ranks and groups shifted apart by more
     than any rank, so that one running maximum serves all groups.
     """
-    order = np.lexsort((start_ns, group))
+    order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]
     ends, rank = np.unique(end_ns[order], return_inverse=True)
-    _, code = np.unique(groups, return_inverse=True)
+    _, code = ranked(groups)
     shift = code * len(ends)
     latest = ends[np.maximum.accumulate(rank + shift) - shift] if len(ends) else ends
     same_group = groups[1:] == groups[:-1]

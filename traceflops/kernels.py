@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from traceflops.categories.activities import Categorised
 from traceflops.columns import IntArray, codes, names, number_column, string_column
+from traceflops.groups import first_rows, group_rows
 from traceflops.hostwork import Whole
 from traceflops.intervals import Intervals
 from traceflops.trace import Trace
@@ -81,7 +82,7 @@ def kernel_table(
         categorised.category[chosen.row],
         categorised.rule[chosen.row],
     )
-    group, first = _groups(columns)
+    group, first = group_rows(columns)
     sums = _sums(group, chosen.inside_ns, len(first))
     labels, kinds = names(activities["name"]), names(activities["kind"])
     order = _longest_first(sums, [labels[c] for c in columns[0][first].tolist()])
@@ -133,18 +134,6 @@ def _table(
     return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _groups(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (rows equal in all columns) and one row of each group."""
-    joint = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        # Made dense again after each column, the product never grows beyond rows * codes.
-        _, dense = np.unique(column, return_inverse=True)
-        joint = joint * (int(dense.max()) + 1 if len(dense) else 1) + dense
-        _, joint = np.unique(joint, return_inverse=True)
-    _, first = np.unique(joint, return_index=True)
-    return joint, first
-
-
 def _longest_first(sums: IntArray, labels: list[str]) -> IntArray:
     """Return the order by time, ties by name: the same however the file lists its names."""
     return np.array(sorted(range(len(labels)), key=lambda i: (-int(sums[i]), labels[i])), np.int64)
@@ -167,7 +156,6 @@ def _means(group: IntArray, values: IntArray, counted: IntArray, groups: int) ->
 
 def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:
     out = np.zeros(groups, dtype=np.int64)
-    _, first = np.unique(group, return_index=True)
-    out[:] = values[first] if len(first) else 0
+    out[:] = values[first_rows(group, groups)] if len(values) else 0
     function.at(out, group, values)
     return out

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import IntArray, numbers
-from traceflops.groups import joint_codes
+from traceflops.groups import first_rows, in_order, joint_codes, ranked
 from traceflops.nesting import innermost
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
@@ -90,12 +90,11 @@ def _first_match(
 ) -> IntArray:
     """Return, per question, the row with the same process and id that starts first, or -1."""
     count = len(ids)
-    if count == 0 or len(at_ids) == 0:
+    if count == 0 or bool((at_ids == ABSENT).all()):
         return np.full(len(at_ids), -1, dtype=np.int64)
-    keys = joint_codes(np.concatenate([process, at_process]), np.concatenate([ids, at_ids]))
-    order = np.lexsort((start, keys[:count]))
-    known = keys[:count][order]
-    at = np.searchsorted(known, keys[count:], side="left")
-    at_safe = np.minimum(at, count - 1)
-    hit = (at_ids != ABSENT) & (known[at_safe] == keys[count:])
-    return np.where(hit, order[at_safe], -1)
+    joint = joint_codes(np.concatenate([process, at_process]), np.concatenate([ids, at_ids]))
+    distinct, keys = ranked(joint)
+    order = in_order(start)
+    earliest = first_rows(keys[:count][order], len(distinct))
+    place = earliest[keys[count:]]
+    return np.where((at_ids != ABSENT) & (place >= 0), order[place], -1)

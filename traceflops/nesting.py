@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.groups import distinct, in_order, slices
 
 
 class LastAbove:
@@ -19,14 +20,18 @@ class LastAbove:
         self._levels = [values]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
-            even = below[: len(below) // 2 * 2].reshape(-1, 2).max(axis=1)
+            even = np.maximum(below[:-1:2], below[1::2])
             rest = below[len(below) // 2 * 2 :]
             self._levels.append(np.concatenate([even, rest]))
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
         """Return, for each question, the last position <= upto with value > threshold, or -1."""
-        if not len(self._reach):
-            return np.full(len(upto), -1, dtype=np.int64)
+        found = np.full(len(upto), -1, dtype=np.int64)
+        for some in slices(len(upto) if len(self._reach) else 0):
+            found[some] = self._find(upto[some], threshold[some])
+        return found
+
+    def _find(self, upto: IntArray, threshold: IntArray) -> IntArray:
         # Most questions are answered by the position itself, or by no value before it at all.
         at = np.maximum(upto, 0)
         found = np.where(self._levels[0][at] > threshold, upto, -1)
@@ -70,20 +75,34 @@ def innermost(
     Intervals are [start, end) and count only for instants of their own group (a thread). Of
     intervals that start together the shorter one is the inner one.
     """
-    order = np.lexsort((-end_ns, start_ns, group))
+    order = by_start(group, start_ns, end_ns)
     upto = _last_started(group, start_ns, order, at_group, at_ns)
-    return _last_around(order, group, end_ns, upto, at_group, at_ns)
+    around = _Around(order, group, end_ns)
+    found = np.empty(len(upto), dtype=np.int64)
+    for some in slices(len(upto)):
+        found[some] = around.find(upto[some], at_group[some], at_ns[some])
+    return found
 
 
-def parents(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """Return the order of intervals by group and start; of those that start together the longer."""
+    return in_order(group, start_ns, -end_ns)
+
+
+def parents(
+    group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
+) -> IntArray:
     """Return, for each interval, the row of the innermost one in which it starts, or -1.
 
-    A child may end a little after its parent, as profilers write it.
+    A child may end a little after its parent, as profilers write it. `order` is `by_start`.
     """
-    order = np.lexsort((-end_ns, start_ns, group))
-    before = np.arange(len(order), dtype=np.int64) - 1
-    found = np.full(len(order), -1, dtype=np.int64)
-    found[order] = _last_around(order, group, end_ns, before, group[order], start_ns[order])
+    order = by_start(group, start_ns, end_ns) if order is None else order
+    around = _Around(order, group, end_ns)
+    found = np.empty(len(order), dtype=np.int64)
+    for some in slices(len(order)):
+        row = order[some]
+        before = np.arange(some.start, some.stop) - 1
+        found[row] = around.find(before, group[row], start_ns[row])
     return found
 
 
@@ -94,7 +113,9 @@ def _last_started(
 
     Times are replaced by their ranks, so that one number holds a group and a time.
     """
-    known, starts = np.unique(group), np.sort(start_ns)
+    known, starts = distinct(group), np.sort(start_ns)
+    if len(known) == 1:  # what is asked for another group finds none of its own anyway
+        return np.searchsorted(starts, at_ns, side="right") - 1
     apart = len(starts) + 1
     key = np.searchsorted(known, group) * apart + np.searchsorted(starts, start_ns, side="left")
     begun = np.searchsorted(starts, at_ns, side="right") - 1
@@ -102,21 +123,21 @@ def _last_started(
     return np.searchsorted(key[order], asked, side="right") - 1
 
 
-def _last_around(
-    order: IntArray,
-    group: IntArray,
-    end_ns: IntArray,
-    upto: IntArray,
-    at_group: IntArray,
-    at_ns: IntArray,
-) -> IntArray:
-    """Return the row of the last place up to `upto` whose interval ends after the instant, or -1.
+class _Around:
+    """Finds intervals around instants, by their places in an order."""
 
-    The places of a group are together and the last ones up to `upto`, so if one of another group
-    is found there is none in the own one.
-    """
-    if len(order) == 0:
-        return np.full(len(upto), -1, dtype=np.int64)
-    place = LastAbove(end_ns[order]).find(upto, at_ns)
-    row = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (group[row] == at_group), row, -1)
+    def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
+        self._order, self._group = order, group
+        self._ends = LastAbove(end_ns[order])
+
+    def find(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the row of the last place up to `upto` that ends after the instant, or -1.
+
+        The places of a group are together and the last ones up to `upto`, so if one of another
+        group is found there is none in the own one.
+        """
+        place = self._ends.find(upto, at_ns)
+        if not len(self._order):
+            return place
+        row = self._order[np.maximum(place, 0)]
+        return np.where((place >= 0) & (self._group[row] == at_group), row, -1)

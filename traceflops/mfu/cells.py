@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.datatypes import types_of_ops
-from traceflops.mfu.exact import exact_sum, exact_sums, group_rows
+from traceflops.mfu.exact import exact_sum, exact_sums
 from traceflops.mfu.lines import RULES_USED, PartTable
 from traceflops.mfu.optree import taken
 from traceflops.mfu.whichwindow import NO_WINDOW, in_chosen_window

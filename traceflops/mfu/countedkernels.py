@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.groups import group_rows
 from traceflops.mfu.counterformulas import SIMDS_PER_UNIT
 from traceflops.mfu.counterwork import CounterWork
-from traceflops.mfu.exact import exact_sums, group_rows
+from traceflops.mfu.exact import exact_sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import distinct
+from traceflops.groups import distinct, group_rows
 from traceflops.mfu.countedrates import with_sums
 from traceflops.mfu.counterformulas import counters_used, plain_counter
-from traceflops.mfu.exact import group_rows
 from traceflops.mfu.launches import UNKNOWN_SIZE, Launches, rank_in_group
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace

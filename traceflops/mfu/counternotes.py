@@ -77,8 +77,6 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
         "Times are those of the timed run."
     )
     yield Note("assumed", f"{join.origin}-joined", text, join.known)
-    if join.count("dispatch"):
-        yield _SAME_RUN
     if count := join.count("ambiguous"):
         text = (
             f"FLOPs of {_launches(count)} stay unknown: launches of one name "
@@ -101,12 +99,13 @@ def _which(join: Join) -> str:
     return f"The counted run {shown(join.file)}" if join.file else "The counted run"
 
 
-_SAME_RUN: Final = Note(
+SAME_RUN: Final = Note(
     "assumed",
-    "counters-same-run",
-    "Counters were read in the timed run itself, which makes kernels run one at a time: times, "
-    "overlap and idle time are not those of an undisturbed run.",
+    "counted-while-timed",
+    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
+    "time and overlap are not those of a normal run.",
 )
+"""What readers say themselves where they see it; of a trace without notes its ids tell it."""
 
 FABRIC: Final = Note(
     "assumed",

@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
-from traceflops.mfu.exact import exact_sum, exact_sums, group_rows
+from traceflops.mfu.exact import exact_sum, exact_sums
 from traceflops.mfu.optree import taken
 from traceflops.prepare import Prepared
 

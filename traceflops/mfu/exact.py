@@ -29,16 +29,3 @@ def exact_sums(group: IntArray, values: IntArray, groups: int) -> list[int]:
 def exact_sum(values: IntArray) -> int:
     """Return the sum of counts as a Python integer."""
     return exact_sums(np.zeros(len(values), dtype=np.int64), values, 1)[0]
-
-
-def group_rows(columns: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (rows equal in all columns) and one row of each group."""
-    joint = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        # Made dense again after each column, the product never grows beyond rows * codes.
-        _, dense = np.unique(column, return_inverse=True)
-        joint = joint * (int(dense.max()) + 1 if len(dense) else 1) + dense.reshape(-1)
-        _, joint = np.unique(joint, return_inverse=True)
-        joint = joint.reshape(-1)
-    _, first = np.unique(joint, return_index=True)
-    return joint, first

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.mfu.exact import group_rows
+from traceflops.groups import group_rows
 from traceflops.mfu.kernelnames import same_kernels
 from traceflops.mfu.launches import UNKNOWN_SIZE, Launches, rank_in_group
 from traceflops.mfu.launchwork import UNKNOWN, Kind, LaunchWork, between, common
@@ -168,7 +168,8 @@ def _shared(names: _Pair, keys: _Pair) -> BoolArray:
 def _process_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray:
     """Return, per launch, the process of the other run that is its own, -1 where none is for sure.
 
-    That of the same rank; of the same number, in one trace; or the only one, of the only one.
+    That of the same rank; of the same number, in one trace; the first of the first and so on, if
+    both runs have as many and none says its rank; or the only one, of the only one.
     """
     here = np.unique(target.process).tolist()
     there = np.unique(source.process).tolist()
@@ -176,7 +177,8 @@ def _process_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray
     for one in there:
         by_rank.setdefault(source.ranks.get(one), []).append(one)
     found = np.full(max(here, default=0) + 1, -1, dtype=np.int64)
-    for one in here:
+    nobody_says = not by_rank.keys() - {None} and not any(target.ranks.get(one) for one in here)
+    for place, one in enumerate(here):
         rank = target.ranks.get(one)
         alike = by_rank.get(rank, []) if rank is not None else []
         alone = len(here) == len(there) == 1
@@ -184,6 +186,8 @@ def _process_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray
             found[one] = alike[0]
         elif rank is None and is_own and one in there:
             found[one] = one
+        elif rank is None and nobody_says and len(here) == len(there):
+            found[one] = there[place]
         elif alone and None in (rank, source.ranks.get(there[0])):
             found[one] = there[0]
     return found[target.process]

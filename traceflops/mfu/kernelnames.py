@@ -3,15 +3,19 @@
 Two names are one kernel's where they are equal but for blanks and the endings .kd and [clone .kd].
 A name that is cut short (`gemm`) or mangled (`_ZN2ns4gemmI...`) is that of a full one
 (`void ns::gemm<float>(float*)`) where each run has only one name that ends so; else nothing is
-certain, and they are two kernels. So it is with names that Nsight Compute writes, which leaves out
-namespaces and casts (`gemm<4>` of `ns::gemm<(int)4>`).
+certain, and they are two kernels.
+
+Tools also spell one name in several ways: `k<4, true>(float const*)` is to Nsight Systems
+`k<(int)4, (bool)1>(const T1 *)`, and Nsight Compute leaves out namespaces and casts. Such names are
+one kernel's where each run has only one name that is so but for the spelling.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +31,23 @@ _NAMESPACES: Final = re.compile(
     r"(?:\b(?!T\d+::)\w+|<unnamed>|\(anonymous namespace\)|\{anonymous\})::"
 )
 _CASTS: Final = re.compile(r"\((?:(?:un)?signed )?(?:bool|char|short|int|long(?: long)?)\)(?=-?\d)")
-_SQUARE: Final = re.compile(r"[\[\]]")
+_SPELLINGS: Final = tuple(
+    (re.compile(pattern), to)
+    for pattern, to in (
+        (r"\(anonymous namespace\)|\{anonymous\}", "<unnamed>"),
+        (_CASTS.pattern, ""),
+        (r"\btrue\b", "1"),
+        (r"\bfalse\b", "0"),
+        (r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1"),
+        (r"\(instance (\d+)\)", r"#\1"),
+        (r"\bconst\b", ""),
+        (r"[\[\]{}]", ""),
+    )
+)
+"""What tools spell differently: numbers and truths in templates, lambdas, the place of const."""
+_ARGUMENTS: Final = re.compile(r"\([^()]*\)")
+_PARAMETER: Final = re.compile(r"\bT\d+\b")
+"""Types that depend on the template's arguments, as NVIDIA's tools write them."""
 _LONGEST: Final = 4096
 _MOST: Final = 20_000
 """Names without a counterpart of which short forms are looked at; a program has far fewer."""
@@ -58,15 +78,31 @@ def short_name(name: str) -> str:
     return text[start:end]
 
 
-def bare_name(name: str) -> str:
-    """Return a name without namespaces, casts of template arguments, blanks and [ ].
-
-    As far as Nsight Compute leaves them out; two kernels may have one bare name.
-    """
+def spelled_name(name: str) -> str:
+    """Return a name spelled in one way, whichever tool wrote it; const is left out."""
     text = _ENDINGS.sub("", name.strip().strip('"'))
-    if len(text) > _LONGEST:
-        return text
-    return _BLANKS.sub("", _SQUARE.sub("", _NAMESPACES.sub("", _CASTS.sub("", text))))
+    return text if len(text) > _LONGEST else _spelled(text)
+
+
+def bare_name(name: str) -> str:
+    """Return a name as `spelled_name` does, without namespaces; two kernels may have one."""
+    text = _ENDINGS.sub("", name.strip().strip('"'))
+    # Before const is left out: Nsight Compute takes that of `() const::[lambda` for a namespace.
+    return text if len(text) > _LONGEST else _spelled(_NAMESPACES.sub("", text))
+
+
+def _spelled(text: str) -> str:
+    for pattern, to in _SPELLINGS:
+        text = pattern.sub(to, text)
+    return _BLANKS.sub("", text).strip()
+
+
+def _without_arguments(name: str) -> str:
+    """Return a name without the arguments of functions; its template tells which function it is."""
+    count = 1 if len(name) <= _LONGEST else 0
+    while count:
+        name, count = _ARGUMENTS.subn("", name)
+    return name
 
 
 def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -75,8 +111,17 @@ def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray,
     ours, theirs = (
         [known.setdefault(plain_name(name), len(known)) for name in run] for run in (first, second)
     )
-    pairs = _certain(_by_short_name(first, ours), _by_short_name(second, theirs))
-    code_of = dict(_bare_pairs(first, ours, second, theirs))
+    code_of: dict[int, int] = {}
+    done = set(ours) & set(theirs)
+    for spelling in _ONE_NAME:
+        pairs = [
+            (one, other)
+            for one, other in spelling.pairs(first, ours, second, theirs)
+            if one not in done and other not in done
+        ]
+        code_of |= {other: one for one, other in pairs}
+        done |= {code for pair in pairs for code in pair}
+    pairs = list(_certain(_by_short_name(first, ours), _by_short_name(second, theirs)))
     code_of |= {other: one for one, other in pairs}
     return (
         np.array(ours, dtype=np.int64),
@@ -84,35 +129,57 @@ def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray,
     )
 
 
-def _bare_pairs(
-    first: Sequence[str], ours: Sequence[int], second: Sequence[str], theirs: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield the codes of names of the second run with those of the first they are, bare.
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """A form in which names of one kernel are alike, and which two names may be so.
 
-    Only where each run has one name alone that has this bare name, and one of the two is bare:
-    a::f and b::f are two kernels.
+    `bare` asks that one of them has no namespaces: a::f and b::f are two kernels. `open` asks that
+    one of them does not say its arguments: f<1>(int) and f<1>(float) are two kernels.
     """
-    shared = set(ours) & set(theirs)
-    mine, other = _by_bare_name(first, ours), _by_bare_name(second, theirs)
-    for bare in mine.keys() & other.keys():
-        if len(mine[bare]) == len(other[bare]) == 1:
-            ((one, name),) = mine[bare].items()
-            ((another, text),) = other[bare].items()
-            is_new = one != another and one not in shared and another not in shared
-            if is_new and not (_NAMESPACES.search(name) and _NAMESPACES.search(text)):
-                yield another, one
+
+    form: Callable[[str], str]
+    bare: bool = False
+    open: bool = False
+
+    def pairs(
+        self,
+        first: Sequence[str],
+        ours: Sequence[int],
+        second: Sequence[str],
+        theirs: Sequence[int],
+    ) -> Iterator[tuple[int, int]]:
+        """Yield codes of names that are alike, where each run has one such name alone."""
+        mine, other = self._by_form(first, ours), self._by_form(second, theirs)
+        for text in mine.keys() & other.keys():
+            if len(mine[text]) == len(other[text]) == 1:
+                ((one, name),) = mine[text].items()
+                ((another, told),) = other[text].items()
+                if one != another and self._may_be_one(name, told):
+                    yield one, another
+
+    def _by_form(self, names: Sequence[str], codes: Sequence[int]) -> _Named:
+        found: _Named = defaultdict(dict)
+        if len(names) <= _MOST:
+            for name, code in zip(names, codes, strict=True):
+                found[self.form(name)].setdefault(code, name)
+        return found
+
+    def _may_be_one(self, *names: str) -> bool:
+        full = sum(_NAMESPACES.search(name) is not None for name in names)
+        untold = sum(_PARAMETER.search(name) is not None for name in names)
+        return not (self.bare and full == 2) and not (self.open and untold != 1)
 
 
-def _by_bare_name(names: Sequence[str], codes: Sequence[int]) -> _Named:
-    found: _Named = defaultdict(dict)
-    if len(names) <= _MOST:
-        for name, code in zip(names, codes, strict=True):
-            found[bare_name(name)].setdefault(code, name)
-    return found
+_ONE_NAME: Final = (
+    _Spelling(spelled_name),
+    _Spelling(lambda name: _without_arguments(spelled_name(name)), open=True),
+    _Spelling(bare_name, bare=True),
+    _Spelling(lambda name: _without_arguments(bare_name(name)), bare=True, open=True),
+)
 
 
 _Named = dict[str, dict[int, str]]
-"""By short or bare name: the codes that have it, each with one of its names."""
+"""By a form of names: the codes that have it, each with one of its names."""
 
 
 def _by_short_name(names: Sequence[str], codes: Sequence[int]) -> _Named:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.mfu.exact import group_rows
+from traceflops.groups import group_rows
 from traceflops.mfu.launches import Launches
 from traceflops.mfu.ledger import UNSPLIT
 

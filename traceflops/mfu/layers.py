@@ -7,8 +7,8 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
-from traceflops.mfu.exact import group_rows
 from traceflops.mfu.ops import Product, Work
 from traceflops.mfu.ops.arguments import Shapes, read_shapes
 from traceflops.mfu.optree import taken

@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import runs
+from traceflops.groups import group_rows, runs
 from traceflops.mfu.attribution import Attribution
-from traceflops.mfu.exact import group_rows
 from traceflops.mfu.layers import SUBNAMES
 from traceflops.mfu.ops import Core, Kind, Part, PartName, Result, Work
 from traceflops.mfu.optree import taken

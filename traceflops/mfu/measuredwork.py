@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import IntArray, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.countedkernels import CountedKernel
 from traceflops.mfu.counterformulas import (
     Family,
 )
-from traceflops.mfu.counternotes import FABRIC, MEMORY, check_notes, counter_notes, join_notes
+from traceflops.mfu.counternotes import FABRIC, MEMORY, SAME_RUN, check_notes, counter_notes, join_notes
 from traceflops.mfu.coverage import compute_kernels
 from traceflops.mfu.crosscheck import ByShapes, CrossCheck, by_own_shapes, cross_check
-from traceflops.mfu.exact import group_rows
 from traceflops.mfu.joins import Join, join_of
 from traceflops.mfu.kernelmatching import HOW, match
 from traceflops.mfu.launches import launches_of
@@ -226,9 +226,14 @@ class _Joiner:
                 found[rows] = np.where(found[rows] >= 0, found[rows], values)
         return found
 
+    def _is_said(self, note: Note) -> bool:
+        return any(one.code == note.code for one in self.prepared.trace.notes)
+
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         for source, join in zip(self.sources, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
+            if join.count("dispatch") and not self._is_said(SAME_RUN):
+                yield SAME_RUN
             if source.counters is not None:
                 yield from counter_notes(source.counters)
         yield from _bytes_notes(self.sources)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.columns import codes, names, numbers
-from traceflops.mfu.exact import exact_sums, group_rows
+from traceflops.groups import group_rows
+from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.roofline import Measured, WorkBasis
 
 if TYPE_CHECKING:

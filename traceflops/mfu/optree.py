@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, IntArray, numbers
-from traceflops.groups import joint_codes
-from traceflops.nesting import LastAbove, parents
+from traceflops.groups import joint_codes, slices
+from traceflops.nesting import LastAbove, by_start, parents
 from traceflops.rows import ABSENT
 
 
@@ -38,31 +38,38 @@ class OpTree:
         start = numbers(ops["start_ns"])
         end = start + numbers(ops["dur_ns"])
         thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-        parent = parents(thread, start, end)
-        order = np.lexsort((-end, start, thread))
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        order = by_start(thread, start, end)
+        parent = parents(thread, start, end, order)
+        place = order  # as it is for most recordings, whose ops are in order
+        if not np.array_equal(order, np.arange(len(order))):
+            place = np.empty_like(order)
+            place[order] = np.arange(len(order))
         above = parent[order]
         above_place = np.where(above >= 0, place[np.maximum(above, 0)], -1)
         return cls(parent, order, place, _stops(above_place))
 
     def below(self, marked: BoolArray) -> IntArray:
         """Return how many of the marked ops are below each op, itself not among them."""
-        sums = np.append(0, np.cumsum(marked[self.order]))
-        count = sums[self.stop] - sums[np.arange(len(self.stop)) + 1]
-        found: IntArray = count[self.place]
+        sums = np.zeros(len(marked) + 1, dtype=np.int64)
+        np.cumsum(marked[self.order], out=sums[1:])
+        found = np.empty(len(marked), dtype=np.int64)
+        for some in slices(len(marked)):
+            found[self.order[some]] = sums[self.stop[some]] - sums[1:][some]
         return found
 
     def nearest(self, marked: BoolArray) -> IntArray:
         """Return the row of the nearest marked op around each op, itself included, or -1."""
-        known = np.flatnonzero(marked[self.order])
+        is_known = marked[self.order]
+        known = np.flatnonzero(is_known)
         found = np.full(len(marked), -1, dtype=np.int64)
         if not len(known):
             return found
-        places = np.arange(len(self.order), dtype=np.int64)
-        upto = np.searchsorted(known, places, side="right") - 1
-        at = LastAbove(self.stop[known]).find(upto, places)
-        found[self.order] = np.where(at >= 0, self.order[known[np.maximum(at, 0)]], -1)
+        ends, before = LastAbove(self.stop[known]), 0
+        for some in slices(len(self.order)):
+            upto = np.cumsum(is_known[some]) + (before - 1)
+            before = int(upto[-1]) + 1
+            at = ends.find(upto, np.arange(some.start, some.stop))
+            found[self.order[some]] = np.where(at >= 0, self.order[known[np.maximum(at, 0)]], -1)
         return found
 
     def around(self, marked: BoolArray) -> IntArray:
@@ -74,7 +81,11 @@ def taken(values: IntArray, rows: IntArray, missing: int = -1) -> IntArray:
     """Return the value of each row, `missing` where the row is negative."""
     if not len(values):
         return np.full(len(rows), missing, dtype=np.int64)
-    return np.where(rows >= 0, values[np.maximum(rows, 0)], missing)
+    found = np.empty(len(rows), dtype=np.result_type(values.dtype, missing))
+    for some in slices(len(rows)):
+        row = rows[some]
+        found[some] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
+    return found
 
 
 def _stops(above: IntArray) -> IntArray:
@@ -86,5 +97,8 @@ def _stops(above: IntArray) -> IntArray:
     places = np.arange(count, dtype=np.int64)
     if not count:
         return places
-    found = LastAbove(-above[::-1]).find(count - 2 - places, -places)
-    return np.where(found >= 0, count - 1 - found, count)
+    later, stops = LastAbove(-above[::-1]), np.empty(count, dtype=np.int64)
+    for some in slices(count):
+        found = later.find(count - 2 - places[some], -places[some])
+        stops[some] = np.where(found >= 0, count - 1 - found, count)
+    return stops

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution, Fate
 from traceflops.mfu.coverage import compute_kernels
-from traceflops.mfu.exact import exact_sums, group_rows
+from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.ops import UNKNOWN, Unknown
 from traceflops.mfu.optree import taken
 from traceflops.mfu.whichwindow import in_chosen_window, window_of_activity

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution, attribute
 from traceflops.mfu.datatypes import types_of_ops
-from traceflops.mfu.exact import group_rows
 from traceflops.mfu.executed import parts_of
 from traceflops.mfu.knownlengths import with_told_lengths
 from traceflops.mfu.launches import launches_of, rank_in_group

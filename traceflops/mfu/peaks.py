@@ -28,7 +28,7 @@ PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
 
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
-UNIT_NAMES: Final[dict[int | None, str]] = {32: "SMs", 64: "CUs"}
+UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
 
 _GIB = 1 << 30
 _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
@@ -106,7 +106,7 @@ class DeviceSpec:
     @property
     def unit_name(self) -> str:
         """Return what its units are called: SMs, CUs, or units."""
-        return UNIT_NAMES.get(self.warp_size, "units")
+        return UNIT_NAMES.get(self.vendor, "units")
 
     @property
     def warp_size(self) -> int | None:

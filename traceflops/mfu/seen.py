@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceflops.mfu.peaks import UNIT_NAMES, generic_names, shared_names
+from traceflops.mfu.peaks import UNIT_NAMES, WARP_SIZES, generic_names, shared_names
 
 LONGEST_NAME = 256
 """Characters; drivers have fewer, so a longer text is the name of no device."""
@@ -83,8 +83,20 @@ class SeenDevice:
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
-        called = UNIT_NAMES.get(self.warp_size, "SMs or CUs")
+        called = UNIT_NAMES.get(self._maker(), "SMs or CUs")
         return f"{self.units} {called}" if is_known(self.units) else ""
+
+    def _maker(self) -> str | None:
+        """Return who made it: as its instruction set or its name says, else its warp size.
+
+        RDNA devices have warps of 32 threads, too.
+        """
+        first = (self.name or "").strip().partition(" ")[0].lower()
+        if self.vendor or first in UNIT_NAMES:
+            return self.vendor.lower() if self.vendor else first
+        if (self.instruction_set or "").startswith("gfx"):
+            return "amd"
+        return next((one for one, size in WARP_SIZES.items() if size == self.warp_size), None)
 
 
 def dotted(compute: tuple[int, int]) -> str:

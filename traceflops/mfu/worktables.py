@@ -14,9 +14,10 @@ import numpy as np
 
 from traceflops.categories.model import Category
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.datatypes import types_of_ops
-from traceflops.mfu.exact import exact_sums, group_rows
+from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.ops import UNKNOWN
 from traceflops.mfu.optree import taken
 from traceflops.mfu.outside import vector_ops

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.core.build import table_of
 from traceflops.columns import IntArray
-from traceflops.mfu.exact import exact_sum, exact_sums, group_rows
+from traceflops.groups import group_rows
+from traceflops.mfu.exact import exact_sum, exact_sums
 from traceflops.mfu.optree import OpTree, taken
 
 OPS = st.lists(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, IntArray, codes, names
+from traceflops.groups import first_rows, ranked
 from traceflops.mfu.ops.arguments import (
     Arguments,
     Shapes,
@@ -79,16 +80,16 @@ def count_ops(ops: pa.Table) -> OpWork:
     modelled = _modelled(ops)
     rows = np.flatnonzero(modelled)
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
-    own = _combined([codes(ops[column])[rows] for column in _COLUMNS])
+    own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
     of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
     of_row[rows] = own
     key = _combined([own, output[rows], of_row[enclosing[rows]]])
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
     reader = _Reader(ops, output, enclosing)
     found: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
     found += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
-    place[rows] = inverse.reshape(-1) + 1
+    place[rows] = key + 1
     works = tuple(work for work, _ in found)
     return OpWork(
         place,
@@ -170,15 +171,15 @@ def _modelled(ops: pa.Table) -> BoolArray:
     return known[codes(ops["name"])] if len(known) else np.zeros(ops.num_rows, dtype=np.bool_)
 
 
-def _combined(columns: list[IntArray]) -> IntArray:
-    """Return one number per distinct combination of codes of -1 and above, below 2^62."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
+def _combined(columns: Iterable[IntArray]) -> IntArray:
+    """Return one number from 0 on per distinct combination of codes of -1 and above."""
+    key: IntArray = np.zeros(1, dtype=np.int64)
     for column in columns:
         size = int(column.max()) + 2 if len(column) else 1
         if (int(key.max()) + 1 if len(key) else 1) * size > _LARGEST_KEY:
-            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+            key = ranked(key)[1]
         key = key * size + column + 1
-    return np.unique(key, return_inverse=True)[1].reshape(-1)
+    return ranked(key)[1]
 
 
 def _column(works: tuple[Result, ...], count: Callable[[Work], int | None]) -> IntArray:
