@@ -32,6 +32,7 @@ LOSSES = frozenset(
         "set-aside",
         "rows-lost",
         "log-unread",
+        "log-cut",
         "file-not-read",
     }
 )

@@ -7,8 +7,9 @@ on the same thread. What a group of calls holds is launched by the end of the gr
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
@@ -29,9 +30,12 @@ _COLUMNS: Final = {
     "collective_dtype": "data_type",
     "collective_in_elements": "puts",
     "collective_out_elements": "gets",
+    "collective_group": "group",
     "collective_group_size": "ranks",
 }
 """The columns of activities, and the facts that fill them."""
+
+_TEXTS: Final = ("name", "data_type", "group")
 
 _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
@@ -45,12 +49,14 @@ class _Facts:
     puts: int | None = None
     gets: int | None = None
     ranks: int | None = None
+    group: str | None = None
 
 
 def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     """Fill in the collectives of kernels that RCCL launched; return for how many.
 
-    `arguments` may be empty, where a format has none: then only the kind is known. Where a group
+    `arguments` may be empty, where a format has none: then only the kind is known; `group` among
+    them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
     held several kinds, which kernel ran which is not known and stays null.
     """
     kernels = _kernels(gathered["activities"])
@@ -163,6 +169,7 @@ class _Calls:
             kind.elements(kind.puts, count, size),
             kind.elements(kind.gets, count, size),
             size,
+            given.get("group") or None,
         )
 
     def _outermost(self, rows: IntArray) -> IntArray:
@@ -190,25 +197,50 @@ class _Calls:
         return np.where(before > 0, group, alone)
 
 
+@dataclass(slots=True)
+class _Communicators:
+    """The communicators of one process: sizes by what the calls name that made them.
+
+    `used` are those that collectives name, `made` is how many were made.
+    """
+
+    sizes: dict[str | None, set[int | None]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def ranks(self, communicator: str | None) -> int | None:
+        """Return the ranks of a communicator; None where the call that made it is not known.
+
+        The calls that make one may name the place where it is put instead of itself. Then all of
+        the process must have one size, and no more may be used than were made.
+        """
+        if communicator is not None and communicator in self.sizes:
+            return _common(self.sizes[communicator])
+        if not self.used.isdisjoint(self.sizes) or len(self.used) > self.made:
+            return None
+        return _common(size for sizes in self.sizes.values() for size in sizes)
+
+
 class _Ranks:
     """How many ranks communicators have, from the calls that made them."""
 
     def __init__(self, calls: _Calls, arguments: Arguments) -> None:
-        self._sizes: dict[tuple[int, str | None], set[int | None]] = {}
+        self._of: defaultdict[int, _Communicators] = defaultdict(_Communicators)
         for row in calls.rows.tolist():
-            label = calls.label(row)
-            if label not in rccl.SIZES:
-                continue
-            given, argument = arguments.get(row, {}), rccl.SIZES[label]
-            size = rccl.amount(given.get(argument)) if argument is not None else None
-            made = next((given[name] for name in rccl.MADE if name in given), None)
-            for key in {(calls.process(row), made), (calls.process(row), None)}:
-                self._sizes.setdefault(key, set()).add(size)
+            label, given = calls.label(row), arguments.get(row, {})
+            mine = self._of[calls.process(row)]
+            if label in rccl.SIZES:
+                argument = rccl.SIZES[label]
+                size = rccl.amount(given.get(argument)) if argument is not None else None
+                named = next((given[name] for name in rccl.MADE if name in given), None)
+                mine.sizes.setdefault(named, set()).add(size)
+                mine.made += (size or 1) if label in rccl.MAKE_MANY else 1
+            elif label in rccl.COLLECTIVES and given.get("comm"):
+                mine.used.add(given["comm"])
 
     def of(self, process: int, communicator: str | None) -> int | None:
-        """Return the ranks of a communicator; of an unknown one, if all of the process agree."""
-        keys = (process, communicator), (process, None)
-        return _common(next((self._sizes[key] for key in keys if key in self._sizes), ()))
+        """Return the ranks of a communicator of a process."""
+        return self._of[process].ranks(communicator)
 
 
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
@@ -231,6 +263,7 @@ def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
         _common(one.data_type for one in moved),
         *moves,
         _common(one.ranks for one in moved),
+        _common(one.group for one in moved),
     )
 
 
@@ -247,9 +280,9 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 def _write(table: TableBuilder, rows: IntArray, facts: Sequence[_Facts]) -> None:
     """Write the facts of some activities into their columns."""
-    for column, field in _COLUMNS.items():
-        values = [getattr(one, field) for one in facts]
-        codes = table.names[column] if field in ("name", "data_type") else None
+    for column, fact in _COLUMNS.items():
+        values = [getattr(one, fact) for one in facts]
+        codes = table.names[column] if fact in _TEXTS else None
         if codes is not None:
             values = [-1 if value is None else codes[value] for value in values]
         new = table.column(column)

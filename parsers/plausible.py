@@ -16,6 +16,7 @@ import pyarrow as pa
 from traceflops.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.errors import InputError
 from traceflops.groups import joint_codes
+from traceflops.parsers.lifetimes import lifetime_notes
 from traceflops.parsers.repeats import without_repeats
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
@@ -62,7 +63,7 @@ def plausible(trace: Trace) -> Trace:
     trace = _without_impossible_times(trace)
     _check_sums(trace)
     trace = without_repeats(trace)
-    return replace(trace, notes=(*trace.notes, *_long_notes(trace)))
+    return replace(trace, notes=(*trace.notes, *lifetime_notes(trace), *_long_notes(trace)))
 
 
 def _without_impossible_times(trace: Trace) -> Trace:

@@ -66,6 +66,9 @@ SIZES: Final[Mapping[str, str | None]] = {
 }
 """Calls that make a communicator, and the argument that says how many ranks it has."""
 
+MAKE_MANY: Final = ("ncclCommInitAll",)
+"""Those that make a communicator for each rank."""
+
 MADE: Final = ("newcomm", "comm", "comms")
 """The arguments of those calls that hold the communicator; the first there is counts."""
 

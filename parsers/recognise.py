@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.databases.schemas import SQLITE
+from traceflops.parsers.databases.schemas import MAGIC, SQLITE
 from traceflops.parsers.formats import Format
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.nsight.binary import NCU_REPORT, NSYS_REPORT
@@ -187,6 +187,8 @@ FORMATS: Final = (
 """The formats that are read, in the order in which they are asked whether an input is theirs."""
 
 _LINES_LOOKED_AT: Final = 20
+_TELLING_BYTES: Final = 6
+"""Of so few bytes it can be told that they are the beginning of a database."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -220,13 +222,19 @@ def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
 
 def _unknown(head: bytes) -> Foreign:
     """Return what to say of an input that has no sign of anything known."""
+    if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
+        return Foreign(
+            f"the first {len(head)} bytes of an SQLite database",
+            "the rest of it is lost: copy the database again, or record again",
+        )
     lines = head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:_LINES_LOOKED_AT]
     for sign, what in _TABLES:
         if any(sign.match(line) for line in lines):
             return what
     return Foreign(
         f"not JSON; it begins with {_printable(head[:40])}",
-        "give a trace written by torch.profiler (.json, .json.gz, .zst or .zip)",
+        "give a trace of torch.profiler (.json, .gz, .zst, .zip), an export of rocprof (rocpd, CSV, "
+        "JSON), of nsys (SQLite, parquetdir, CSV of nsys stats), or a CSV page of ncu",
     )
 
 

@@ -3,51 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import number_column, numbers
+from traceflops.columns import IntArray, number_column, numbers
+from traceflops.differenttimes import different_times
+from traceflops.groups import distinct
 from traceflops.rows import ABSENT
+from traceflops.samedevices import number_devices
 from traceflops.schema import TABLES, arrow_schema
 from traceflops.trace import Note, Source, Trace
+from traceflops.words import several
 
-_TIMES = {"start_ns", "time_ns"}
+_TIMES = ("start_ns", "time_ns")
+_MOST_ALIKE = 3
+"""Notes of one code with different figures; where more files have one, one stands for all."""
+_Move = Callable[[IntArray], IntArray]
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
     Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
-    twice keeps its rows apart and is said in a note; nothing is merged silently.
+    twice keeps its rows apart and is said in a note. A device of a machine that several processes
+    used becomes one (see `samedevices`), which is said, too: nothing is merged silently.
     """
     if len(traces) == 1:
         return traces[0]
     ordered = sorted(traces, key=_by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
+    devices = number_devices(ordered)
     shifted = []
-    processes = devices = 0
-    for trace in ordered:
-        shifted.append(_moved(trace, common, processes, devices))
+    processes = 0
+    for trace, numbering in zip(ordered, devices.of_traces, strict=True):
+        shifted.append(_moved(trace, common, processes, numbering))
         processes += trace.processes.num_rows
-        devices += trace.devices.num_rows
     tables = {
         name: pa.concat_tables([trace.table(name) for trace in shifted])
         .unify_dictionaries()
         .combine_chunks()
         for name in TABLES
     }
+    tables["devices"] = tables["devices"].take(number_column(devices.rows, pa.int64()))
     notes = [
         *_clock_notes(ordered),
+        *different_times(ordered),
+        *devices.notes(),
         *_rank_notes(ordered),
         *_description_notes(ordered),
         *_file_notes(ordered),
     ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
-    return Trace(_source(ordered, common), tables, tuple(notes))
+    return Trace(_source(ordered, common), tables, tuple(notes), devices.places)
 
 
 def _by_rank(trace: Trace) -> tuple[int, str]:
@@ -55,22 +66,30 @@ def _by_rank(trace: Trace) -> tuple[int, str]:
     return (rank if rank is not None else 2**31, trace.source.files[0].name)
 
 
-def _moved(trace: Trace, common: int | None, processes: int, devices: int) -> Trace:
-    """Return the trace on the common clock, its processes and devices behind so many others."""
+def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) -> Trace:
+    """Return the trace on the common clock, its processes behind so many others.
+
+    `devices` are the numbers that its devices have from now on.
+    """
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
-    moves = {"process": processes, "device": devices} | dict.fromkeys(_TIMES, shift)
-    return replace(trace, tables={n: _shift(n, t, moves) for n, t in trace.tables.items()})
+    moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
+    if (devices != np.arange(len(devices))).any():
+        moves["device"] = lambda values: devices[values]
+    if shift:
+        moves |= dict.fromkeys(_TIMES, lambda values: values + shift)
+    return replace(trace, tables={n: _with_moves(n, t, moves) for n, t in trace.tables.items()})
 
 
-def _shift(name: str, table: pa.Table, moves: dict[str, int]) -> pa.Table:
+def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
     for place, field in enumerate(arrow_schema(name)):
-        shift = moves.get(field.name, 0)
-        if shift and table.num_rows:
+        move = moves.get(field.name)
+        if move is not None and table.num_rows:
             values = numbers(table[field.name], ABSENT)
             known = values != ABSENT
-            moved = number_column(np.where(known, values + shift, 0), field.type, known)
-            table = table.set_column(place, field, moved)
+            moved = np.zeros_like(values)
+            moved[known] = move(values[known])
+            table = table.set_column(place, field, number_column(moved, field.type, known))
     return table
 
 
@@ -93,6 +112,7 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         event_counts=dict(sorted(counts.items())),
         identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
         description=_agreed(traces),
+        lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
     )
 
 
@@ -133,25 +153,38 @@ def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
 
 
 def _file_notes(traces: Sequence[Trace]) -> list[Note]:
-    """Return the notes of the files; what is said of several in the same words is said once."""
-    alike: dict[tuple[str, str, str], list[Note]] = {}
+    """Return the notes of the files; what is said of several in the same words is said once.
+
+    So is what is said of many with other figures each: the first stands for all.
+    """
+    alike: dict[tuple[str, str], dict[str, list[Note]]] = {}
     for trace in traces:
         for note in trace.notes:
-            alike.setdefault((note.kind, note.code, note.text), []).append(note)
-    return [_of_files(notes) for notes in alike.values()]
+            alike.setdefault((note.kind, note.code), {}).setdefault(note.text, []).append(note)
+    return [one for by_text in alike.values() for one in _of_code(list(by_text.values()))]
+
+
+def _of_code(same: list[list[Note]]) -> list[Note]:
+    """Return notes of one code, given those with the same text together."""
+    if len(same) <= _MOST_ALIKE:
+        return [_of_files(notes) for notes in same]
+    first = same[0][0]
+    where = f"{first.file}: " if first.file else ""
+    others = sum(map(len, same)) - 1
+    text = f"{where}{first.text} (The like holds of {others} more files.)"
+    return [replace(first, text=text, count=_sum([n for notes in same for n in notes]), file=None)]
 
 
 def _of_files(notes: list[Note]) -> Note:
     first = notes[0]
     if len(notes) == 1:
         return replace(first, text=f"{first.file}: {first.text}") if first.file else first
+    return replace(first, text=f"{first.text} ({len(notes)} files)", count=_sum(notes), file=None)
+
+
+def _sum(notes: list[Note]) -> int | None:
     counts = [note.count for note in notes if note.count is not None]
-    return replace(
-        first,
-        text=f"{first.text} ({len(notes)} files)",
-        count=sum(counts) if counts else None,
-        file=None,
-    )
+    return sum(counts) if counts else None
 
 
 _UNALIGNED = Note(
@@ -160,6 +193,12 @@ _UNALIGNED = Note(
     "Some files do not tie their clock to the calendar, so times cannot be compared between ranks; "
     "each rank's own figures are not affected.",
 )
+
+
+def _lacks_rank(trace: Trace) -> bool:
+    """Return whether a process with device work has no rank; any process, where none has work."""
+    workers = distinct(numbers(trace.activities["process"])).tolist()
+    return any(trace.ranks[one] is None for one in workers or range(len(trace.ranks)))
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
@@ -172,14 +211,16 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
             Note(
                 "assumed",
                 "rank-clash",
-                f"More than one file says it is rank {listed}. They are shown apart, by file; give "
+                f"More than one file says it is rank {listed}. They are shown apart; give "
                 "one file per rank if they are of different jobs.",
                 len(repeated),
             )
         )
-    if counts[None]:
-        text = f"{counts[None]} files do not say their rank; they are shown by file name."
-        notes.append(Note("missing", "rank-unknown", text, counts[None]))
+    unknown = sum(_lacks_rank(trace) for trace in traces)
+    if unknown:
+        verb = "does not say its rank; it is" if unknown == 1 else "do not say their rank; they are"
+        text = f"{several(unknown, 'file')} {verb} shown by file name."
+        notes.append(Note("missing", "rank-unknown", text, unknown))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):

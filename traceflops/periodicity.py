@@ -47,14 +47,18 @@ def _by_optimizer(device: DeviceOrder) -> Periods | None:
     boundary = _cluster_ends(device.is_optimizer)
     if not _is_regular(boundary, device.order.name, by_names=False):
         return None
-    return Periods(boundary, "no markers: each step taken to end with its optimizer kernels")
+    return Periods(
+        boundary, "what repeats on the device: each step taken to end with its optimizer kernels"
+    )
 
 
 def _by_copies(device: DeviceOrder) -> Periods | None:
     boundary = _cluster_starts(device.is_host_copy)
     if not _is_regular(boundary, device.order.name, by_names=True):
         return None
-    text = "no markers: each step taken to begin with a copy between host and device"
+    text = (
+        "what repeats on the device: each step taken to begin with a copy between host and device"
+    )
     return Periods(boundary, text)
 
 
@@ -64,7 +68,7 @@ def _by_signature(device: DeviceOrder) -> Periods | None:
         return None
     return Periods(
         rounds.place,
-        "no markers: each step taken to be one round of what repeats on the device, "
+        "what repeats on the device: each step taken to be one round of it, "
         f"{rounds.length:,} activities as a rule",
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,13 @@ from pyarrow import csv
 
 from traceflops.columns import IntArray, codes, names, numbers, validity
 from traceflops.parsers.csvfiles.heads import Field, Kind
+from traceflops.parsers.csvfiles.marks import (
+    clear_mark,
+    decimal_mark,
+    is_ambiguous,
+    plain_decimal,
+    plain_integer,
+)
 from traceflops.rows import ABSENT, Array
 
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
@@ -82,13 +89,24 @@ def cells(
         types = {f: _LOOSE[f.kind] if f.place in loose else _TYPES[f.kind] for f in fields.values()}
         try:
             table, skipped = reading.table(types)
-            break
         except pa.ArrowInvalid as error:
             loose |= _places_to_loosen(str(error), loose, fields)
+            continue
+        texts = {
+            f.place: table[_name(f)].to_pylist()
+            for f in fields.values()
+            if f.place in loose and f.kind != "text"
+        }
+        mark = _mark(texts, fields)
+        every = {f.place for f in fields.values() if f.kind != "text"}
+        if mark != "," or every <= loose:
+            break
+        loose |= every  # what looks like decimals there may be thousands
     bad: Counter[str] = Counter()
+    printed = _Printed(mark, separator)
     columns = {
-        role: _loose(table[_name(f)], f.kind, role, bad, separator)
-        if f.place in loose
+        role: _numbers_of(texts[f.place], f.kind, printed, role, bad)
+        if f.place in texts
         else _typed(table[_name(f)], f.kind)
         for role, f in fields.items()
     }
@@ -178,36 +196,57 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _loose(
-    column: pa.ChunkedArray, kind: Kind, role: str, bad: Counter[str], separator: str
-) -> Column:
-    if kind == "text":
-        return _texts(column)
-    texts: Sequence[str] = column.to_pylist()
-    if kind == "integer":
-        return _numbers_of(texts, whole_number, ABSENT, np.int64, role, bad)
-    comma = separator != ","
-    return _numbers_of(texts, lambda t: decimal(t, comma), np.nan, np.float64, role, bad)
+def _mark(texts: Mapping[int, Sequence[str]], fields: Mapping[str, Field]) -> str | None:
+    """Return the decimal mark of the decimals that are read one by one, None where it is open."""
+    places = {f.place for f in fields.values() if f.kind == "number"}
+    return decimal_mark(t.strip() for place in places & texts.keys() for t in texts[place])
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """Reads numbers as they were printed for people; `mark` is that of decimals where known.
+
+    Where the comma separates cells, a comma that may be either mark is not read.
+    """
+
+    mark: str | None
+    separator: str
+
+    def whole(self, text: str) -> int | None:
+        plain = plain_integer(text)
+        value = whole_number(text) if plain is None or self.mark != "," else None
+        return whole_number(plain) if value is None and plain is not None else value
+
+    def decimal(self, text: str) -> float | None:
+        text = text.strip()
+        mark = clear_mark(text) or (self.mark if is_ambiguous(text) else None)
+        if mark is None:
+            return decimal(text, self.separator != ",")
+        return decimal(plain_decimal(text, comma=mark == ","))
 
 
 def _numbers_of(
-    texts: Sequence[str],
-    parse: Callable[[str], float | int | None],
-    absent: float | int,
-    dtype: Any,
-    role: str,
-    bad: Counter[str],
+    texts: Sequence[str], kind: Kind, printed: _Printed, role: str, bad: Counter[str]
 ) -> Array:
-    out = np.full(len(texts), absent, dtype)
+    """Return a column of cells that are read one by one; those that are no number are counted."""
+    is_whole = kind == "integer"
+    absent, dtype = _ABSENT_AS[is_whole]
+    out: Array = np.full(len(texts), absent, dtype)
     for row, text in enumerate(texts):
         if is_missing(text):
             continue
-        value = parse(text)
+        value = printed.whole(text) if is_whole else printed.decimal(text)
         if value is None:
             bad[role] += 1
         else:
             out[row] = value
     return out
+
+
+_ABSENT_AS: Final[Mapping[bool, tuple[float, Any]]] = {
+    True: (ABSENT, np.int64),
+    False: (np.nan, np.float64),
+}
 
 
 def is_missing(text: str) -> bool:

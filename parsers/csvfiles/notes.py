@@ -37,7 +37,8 @@ def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
         )
         yield Note("repaired", "rows-repaired", text, damage.repaired_rows)
     if damage.dropped_rows:
-        text = f"{several(damage.dropped_rows, 'row')} could not be read and were left out."
+        verb = "was" if damage.dropped_rows == 1 else "were"
+        text = f"{several(damage.dropped_rows, 'row')} could not be read and {verb} left out."
         yield Note("dropped", "rows-lost", text, damage.dropped_rows)
     if damage.repeated_headers:
         text = f"The header stands in it {several(damage.repeated_headers, 'more time')}."

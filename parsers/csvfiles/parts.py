@@ -21,7 +21,42 @@ from traceflops.rows import ABSENT, Array, Names
 _MOST_PROCESSES: Final = 4_096
 """So many processes of a file are told apart; one that has more has invented them."""
 
+_DIGITS_OF_INT64: Final = 19
 _BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was odd about the rows of a file, how many records of what it has, calls by domain."""
+
+    odd: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    domains: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The first and the last moment of some rows, None without any."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def cover(self, start: IntArray) -> None:
+        """Widen it to rows that begin then."""
+        if len(start):
+            self.join(Stretch(int(start.min()), int(start.max())))
+
+    def join(self, other: Stretch) -> None:
+        """Widen it to another one."""
+        if other.low is not None and other.high is not None:
+            self.low = other.low if self.low is None else min(self.low, other.low)
+            self.high = other.high if self.high is None else max(self.high, other.high)
+
+    def is_apart(self, other: Stretch, by_ns: int = 0) -> bool:
+        """Return whether both are known, and more than so much lies between them."""
+        if self.low is None or self.high is None or other.low is None or other.high is None:
+            return False
+        return self.low > other.high + by_ns or other.low > self.high + by_ns
 
 
 class Part:
@@ -29,7 +64,13 @@ class Part:
 
     `guid` and `pid` are None where the file does not say them. The column `device` holds places in
     `agents`, the texts by which the file names them; `ends` are those of source and target of each
-    piece of the copies. `records` counts rows that are of no table.
+    piece of the copies. `stretch` is that in which the rows begin; `records` counts rows that are
+    of no table.
+
+    Of counters, `origins` has for each piece the instance of each row, where the file numbers them,
+    and how many headers stand before it (`section` counts those so far); `counting` is the stretch
+    in which they were read, `is_wide` says that they stand in columns, and `beside` holds times
+    that stand in the same rows, until it is known whether these are used.
     """
 
     def __init__(self, guid: str | None = None, pid: int | None = None) -> None:
@@ -38,9 +79,13 @@ class Part:
         self.tables: dict[str, TableBuilder] = {}
         self.agents = Names()
         self.ends: list[tuple[Array, Array]] = []
-        self.low: int | None = None
-        self.high: int | None = None
+        self.origins: list[tuple[IntArray, int]] = []
+        self.section = 0
+        self.stretch = Stretch()
+        self.counting = Stretch()
+        self.is_wide = False
         self.records = 0
+        self.beside: Beside | None = None
 
     def __getitem__(self, name: str) -> TableBuilder:
         """Return the collector of a table; copies and graphs are activities to be decided on."""
@@ -59,10 +104,33 @@ class Part:
 
     def cover(self, start: IntArray) -> None:
         """Widen the stretch of time in which its rows begin."""
-        if len(start):
-            low, high = int(start.min()), int(start.max())
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
+        self.stretch.cover(start)
+
+    def times_beside(self) -> Beside:
+        """Return the collector of times that stand beside counters."""
+        if self.beside is None:
+            self.beside = Beside(Part(self.guid, self.pid))
+            self.beside.part.agents = self.agents
+        return self.beside
+
+    def use_times_beside(self) -> Counter[str]:
+        """Take the times beside the counters for those of the process; return what was odd."""
+        if self.beside is None:
+            return Counter()
+        part, odd = self.beside.part, self.beside.tally.odd
+        self.beside = None
+        for name, table in part.tables.items():
+            self[name].absorb(table)
+        self.stretch.join(part.stretch)
+        return odd
+
+
+@dataclass(slots=True)
+class Beside:
+    """Times that stand beside counters: the rows, and what is odd about them."""
+
+    part: Part
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +173,6 @@ class Cut:
             for role, column in self.columns.items()
         }
         return Cut(len(places), taken)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was odd about the rows of a file, how many records of what it has, calls by domain."""
-
-    odd: Counter[str] = field(default_factory=Counter)
-    events: Counter[str] = field(default_factory=Counter)
-    domains: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -160,7 +219,11 @@ class TableFile:
 
     def _named(self, key: int, guids: list[str], pids: list[int]) -> Part:
         pid = pids[key % len(pids)]
-        return self.part(guids[key // len(pids)] or None, None if pid == ABSENT else pid)
+        guid = guids[key // len(pids)]
+        if guid.isascii() and guid.isdecimal() and len(guid) < _DIGITS_OF_INT64:
+            # The id of a process stands where others have that of the run.
+            guid, pid = "", int(guid) if pid == ABSENT else pid
+        return self.part(guid or None, None if pid == ABSENT else pid)
 
 
 def compact(column: Array) -> Array | int:

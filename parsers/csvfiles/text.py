@@ -60,12 +60,18 @@ class Block:
 class CsvText:
     """The tables in a source as blocks of columns; nothing is yielded where none is known.
 
-    `plan` is that of the table being read, None until one was found; `damage` is complete behind
-    the last block.
+    `plan` is that of the table being read, None until one was found, and another one behind each
+    header; `damage` is complete behind the last block, and may be one that goes on from before.
     """
 
-    def __init__(self, source: ByteSource, tables: Tables, block_bytes: int = BLOCK_BYTES) -> None:
-        self.damage = Damage()
+    def __init__(
+        self,
+        source: ByteSource,
+        tables: Tables,
+        block_bytes: int = BLOCK_BYTES,
+        damage: Damage | None = None,
+    ) -> None:
+        self.damage = Damage() if damage is None else damage
         self.plan: Plan | None = None
         self._text = LineBlocks(source, block_bytes, self.damage)
         self._tables = tables

@@ -14,12 +14,17 @@ from traceflops.rows import ABSENT
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 
 
+def copies_in(activities: TableBuilder) -> list[int]:
+    """Return the codes of the names of such kernels."""
+    return [code for name, code in activities.names["name"].items() if name.startswith(_KERNELS)]
+
+
 def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: IntArray) -> None:
     """Give such kernels of one process, whose activities begin at a row, the sizes of their calls.
 
     A call that launched several of them does not say how much each did.
     """
-    copying = [code for name, code in activities.names["name"].items() if name.startswith(_KERNELS)]
+    copying = copies_in(activities)
     if not copying or not len(calls):
         return
     correlation = activities.column("correlation")

@@ -1,12 +1,43 @@
-"""What names the clock of a machine where the files do not name the machine."""
+"""What names the clock of a machine and its devices, without naming the machine."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Final
+
+from traceflops.trace import Note
+
+SEVERAL_MACHINES: Final = Note(
+    "assumed",
+    "clocks-not-aligned",
+    "The file is of several machines, each with a clock of its own that is not tied to the "
+    "calendar, so times cannot be compared between machines; each one's own figures are not "
+    "affected.",
+)
+
+
+def clock_of(machine: str | None, host: str | None) -> str | None:
+    """Return the name of a machine's clock: a digest, since neither id nor name is to be shared.
+
+    Both count: machines that were set up as copies of one have the same id.
+    """
+    if not machine and not host:
+        return None
+    name = "\n".join((machine or "", host or ""))
+    return f"machine {_digest(name)}"
 
 
 def clock_of_folder(root: str) -> str | None:
     """Return what names the clock of the machine whose folder it is, without naming the folder."""
     if root in ("", "."):
         return None
-    return f"folder {hashlib.sha256(root.encode()).hexdigest()[:16]}"
+    return f"folder {_digest(root)}"
+
+
+def place_of_node(node: int) -> str | None:
+    """Return what names a device among those of its machine, by its node there."""
+    return f"node {node}" if node >= 0 else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,6 +20,21 @@ COMPUTE: Final = "compute"
 
 _WORDS: Final = re.compile("[^a-z0-9]+")
 _COUNTER: Final = re.compile(r"([A-Z][A-Za-z0-9_]*?)((?:\[\d+\])*)")
+_BLOCKS: Final = (
+    *("ATC", "ATCL2", "CB", "CHA", "CHC", "CHCG", "CPC", "CPF", "CPG", "DB", "EA", "GCEA", "GCR"),
+    *("GCATCL2", "GCUTCL2", "GCVML2", "GDS", "GE", "GL1A", "GL1C", "GL1CG", "GL2A", "GL2C"),
+    *("GPU", "GRBM", "GRBMH", "GRBMSE", "GUS", "IA", "MC", "MCEA", "MCHUB", "MCVML2", "PA", "PASC"),
+    *("PASU", "PC", "RLC", "RMI", "RPB", "SDMA", "SPI", "SQ", "SQC", "SQG", "SX", "TA", "TCA"),
+    *("TCC", "TCP", "TCS", "TD", "UTCL1", "UTCL2", "VGT", "WD"),
+)
+"""Parts of the chip: a hardware counter is named by its part and an underscore."""
+_DERIVED: Final = re.compile(
+    r"\w*(?:Busy\w*|Insts|Util\w*|Stalled\w*|CacheHit\w*|BankConflict|FetchSize|WriteSize"
+    r"|Writes?32B|MfmaFlops\w*|Occupancy\w*|Wavefronts|Latency)"
+    r"|(?:FETCH|WRITE)_SIZE|WRITE_REQ_32B|(?:CU|SE|SIMD|XCC)_NUM|CU_\w+|TOTAL_\d+_OPS"
+    r"|MAX_WAVE_SIZE|\w+_(?:sum|avr|max|min)"
+)
+"""Names that rocprof gives to what it computes from hardware counters."""
 _REPEATED: Final = re.compile(r"(.+)_\d+")
 
 
@@ -66,6 +81,8 @@ _V3_KERNEL: Final = "Kind Agent_Id Kernel_Name Start_Timestamp End_Timestamp"
 _V1_KERNEL: Final = "Index KernelName gpu-id"
 _LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
 _CONVERTED: Final = "ROCm 7 (rocpd convert)"
+_OF_ROCPD: Final = "ROCm 7 (rocpd summary)"
+_SUMMED: Final = "Name Calls Duration(nsec) Percent(inc) Min(nsec) Max(nsec)"
 _R70: Final = "ROCm 7.0 or later"
 _R63: Final = "ROCm 6.3 or 6.4"
 _R62: Final = "ROCm 6.2"
@@ -93,6 +110,7 @@ LAYOUTS: Final = (
     _layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
     _layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
     _layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
+    _layout("totals", "summary", V3, _OF_ROCPD, _SUMMED, "Process_Id"),
     _layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
     _layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
     _layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
@@ -177,19 +195,22 @@ ROLES: Final[Mapping[str, Role]] = {
     "counter": _role("text", "Counter_Name"),
     "value": _role("number", "Counter_Value"),
     "calls": _role("integer", "Calls"),
-    "total": _role("integer", "TotalDurationNs"),
-    "shortest": _role("integer", "MinNs"),
-    "longest": _role("integer", "MaxNs"),
+    "total": _role("integer", "TotalDurationNs", "DURATION (nsec)"),
+    "shortest": _role("integer", "MinNs", "MIN (nsec)"),
+    "longest": _role("integer", "MaxNs", "MAX (nsec)"),
+    "instance": _role("integer", "XCC_Index"),
+    "completed": _role("integer", "CompleteNs"),
 }
 
 _PROCESS: Final = ("guid", "pid", "thread")
 _WORK: Final = (*_PROCESS, "correlation", "start", "end")
 _LAUNCH: Final = ("agent", "dispatch", "threads", "block_threads")
+_LAUNCHED: Final = ("kernel", "correlation", "instance")
 ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": (
         *(*_WORK, "kernel", "agent", "dispatch", "queue", "dispatched"),
         *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
-        *("registers", "shared", "graph", "graph_node"),
+        *("registers", "shared", "graph", "graph_node", "completed"),
     ),
     "copies": (*_WORK, "direction", "source", "target", "graph", "graph_node"),
     "graphs": (*_WORK, "agent", "queue", "graph"),
@@ -197,8 +218,12 @@ ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "scratch": (*_WORK, "agent", "queue", "operation"),
     "operations": (*_WORK, "kernel", "operation"),
     "pushes": (*_PROCESS, "message", "start", "marker"),
-    "counters": (*_PROCESS, *_LAUNCH, "kernel", "correlation", "replay", "counter", "value"),
-    "wide": (*_PROCESS, *_LAUNCH, "kernel", "correlation"),
+    "counters": (*_PROCESS, *_LAUNCH, *_LAUNCHED, "start", "replay", "counter", "value"),
+    "wide": (*_PROCESS, *_LAUNCH, *_LAUNCHED),
+    "timed wide": (
+        *(*_WORK, *_LAUNCH, "kernel", "queue", "dispatched", "registers", "shared"),
+        *("instance", "completed"),
+    ),
     "untimed": ("dispatch",),
     "totals": ("name", "calls", "total", "shortest", "longest"),
     "events": ("kind", "counter", "dispatch"),
@@ -231,9 +256,15 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
         if repeated and repeated[1] in present:
             continue  # Wave_Size_10: the column of another pass that was joined to this table
         counter = _COUNTER.fullmatch(name)
-        if counter and plain(name) not in _KNOWN:
+        if counter and plain(name) not in _KNOWN and _is_counter(counter[1]):
             (instances if counter[2] else whole).setdefault(counter[1], []).append(place)
     return instances | {name: places[:1] for name, places in whole.items()}
+
+
+def _is_counter(name: str) -> bool:
+    """Return whether a column is a counter by its name: people add columns of their own."""
+    part, underscore, _ = name.partition("_")
+    return (bool(underscore) and part in _BLOCKS) or _DERIVED.fullmatch(name) is not None
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:

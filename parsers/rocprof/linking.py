@@ -30,13 +30,29 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
         yield Note("missing", "no-calls", no_calls)
         return
     linked = int(np.count_nonzero(_linked(activities, calls)))
-    if linked < total:
+    nameless = _of_unknown_process(tables)
+    if linked < total and nameless:
+        text = (
+            f"{several(nameless, 'API call')} do not say which process made them, and several "
+            f"processes worked: of {several(total - linked, 'piece')} of device work it is not "
+            "known which call launched it."
+        )
+        yield Note("missing", "calls-of-unknown-process", text, nameless)
+    elif linked < total:
         text = (
             f"Of {several(total, 'piece')} of device work {linked:,} ({linked / total:.1%}) have "
             "the API call that launched them in the file. The calls of others were not recorded "
             "or were left out by somebody; idle time before these has no known cause."
         )
         yield Note("missing", "calls-missing", text, total - linked)
+
+
+def _of_unknown_process(tables: Mapping[str, pa.Table]) -> int:
+    """Return how many calls are of a process without an id and without any device work."""
+    pids = tables["processes"]["pid"].to_pylist()
+    working = np.unique(numbers(tables["activities"]["process"]))
+    idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
+    return int(np.isin(numbers(tables["calls"]["process"]), idle).sum())
 
 
 def _linked(activities: pa.Table, calls: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

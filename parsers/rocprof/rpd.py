@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.parsers.collectives import fill_collectives
 from traceflops.parsers.databases.lookup import TextsById, by_distinct
 from traceflops.parsers.databases.query import Batch, Wanted
 from traceflops.parsers.databases.rows import Database
@@ -70,6 +71,7 @@ class _Reader:
         self._add_told()
         operations = Operations(self._database, self._gathered, self._tallies, self._strings)
         operations.add(calls, lambda: self._process(ABSENT))
+        fill_collectives(self._gathered, {})
         origin = Origin("rpd", "rocmProfileData", self._facts())
         return trace_of(self._database, self._gathered, self._tallies, origin)
 

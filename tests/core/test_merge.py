@@ -73,6 +73,50 @@ def test_devices_of_files_that_claim_one_rank_are_told_apart() -> None:
     assert [d.label for d in analyze(rank(0, 0)).devices] == ["rank 0 · gpu 0"]
 
 
+def test_devices_have_no_more_words_than_tell_them_apart() -> None:
+    def labels(*traces: Trace) -> list[str]:
+        return [device.label for device in analyze(merge(traces)).devices]
+
+    assert labels(rank(0, 0, pid=7, file="a"), rank(0, 0, pid=8, file="a")) == [
+        "rank 0 · gpu 0 · process 7",
+        "rank 0 · gpu 0 · process 8",
+    ]
+    assert labels(rank(0, 0, pid=7, file="a"), rank(0, 0, pid=7, file="a")) == [
+        "rank 0 · gpu 0 · no. 0",
+        "rank 0 · gpu 0 · no. 1",
+    ]
+    assert labels(rank(None, 0, pid=7, file="a"), rank(None, 0, pid=8, file="a")) == [
+        "process 7 · gpu 0",
+        "process 8 · gpu 0",
+    ]
+    assert labels(rank(None, 0, pid=7, file="a"), rank(None, 0, pid=8, file="b")) == [
+        "a · gpu 0",
+        "b · gpu 0",
+    ]
+
+
+SECOND = 10**9
+
+
+def test_files_of_different_times_are_said() -> None:
+    (note,) = [
+        one
+        for one in merge([rank(0, 0), rank(1, 3600 * SECOND)]).notes
+        if one.code == "files-of-different-times"
+    ]
+    assert "3,600.000 s lie between the work in made.json and that in made.json" in note.text
+    for origin in (0, 5, SECOND // 2, None):  # clocks of machines differ, and one is unknown
+        assert "files-of-different-times" not in codes(merge([rank(0, 0), rank(1, origin)]))
+
+
+def test_a_process_without_device_work_needs_no_rank() -> None:
+    helper = trace_of(
+        **launched(("k", 95, 100, 10)),
+        processes=[{"rank": 1, "file": "a"}, {"rank": None, "file": "a"}],
+    )
+    assert "rank-unknown" not in codes(merge([rank(0, 0), helper]))
+
+
 def test_what_is_said_of_several_files_is_said_once_and_losses_come_first() -> None:
     def one(rank: int, *notes: Note) -> Trace:
         trace = trace_of(processes=[{"rank": rank, "file": f"r{rank}.json"}])

@@ -10,6 +10,7 @@ from traceflops.columns import IntArray
 from traceflops.parsers import rccl
 from traceflops.parsers.databases.lookup import Lookup
 from traceflops.parsers.databases.query import Among, Between, Wanted
+from traceflops.parsers.rocprof.blits import copies_in, fill_sizes
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.rows import ABSENT
 
@@ -25,7 +26,6 @@ _OF_RCCL: Final = tuple(
 )
 _LONGEST: Final = 200
 _SIZE: Final = "sizeBytes"
-_COPY_KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 
 
 def rccl_arguments(
@@ -51,24 +51,11 @@ def rccl_arguments(
     return found
 
 
-def fill_sizes(reading: RunReading) -> None:
-    """Give kernels that copy or fill memory the size that the call states that launched them.
-
-    A call that launched several of them does not say how much each did.
-    """
+def fill_copies(reading: RunReading) -> None:
+    """Give kernels that copy or fill memory the size that the call states that launched them."""
     activities = reading.gathered["activities"]
-    copying = [c for name, c in activities.names["name"].items() if name.startswith(_COPY_KERNELS)]
-    if not copying or not reading.run.has_rows("arg"):
-        return
-    correlation = activities.column("correlation")
-    rows = np.flatnonzero(np.isin(activities.column("name"), copying) & (correlation != ABSENT))
-    launches, first, times = np.unique(correlation[rows], return_index=True, return_counts=True)
-    rows, launches = rows[first[times == 1]], launches[times == 1]
-    calls, sizes = _sizes(reading)
-    size = Lookup(calls, sizes)(launches)
-    bytes_ = activities.column("bytes")
-    bytes_[rows] = size
-    activities.replace("bytes", bytes_)
+    if copies_in(activities) and reading.run.has_rows("arg"):
+        fill_sizes(activities, 0, *_sizes(reading))
 
 
 def _sizes(reading: RunReading) -> tuple[IntArray, IntArray]:

@@ -20,6 +20,20 @@ _EVENT: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("val
 _TABLE: Final = "kernel_counters"
 
 
+_TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
+
+
+def only_counted(reading: RunReading, dispatches: Dispatches | None) -> bool:
+    """Return whether a run traced nothing: rocprofv3 then writes what it counted as dispatches.
+
+    Their times are those of kernels that ran one by one, while they were counted.
+    """
+    if dispatches is None or not dispatches.count or any(map(reading.run.has_rows, _TRACED)):
+        return False
+    counted = np.setdiff1d(reading.gathered[_TABLE].column("dispatch"), [ABSENT])
+    return bool(np.isin(dispatches.column("dispatch"), counted).all())
+
+
 class Samples(NamedTuple):
     """Which events are samples: when, and of which process."""
 

@@ -5,7 +5,6 @@ Command line and environment of the process are never read.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -19,6 +18,7 @@ from traceflops.parsers.databases.query import Wanted
 from traceflops.parsers.gathered import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
 from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.rocprof.agents import facts_of_agent
+from traceflops.parsers.rocprof.clocks import clock_of, place_of_node
 from traceflops.parsers.rocprof.rocpd.schema import Run
 from traceflops.rows import ABSENT
 
@@ -62,9 +62,12 @@ class RunFacts:
     @property
     def clock(self) -> str | None:
         """Return what names the clock of the machine; None where it is not one machine's."""
-        machines = self.run.whole("info_node", Wanted(texts=("machine_id",))).texts["machine_id"]
-        known = set(machines)
-        return clock_of(machines[0]) if len(known) == 1 else None
+        return next(iter(self._clocks)) if len(self._clocks) == 1 else None
+
+    @property
+    def is_of_several_machines(self) -> bool:
+        """Return whether processes ran on several machines, each with a clock of its own."""
+        return len(self._clocks - {None}) > 1
 
     @property
     def lifetimes(self) -> tuple[tuple[int, int], ...]:
@@ -91,6 +94,13 @@ class RunFacts:
         return by_distinct(agents, lambda key, _: self._is_gpu(key)).astype(np.bool_)
 
     @cached_property
+    def _clocks(self) -> frozenset[str | None]:
+        rows = self.run.whole("info_node", Wanted(texts=("machine_id", "hostname")))
+        return frozenset(
+            map(clock_of, rows.texts["machine_id"][:_MOST_NUMBERED], rows.texts["hostname"])
+        )
+
+    @cached_property
     def _threads(self) -> Lookup:
         rows = self.run.whole("info_thread", Wanted(integers=("id", "tid")))
         return Lookup(rows["id"], rows["tid"])
@@ -107,16 +117,10 @@ class RunFacts:
     def _device(self, key: int, process: int) -> int:
         agent = self._agents.get(key)
         if agent is not None:
-            return self._gathered.device(key, process, agent.number, agent.facts)
+            place = place_of_node(agent.number)
+            return self._gathered.device(key, process, agent.number, agent.facts, place)
         unknown = key if 0 <= key < _MOST_NUMBERED else _UNKNOWN_DEVICE
         return self._gathered.device(("unlisted", unknown), process, unknown)
-
-
-def clock_of(machine: str | None) -> str | None:
-    """Return the name of a machine's clock: a digest, since its id is not to be shared."""
-    if not machine:
-        return None
-    return f"machine {hashlib.sha256(machine.encode()).hexdigest()[:16]}"
 
 
 def _processes(run: Run) -> dict[int, ProcessFacts]:

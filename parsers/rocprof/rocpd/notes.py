@@ -9,32 +9,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import codes, names, numbers
+from traceflops.columns import codes, names
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.notes import (
+    COUNTED_WHILE_TIMED,
+    COUNTERS_ONLY,
+    DEVICE_UNKNOWN,
+    LAUNCH_IS_QUEUEING,
+    instance_notes,
+)
 from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
 from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note
-from traceflops.words import several, time_amount
+from traceflops.words import several
 
-_MUCH_OF_IT: Final = 0.1
-"""So much of a process's life outside the device's work is said."""
 _NO_WORK: Final = (
     "No kernel and no copy is in the database; rocprofv3 --kernel-trace --memory-copy-trace "
     "records them."
-)
-_COUNTERS_ONLY: Final = (
-    "Only counters are here. Kernels run one by one while they are read, so their times are not "
-    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it."
-)
-_COUNTED_WHILE_TIMED: Final = (
-    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
-    "time and overlap are not those of a normal run."
-)
-_QUEUED: Final = (
-    "The database holds no API calls. The launch of a kernel is taken to be when it was put into "
-    "its queue (DispatchNs)."
 )
 _LEFT_OUT: Final = {
     "host-copies": ("copy", "copies", "between places of the host left out: no work of a GPU"),
@@ -55,20 +48,15 @@ def content_notes(
     odd: Counter[str],
     overflowed: Sequence[str],
     file: str,
-    lifetimes: Sequence[tuple[int, int]] = (),
 ) -> tuple[Note, ...]:
-    """Return the notes on records: what was repaired, dropped, assumed or is missing.
-
-    `lifetimes` are those of the processes, where they are known.
-    """
+    """Return the notes on records: what was repaired, dropped, assumed or is missing."""
     found = [
         *span_notes(odd),
         *_left_out(odd),
-        *_summed(odd["instances"]),
-        *_unplaced(odd["device-unknown"]),
+        *instance_notes(odd["instances"]),
+        *([DEVICE_UNKNOWN] if odd["device-unknown"] else ()),
         *_unnamed(tables["activities"]),
         *_content(tables),
-        *_window(tables["activities"], lifetimes),
         *overflow_notes(overflowed, file),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, file) for n in found)
@@ -82,59 +70,23 @@ def _left_out(odd: Counter[str]) -> Iterator[Note]:
             yield Note("dropped", code, f"{noun} {sentence}.", count)
 
 
-def _summed(instances: int) -> Iterator[Note]:
-    if instances:
-        text = (
-            "Counters stand in the database once for each instance of a part of the chip: "
-            f"{instances:,} rows were added to others (of GRBM counters, which count the same in "
-            "each, the largest stands)."
-        )
-        yield Note("repaired", "instances-summed", text, instances)
-
-
-def _unplaced(records: int) -> Iterator[Note]:
-    if records:
-        text = (
-            "Some records do not say on which device they ran; they are shown as of the only one, "
-            "or of device 0."
-        )
-        yield Note("assumed", "device-unknown", text)
-
-
 def _unnamed(activities: pa.Table) -> Iterator[Note]:
     labels = names(activities["name"])
     if UNNAMED in labels:
         count = int(np.count_nonzero(codes(activities["name"]) == labels.index(UNNAMED)))
         text = f"{several(count, 'kernel')} without a name in the database."
-        yield Note("missing", "kernels-unnamed", text, count)
+        if count:
+            yield Note("missing", "kernels-unnamed", text, count)
 
 
 def _content(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     worked, counted = tables["activities"].num_rows, tables["kernel_counters"].num_rows
     if not worked:
-        code, text = ("no-timeline", _COUNTERS_ONLY) if counted else ("no-device-work", _NO_WORK)
-        yield Note("missing", code, text)
+        yield COUNTERS_ONLY if counted else Note("missing", "no-device-work", _NO_WORK)
         return
     if names(tables["calls"]["name"]) == [DISPATCH]:
-        yield Note("assumed", "launch-is-queueing", _QUEUED)
+        yield LAUNCH_IS_QUEUEING
     else:
         yield from link_notes(tables)
     if counted:
-        yield Note("assumed", "counted-while-timed", _COUNTED_WHILE_TIMED)
-
-
-def _window(activities: pa.Table, lifetimes: Sequence[tuple[int, int]]) -> Iterator[Note]:
-    """Say which part of a process's life its device work spans, where that is not most of it."""
-    if len(lifetimes) != 1 or not activities.num_rows:
-        return
-    start = numbers(activities["start_ns"])
-    first, last = int(start.min()), int((start + numbers(activities["dur_ns"])).max())
-    began, ended = lifetimes[0]
-    before, after = max(0, first - began), max(0, ended - last)
-    if before + after > _MUCH_OF_IT * (ended - began):
-        text = (
-            f"The process lived {time_amount(ended - began)}; its device work begins "
-            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. All "
-            "shares are of that span."
-        )
-        yield Note("assumed", "window", text)
+        yield COUNTED_WHILE_TIMED

@@ -18,7 +18,7 @@ from traceflops.trace import Note, Trace
 
 _TABLE: Final = "kernel_counters"
 _MOST_NAMED: Final = 8
-_LOSSES: Final = ("input-cut", "rows-lost", "log-unread")
+_LOSSES: Final = ("input-cut", "rows-lost", "log-unread", "log-cut")
 Placed = tuple[Place, Trace]
 
 

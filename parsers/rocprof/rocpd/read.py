@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from traceflops.builder import TableBuilder
 from traceflops.merge import merge
 from traceflops.parsers.collectives import fill_collectives
 from traceflops.parsers.databases.query import Among, Wanted
 from traceflops.parsers.databases.rows import Database
-from traceflops.parsers.rocprof.rocpd.arguments import fill_sizes, rccl_arguments
-from traceflops.parsers.rocprof.rocpd.counters import Measurements
+from traceflops.parsers.rocprof.clocks import SEVERAL_MACHINES
+from traceflops.parsers.rocprof.rocpd.arguments import fill_copies, rccl_arguments
+from traceflops.parsers.rocprof.rocpd.counters import Measurements, only_counted
 from traceflops.parsers.rocprof.rocpd.host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd.reading import RunReading, reading_of
 from traceflops.parsers.rocprof.rocpd.schema import Run, label, runs_of, version_of
@@ -31,14 +33,29 @@ from traceflops.trace import Note, Trace
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""
 
+_OF_FILES: Final = ("rank-unknown",)
+"""Codes of notes that are said of files only."""
+
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
     """Return the trace in a rocpd database. Raises InputError where there is none to be read."""
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
-    one = merge(traces)  # databases of several processes can be merged into one file
-    one = replace(one, source=replace(one.source, files=traces[0].source.files))
-    return [with_losses(database, one, label)]
+    return [with_losses(database, _merged(traces), label)]
+
+
+def _merged(traces: Sequence[Trace]) -> Trace:
+    """Return the runs of one database as one trace: processes of one file, not several files."""
+    one = merge(traces)
+    if len(traces) == 1:
+        return one
+    notes = [_of_one_file(note) for note in one.notes if note.code not in _OF_FILES]
+    source = replace(one.source, files=traces[0].source.files)
+    return replace(one, source=source, notes=tuple(notes))
+
+
+def _of_one_file(note: Note) -> Note:
+    return SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
 
 
 def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
@@ -48,6 +65,8 @@ def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
     people = reading.facts
     origin = Origin("rocpd", _tool(run), facts, people.clock, people.hosts, people.lifetimes)
     trace = trace_of(run.database, reading.gathered, reading.tallies, origin)
+    if people.is_of_several_machines:
+        notes = (*notes, replace(SEVERAL_MACHINES, file=run.database.source.name))
     return replace(trace, notes=(*notes, *trace.notes))
 
 
@@ -63,7 +82,9 @@ def _read_records(reading: RunReading) -> None:
     host.read_regions()
     host.read_samples()
     measurements.add_values_over_time(host.measured)
-    fill_sizes(reading)
+    if only_counted(reading, counted):
+        reading.gathered.tables["activities"] = TableBuilder("activities")
+    fill_copies(reading)
     fill_collectives(reading.gathered, rccl_arguments(reading, host.rccl))
     read_allocations(reading)
 

@@ -1,18 +1,19 @@
 """Which tables of a rocpd database belong together, and whether this version can read them.
 
 A database holds the tables of one run or, where databases were merged, of several: each run has
-its own, whose names end in its id.
+its own, whose names end in its id, or its rows are those with its id. Ids of rows count from 1 in
+every run.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.databases.query import Batch, Condition, Wanted
+from traceflops.parsers.databases.query import Among, Batch, Condition, Wanted
 from traceflops.parsers.databases.rows import Database
 from traceflops.trace import Note
 
@@ -22,14 +23,20 @@ _WORK: Final = frozenset(_TELLING[2:])
 _NEWEST_MAJOR: Final = 3
 _NEWEST_MINOR: Final = 0
 _MOST_FACTS: Final = 1_000
+_GUID: Final = "guid"
+_DESCRIBING: Final = ("info_node", "info_process", "info_agent")
+"""Small tables in which every run has a row."""
+_MOST_RUNS: Final = 64
+"""So many runs may share tables, which are read once for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The tables of one run: `tables()` without their endings are those of all runs."""
+    """The rows of one run: of tables whose names end so, and if several share them with that id."""
 
     database: Database
     ending: str
+    guid: str | None = None
 
     def name(self, table: str) -> str:
         """Return the name that a table has in the database."""
@@ -45,11 +52,17 @@ class Run:
 
     def batches(self, table: str, wanted: Wanted, *conditions: Condition) -> Iterator[Batch]:
         """Give the rows of a table, some at a time."""
-        return self.database.batches(self.name(table), wanted, conditions)
+        return self.database.batches(self.name(table), wanted, self._mine(table, conditions))
 
     def whole(self, table: str, wanted: Wanted, *conditions: Condition) -> Batch:
         """Return the rows of a table at once."""
-        return self.database.whole(self.name(table), wanted, conditions)
+        return self.database.whole(self.name(table), wanted, self._mine(table, conditions))
+
+    def _mine(self, table: str, conditions: Sequence[Condition]) -> Sequence[Condition]:
+        """Return the conditions for rows of this run; a table without ids is of all runs."""
+        if self.guid is None or not self.has(table, _GUID):
+            return conditions
+        return (*conditions, Among(_GUID, (self.guid,)))
 
 
 def label(table: str) -> str:
@@ -71,7 +84,36 @@ def runs_of(database: Database) -> list[Run]:
             f"a rocpd database without any record of work: {database.source.name}",
             "record with rocprofv3 --kernel-trace --output-format rocpd",
         )
-    return [Run(database, ending) for ending in sorted(endings)]
+    return [
+        run for ending in sorted(endings) for run in _runs_in_tables(Run(database, ending), found)
+    ]
+
+
+def _runs_in_tables(whole: Run, found: Sequence[tuple[str, str]]) -> Iterator[Run]:
+    """Yield the runs in tables with one ending, which are several where they hold several ids."""
+    guids = _guids(whole, _DESCRIBING)
+    if len(guids) > 1:
+        guids |= _guids(whole, [base for base, ending in found if ending == whole.ending])
+    if len(guids) > _MOST_RUNS:
+        raise InputError(
+            f"a rocpd database of {len(guids):,} runs: {whole.database.source.name}",
+            f"give at most {_MOST_RUNS} runs in one file; rocpd can write them apart",
+        )
+    for guid in sorted(guids) if len(guids) > 1 else [None]:
+        yield Run(whole.database, whole.ending, guid)
+
+
+def _guids(run: Run, tables: Iterable[str]) -> set[str]:
+    """Return the ids of runs in some tables."""
+    wanted = Wanted(texts=(_GUID,))
+    return {
+        guid
+        for table in tables
+        if run.has(table, _GUID)
+        for batch in run.batches(table, wanted)
+        for guid in batch.texts[_GUID]
+        if guid is not None
+    }
 
 
 def version_of(run: Run) -> tuple[str | None, tuple[Note, ...]]:

@@ -14,6 +14,7 @@ from traceflops.columns import number_column
 from traceflops.errors import InputError
 from traceflops.parsers.databases.rows import Database
 from traceflops.parsers.gathered import Gathered
+from traceflops.parsers.rocprof.notes import rank_note
 from traceflops.parsers.rocprof.rocpd.notes import content_notes
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.trace import Note, Source, SourceFile, Trace
@@ -50,11 +51,10 @@ def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: O
     tables = gathered.finish()
     recorded = ", ".join(sorted(+tallies.counts))
     rank = place_of(source.folder, source.name).rank
-    notes = content_notes(tables, tallies.odd, overflowed, source.name, origin.lifetimes)
+    notes = content_notes(tables, tallies.odd, overflowed, source.name)
     if rank is not None and tables["processes"].num_rows == 1:
         tables["processes"] = _ranked(tables["processes"], rank)
-        text = f"Rank {rank} is from the name of file or folder."
-        notes = (Note("assumed", "rank-from-name", text, None, source.name), *notes)
+        notes = (replace(rank_note(rank), file=source.name), *notes)
     return Trace(
         source=Source(
             format=origin.format,
@@ -62,11 +62,13 @@ def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: O
             tool=origin.tool,
             clock=origin.clock,
             facts={**origin.facts, **({"recorded": recorded} if recorded else {})},
-            event_counts=dict(sorted(tallies.counts.items())),
+            event_counts=dict(sorted((+tallies.counts).items())),
             identities=origin.identities,
+            lifetimes=origin.lifetimes,
         ),
         tables=tables,
         notes=notes,
+        places=gathered.places,
     )
 
 
@@ -82,8 +84,10 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
     Raises InputError where everything was.
     """
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
+        cut = any(note.code == "log-cut" for note in database.place.notes)
+        why = " (the log of transactions beside it is cut)" if cut else ""
         raise InputError(
-            f"damaged: no record of it can be read: {database.source.name}",
+            f"damaged: no record of it can be read: {database.source.name}{why}",
             "nothing can be saved from it; record or copy the database again",
         )
     lost: tuple[Note, ...] = database.notes(label)

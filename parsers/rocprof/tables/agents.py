@@ -24,12 +24,16 @@ NUMBERINGS: Final = ("logical", "node")
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A device that did something: `key` is what makes it one, `number` as the file has it."""
+    """A device that did something: `key` is what makes it one, `number` as the file has it.
+
+    `node` is that of the machine, -1 where no list of agents tells it.
+    """
 
     key: Hashable
     number: int
     is_gpu: bool | None
     facts: DeviceFacts
+    node: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Agents:
             known = kind == "gpu" if typed else None
             return Agent((kind if typed else "agent", number), number, known, self._of_system)
         shown = listed.logical if typed else number
-        return Agent(("node", listed.node), shown, listed.is_gpu, listed.facts)
+        return Agent(("node", listed.node), shown, listed.is_gpu, listed.facts, listed.node)
 
 
 def _kind(match: re.Match[str]) -> str:

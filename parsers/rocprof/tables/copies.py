@@ -33,8 +33,8 @@ def resolve_copies(part: Part, agents: Sequence[Agent], devices: Array) -> int:
     known = list(table.names["direction"])
     table.names["direction"].codes(_WAYS)
     code_of = np.array([table.names["direction"][way] for way in _WAYS])
-    for (_, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        way = _ways(np.asarray(columns["direction"]), known)
+    for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
+        way = _ways(np.broadcast_to(columns["direction"], count), known)
         ends = [_ends(kinds[end], way, place) for place, end in enumerate((source, target))]
         way = _told(way, ends[0], ends[1], devices[source] == devices[target])
         columns["device"] = np.where(

@@ -1,8 +1,7 @@
-"""Counters and totals in rocprof's CSV: hardware counters per launch, sums of durations by name."""
+"""Hardware counters of launches in rocprof's CSV."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,21 +17,6 @@ FloatArray = npt.NDArray[np.float64]
 
 _LARGEST_OF: Final = ("GRBM",)
 """Counters of the whole chip: its instances count the same, so the largest is the value."""
-_DOMAINS: Final = {
-    "KERNEL_DISPATCH": "kernel",
-    "MEMORY_COPY": "memcpy",
-    "HIP_API": "call",
-    "HSA_API": "call",
-    "RCCL_API": "call",
-    "MARKER_API": "mark",
-    "SCRATCH_MEMORY": "",
-    "MEMORY_ALLOCATION": "",
-}
-_CALL: Final = re.compile(r"_{0,2}hip[A-Z]|hsa_|nccl[A-Z]|rocdec[A-Z]|rocJpeg[A-Z]")
-_COPY: Final = re.compile(r"MEMORY_COPY|Copy(?:Host|Device)|hcMemcpy|async-copy")
-_MARK_FILE: Final = re.compile(r"marker|roctx", re.IGNORECASE)
-DOMAIN_TOTALS: Final = "domains"
-"""The sums of whole domains are kept apart from those by name: together they would count twice."""
 
 
 def takes_largest(counter: str) -> bool:
@@ -47,7 +31,11 @@ def add_counters(cut: Cut, part: Part, tally: Tally) -> None:
     finite = np.isfinite(value)
     tally.odd["no-value"] += int((~finite).sum())
     cut = cut.only(finite)
+    if not cut.count:
+        return
     table = part["kernel_counters"]
+    _cover(cut, part)
+    part.origins.append((cut.numbers("instance"), part.section))
     table.add(
         cut.count,
         **_launch(cut, part, table.names["name"]),
@@ -61,10 +49,16 @@ def add_wide(cut: Cut, part: Part, counters: Mapping[str, tuple[str, ...]]) -> N
     """Add counters that stand in a column each, or in one for each of their instances."""
     table = part["kernel_counters"]
     launch = _launch(cut, part, table.names["name"])
+    instance = cut.numbers("instance")
+    part.is_wide = True
+    _cover(cut, part)
     for counter, words in counters.items():
         columns = [cut.columns[word] for word in words]
         value = _joined(counter, np.stack([np.asarray(column) for column in columns]))
         known = np.flatnonzero(np.isfinite(value))
+        if not len(known):
+            continue
+        part.origins.append((instance[known], part.section))
         table.add(
             len(known),
             **{name: c if isinstance(c, int) else c[known] for name, c in launch.items()},
@@ -83,47 +77,22 @@ def _joined(counter: str, instances: FloatArray) -> FloatArray:
     return np.where(known.any(axis=0), value, np.nan)
 
 
+def _cover(cut: Cut, part: Part) -> None:
+    """Widen the stretch in which counters were read."""
+    start = cut.numbers("start")
+    part.counting.cover(start[start > 0])
+
+
 def _launch(cut: Cut, part: Part, names: Names) -> dict[str, Array | int]:
     threads, block = cut.numbers("threads"), cut.numbers("block_threads")
     return {
         "device": compact(cut.codes("agent", part.agents, "")),
         "name": cut.codes("kernel", names, UNNAMED),
         "dispatch": cut.numbers("dispatch"),
-        "correlation": ids(cut, "correlation"),
+        # The rows of rocprof v1 are dispatches, and their places are all that links them.
+        "correlation": cut.numbers("dispatch")
+        if cut.has("dispatched")
+        else ids(cut, "correlation"),
         "threads": np.where(threads > 0, threads, ABSENT),
         "block_threads": compact(np.where(block > 0, block, ABSENT)),
     }
-
-
-def add_totals(cut: Cut, part: Part, file: str) -> None:
-    """Add sums by name. What is summed up is told by the names, else the file's name."""
-    otherwise = "mark" if _MARK_FILE.search(file) else "kernel"
-    names = Names()
-    name = cut.codes("name", names, "(without a name)")
-    kinds = [_kind(text, otherwise) for text in names]
-    is_domain = np.array([text in _DOMAINS for text in names], dtype=np.bool_)[name]
-    count, total = cut.numbers("calls"), cut.numbers("total")
-    wanted = np.array([kind != "" for kind in kinds], dtype=np.bool_)[name]
-    for table_name, chosen in (("totals", ~is_domain), (DOMAIN_TOTALS, is_domain)):
-        rows = np.flatnonzero(chosen & wanted & ((count != ABSENT) | (total != ABSENT)))
-        if not len(rows):
-            continue
-        table = part[table_name]
-        kind_codes = table.names["kind"].codes(kind or "kernel" for kind in kinds)
-        table.add(
-            len(rows),
-            kind=kind_codes[name[rows]],
-            name=table.names["name"].codes(names)[name[rows]],
-            count=count[rows],
-            total_ns=total[rows],
-            min_ns=cut.numbers("shortest")[rows],
-            max_ns=cut.numbers("longest")[rows],
-        )
-
-
-def _kind(name: str, otherwise: str) -> str:
-    if name in _DOMAINS:
-        return _DOMAINS[name]
-    if _CALL.match(name):
-        return "call"
-    return "memcpy" if _COPY.match(name) else otherwise

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from traceflops.parsers.filenames import rank_in_name
+
 _WORDS: Final = (
     *("kernel", "memory_copy", "memory_allocation", "scratch_memory", "graph_launch", "hip_event"),
     *("hip_runtime_api", "hip_compiler_api", "hip_api", "hip", "hsa_api", "hsa", "marker_api"),
     *("marker", "rccl_api", "rccl", "rocdecode_api", "rocjpeg_api", "ompt", "regions"),
-    *("async_copy", "hcc_ops", "roctx", "domain", "hip_domain", "copy"),
+    *("async_copy", "hcc_ops", "roctx", "domain", "hip_domain", "copy", "kernels", "markers"),
+    *("memory_copies", "memory_allocations"),
 )
 _WHOLE: Final = ("counter_collection", "agent_info", "domain_stats", "results", "pmc_perf")
 _WHAT: Final = re.compile(
-    rf"(?:^|(?<=[_.-]))(?:(?:{'|'.join(sorted(_WORDS, key=len, reverse=True))})_(trace|stats)"
+    rf"(?:^|(?<=[_.-]))(?:(?:{'|'.join(sorted(_WORDS, key=len, reverse=True))})"
+    r"_(trace|stats|summary)"
     rf"|{'|'.join(_WHOLE)})(?=$|[_.-])",
     re.IGNORECASE,
 )
@@ -30,7 +34,6 @@ _ENDINGS: Final = re.compile(
 _PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 _NEAR: Final = 3
 """So many folders above a file may be named after its rank."""
-_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,9 @@ def place_of(folder: str, name: str) -> Place:
     parts = [part for part in parts if not _PASS.fullmatch(part)]
     key = key_of(name)
     rank = next(
-        (r for part in [key, *reversed(parts[-3:])] if (r := _rank(part)) is not None), None
+        (r for part in [key, *reversed(parts[-3:])] if (r := rank_in_name(part)) is not None), None
     )
-    above = [part for part in parts[:-1] if _rank(part) is None or part not in parts[-3:]]
+    above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
     root = PurePath(*above, *parts[-1:]) if parts else PurePath()
     return Place(str(root), key[:200], passes[-1] if passes else None, rank)
 
@@ -71,11 +74,6 @@ def key_of(name: str) -> str:
     return _WHAT.sub("", stem, count=1).strip("_.-") if _WHAT.search(stem) else stem
 
 
-def _rank(text: str) -> int | None:
-    found = _RANK.search(text)
-    return int(found[1]) if found else None
-
-
 def hosts(places: Iterable[Place]) -> dict[str, str]:
     """Return the names of hosts by root, where folders show that each is that of one.
 
@@ -83,7 +81,7 @@ def hosts(places: Iterable[Place]) -> dict[str, str]:
     be any folder; of several side by side the names are taken for those of hosts.
     """
     named = {PurePath(place.root) for place in places if place.pid is not None}
-    leaves = [root for root in named if root.name and _rank(root.name) is None]
+    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
     siblings = Counter(root.parent for root in leaves)
     return {str(root): root.name for root in leaves if siblings[root.parent] > 1}
 

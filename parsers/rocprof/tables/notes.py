@@ -14,6 +14,14 @@ from traceflops.parsers.csvfiles.notes import text_notes
 from traceflops.parsers.csvfiles.parts import TableFile
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.notes import (
+    COUNTED_WHILE_TIMED,
+    COUNTERS_ONLY,
+    DEVICE_UNKNOWN,
+    LAUNCH_IS_QUEUEING,
+    instance_notes,
+    rank_note,
+)
 from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.runs import Run
 
 _LONG_NS: Final = 60 * 10**9
-_ROUNDED: Final = ("start", "end", "dispatched")
+_ROUNDED: Final = ("start", "end", "dispatched", "completed")
 
 
 @dataclass(slots=True)
@@ -34,6 +42,8 @@ class Told:
     overflowed: tuple[str, ...] = ()
     host_copies: int = 0
     instances: int = 0
+    counted_again: int = 0
+    counted_while_timed: bool = False
     unplaced: bool = False
 
 
@@ -44,7 +54,7 @@ def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[
     name = run.files[0].source.name if len(run.files) == 1 else None
     yield from overflow_notes(told.overflowed, run.files[0].source.name)
     for rank in sorted(set(told.ranks)):
-        yield Note("assumed", "rank-from-name", f"Rank {rank} is from the name of file or folder.")
+        yield rank_note(rank)
     if run.number:
         yield _LATER
     yield from _pass_notes(run, name)
@@ -52,15 +62,10 @@ def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[
         text = f"{several(told.host_copies, 'copy record')} within the host left out."
         yield Note("dropped", "host-copies", text, told.host_copies, name)
     if told.unplaced:
-        yield Note("assumed", "device-unknown", _UNPLACED, None, name)
-    if told.instances:
-        text = (
-            "Counters stand in the files once for each instance of a part of the chip: "
-            f"{told.instances:,} rows were added to others (of GRBM counters, which count the same "
-            "in each, the largest stands)."
-        )
-        yield Note("repaired", "instances-summed", text, told.instances, name)
-    yield from _content_notes(run, tables, name)
+        yield replace(DEVICE_UNKNOWN, file=name)
+    for note in (*instance_notes(told.instances), *_again_notes(told.counted_again)):
+        yield replace(note, file=name)
+    yield from _content_notes(tables, told, name)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
@@ -107,21 +112,37 @@ def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
             f"{listed}) only the counters are used."
         )
         yield Note("dropped", "repeated-passes", text, len(run.passes_left_out), name)
+    if run.merged_passes:
+        text = (
+            f"{several(run.merged_passes, 'table')} of single passes beside the one into which "
+            "rocprof-compute merged them: what that has, too, is taken from it."
+        )
+        yield Note("dropped", "merged-passes", text, run.merged_passes, name)
     if run.launchers:
         text = f"{several(run.launchers, 'launcher')} left only a list of agents: not shown."
         yield Note("dropped", "launcher", text, run.launchers, name)
 
 
-def _content_notes(run: Run, tables: Mapping[str, pa.Table], name: str | None) -> Iterator[Note]:
+def _again_notes(rows: int) -> Iterator[Note]:
+    """Say how many counters stand in the files more than once."""
+    if rows:
+        text = (
+            "Counters of the same launches stand in the files more than once, with the same "
+            f"values; each counts once. Left out: {several(rows, 'counter')}."
+        )
+        yield Note("repaired", "counters-written-twice", text, rows)
+
+
+def _content_notes(tables: Mapping[str, pa.Table], told: Told, name: str | None) -> Iterator[Note]:
     activities, calls = tables["activities"], tables["calls"]
     if activities.num_rows:
         yield from _link_notes(tables, name)
         yield from _long_notes(activities, name)
-        if any(process.counted_while_timed for process in run.processes):
-            yield Note("assumed", "counted-while-timed", _COUNTED_WHILE_TIMED, None, name)
+        if told.counted_while_timed:
+            yield replace(COUNTED_WHILE_TIMED, file=name)
         return
     if tables["kernel_counters"].num_rows:
-        yield Note("missing", "no-timeline", _COUNTERS_ONLY, None, name)
+        yield replace(COUNTERS_ONLY, file=name)
     elif tables["totals"].num_rows and not calls.num_rows:
         yield Note("missing", "no-timeline", _TOTALS_ONLY, None, name)
     else:
@@ -131,7 +152,7 @@ def _content_notes(run: Run, tables: Mapping[str, pa.Table], name: str | None) -
 def _link_notes(tables: Mapping[str, pa.Table], name: str | None) -> Iterator[Note]:
     """Say of how much device work the call is missing, or what stands for it."""
     if names(tables["calls"]["name"]) == [DISPATCH]:
-        yield Note("assumed", "launch-is-queueing", _QUEUED, None, name)
+        yield replace(LAUNCH_IS_QUEUEING, file=name)
         return
     for note in link_notes(tables):
         yield replace(note, file=name)
@@ -153,22 +174,6 @@ _LATER: Final = Note(
     "runs-apart",
     "The files of the folder are of runs one after the other, told by a pause of more than 10 s "
     "between their processes: they are shown apart.",
-)
-_UNPLACED: Final = (
-    "Some records do not say on which device they ran; they are shown as of the only one, or of "
-    "device 0."
-)
-_QUEUED: Final = (
-    "The files hold no API calls. The launch of a kernel is taken to be when it was put into its "
-    "queue (DispatchNs)."
-)
-_COUNTED_WHILE_TIMED: Final = (
-    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
-    "time and overlap are not those of a normal run."
-)
-_COUNTERS_ONLY: Final = (
-    "Only counters are here. Kernels run one by one while they are read, so their times are not "
-    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it."
 )
 _TOTALS_ONLY: Final = (
     "Only totals by name are here: no timeline, so no idle time and no overlap; record with "

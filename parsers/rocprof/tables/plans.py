@@ -11,6 +11,7 @@ from traceflops.parsers.rocprof.layouts import (
     HEADLESS,
     ROLES,
     ROLES_OF,
+    V1,
     Headless,
     Layout,
     counters_in,
@@ -69,7 +70,9 @@ def _plan(layout: Layout, names: Sequence[str]) -> Plan:
         return Plan(len(names), whole, None, Table(layout, layout.what, {}))
     counters = counters_in(names) if layout.may_be_wide else {}
     what = "wide" if counters else layout.what
-    fields = _fields(what, [plain(name) for name in names])
+    is_timed = layout.generation == V1 and layout.what == "kernels"
+    roles = "timed wide" if counters and is_timed else what
+    fields = _fields(roles, [plain(name) for name in names])
     free = free_role(fields)
     words = {
         name: tuple(f"counter {place}" for place in places) for name, places in counters.items()
@@ -89,4 +92,9 @@ def _fields(what: str, columns: Sequence[str]) -> dict[str, Field]:
         spelling = next((one for one in ROLES[role].spellings if one in columns), None)
         if spelling is not None:
             found[role] = Field(columns.index(spelling), ROLES[role].kind)
+    if what == "counters" and "guid" not in found and "pid" in columns:
+        # rocpd convert names the column of the run's id so.
+        place = columns.index("pid")
+        found = {role: one for role, one in found.items() if one.place != place}
+        found["guid"] = Field(place, "text")
     return found or {"row": Field(0, "text")}

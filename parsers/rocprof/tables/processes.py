@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from traceflops.parsers.csvfiles.parts import Part, TableFile
+import numpy as np
+
+from traceflops.parsers.csvfiles.parts import Part, Stretch, TableFile
 from traceflops.parsers.rocprof.tables.names import Place
+from traceflops.words import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
+_STARTING_NS: Final = 10**6
+"""A process takes longer than this to start: so far from its times nothing of it was recorded."""
 _COUNTERS: Final = "kernel_counters"
-_DESCRIPTOR: Final = re.compile(r"(?: \[clone \.kd\]| \(\.kd\)|\.kd)$")
+_WORK: Final = ("activities", "copies", "graphs")
 _TELLING: Final = ("activities", "copies", "calls", "marks", _COUNTERS, "totals")
 
 
@@ -30,14 +34,17 @@ class Process:
     """The rows of one process.
 
     `counted` are its counters: the repetition (None where there is but one), whether that is the
-    run whose times are used, the rows. `others` are the processes it was in other repetitions.
+    run whose times are used, the rows. `others` are the processes it was in other repetitions;
+    `names` those of its files, with their rank.
     """
 
     place: Place
+    guid: str | None = None
     pid: int | None = None
     members: list[tuple[TableFile, Part]] = field(default_factory=list)
     counted: list[tuple[int | None, bool, Part]] = field(default_factory=list)
     others: list[Process] = field(default_factory=list)
+    names: set[tuple[str, int | None]] = field(default_factory=set)
 
     @property
     def parts(self) -> list[Part]:
@@ -47,12 +54,8 @@ class Process:
     @property
     def all_parts(self) -> list[Part]:
         """Return its rows in each file, those counted in other repetitions last."""
-        return [*self.parts, *(part for _, is_own, part in self.counted if not is_own)]
-
-    @property
-    def counted_while_timed(self) -> bool:
-        """Return whether counters were read in the run whose times are used."""
-        return any(is_own for _, is_own, _ in self.counted)
+        again = [part for other in self.others for part in other.all_parts]
+        return [*self.parts, *(part for part in again if part.has(_COUNTERS))]
 
     def files(self) -> Iterator[TableFile]:
         """Yield the files with rows of it, those of other repetitions last."""
@@ -71,14 +74,9 @@ class Process:
         return next(self.files())
 
     @property
-    def low(self) -> int | None:
-        """Return when its first record begins."""
-        return min((part.low for part in self.parts if part.low is not None), default=None)
-
-    @property
-    def high(self) -> int | None:
-        """Return when its last record begins."""
-        return max((part.high for part in self.parts if part.high is not None), default=None)
+    def stretch(self) -> Stretch:
+        """Return when its first and its last record begin."""
+        return stretch_of(part.stretch for part in self.parts)
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -90,9 +88,47 @@ class Process:
         """Return whether it has rows in one of these tables."""
         return any(part.has(*tables) for part in self.parts)
 
+    @property
+    def has_work(self) -> bool:
+        """Return whether it has times of device work."""
+        return self.has(*_WORK)
+
+    @property
+    def kernel_agents(self) -> frozenset[str]:
+        """Return how its files name the devices that ran kernels, or counted."""
+        found: set[str] = set()
+        for part in self.all_parts:
+            texts = list(part.agents)
+            for name in ("activities", _COUNTERS):
+                codes = np.unique(part[name].column("device")) if part.has(name) else ()
+                found.update(texts[code] for code in codes if 0 <= code < len(texts))
+        return frozenset(found - {""})
+
     def count_own(self, repetition: int | None) -> None:
         """Take its own counters for those of a repetition."""
-        self.counted = [(repetition, True, part) for part in self.parts if part.has(_COUNTERS)]
+        self.counted = [
+            (repetition, not self._is_other_run(part), part)
+            for part in self.parts
+            if part.has(_COUNTERS)
+        ]
+
+    def _is_other_run(self, part: Part) -> bool:
+        """Return whether counters are of another run than the times: ids of processes come again.
+
+        Counters in columns are of a table that has the times of its own run, or none.
+        """
+        if not self.has_work:
+            return False
+        if part.beside is not None or part.is_wide:
+            return True
+        return part.counting.is_apart(self.stretch, by_ns=_STARTING_NS)
+
+    def use_times_beside(self) -> None:
+        """Take times that stand beside its own counters for its own; of several files the first."""
+        for file, part in self.members:
+            if part.beside is not None:
+                file.tally.odd.update(part.use_times_beside())
+                return
 
     def number_counted(self, repetition: int) -> None:
         """Say which repetition its own counters are of."""
@@ -101,12 +137,13 @@ class Process:
     def drop(self, *tables: str) -> None:
         """Leave out tables of it."""
         for part in self.parts:
+            part.beside = None
             for table in tables:
                 part.tables.pop(table, None)
 
     def kernels(self) -> set[str]:
         """Return the names of kernels that ran or were counted, without what marks a descriptor."""
-        return {_DESCRIPTOR.sub("", name) for name in self._names("name")}
+        return set(map(kernel_name, self._names("name")))
 
     def counters(self) -> set[str]:
         """Return the names of its counters."""
@@ -136,10 +173,25 @@ def processes_of(placed: Sequence[Placed]) -> list[Process]:
                 continue
             key = ("guid", part.guid) if part.guid else ("pid", one.place.rank, pid)
             process = found.setdefault(key, Process(one.place))
-            process.pid = process.pid if pid is None else pid
+            process.guid, process.pid = part.guid, process.pid if pid is None else pid
             process.members.append((one.file, part))
+            process.names.add((one.place.key, one.place.rank))
+    _join_by_pid(found)
     _place_unnamed(found, unnamed)
     return sorted(found.values(), key=lambda process: process.order)
+
+
+def _join_by_pid(found: dict[Hashable, Process]) -> None:
+    """Give rows with only the id of a process to the only run of that id that has a name."""
+    of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
+    for process in found.values():
+        of_pid[process.pid].append(process)
+    for key, process in list(found.items()):
+        named = [one for one in of_pid[process.pid] if one.guid is not None]
+        if process.guid is None and process.pid is not None and len(named) == 1:
+            named[0].members += process.members
+            named[0].names |= process.names
+            del found[key]
 
 
 def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[tuple[Placed, Part]]) -> None:
@@ -152,20 +204,26 @@ def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[tuple[Place
     for one, part in unnamed:
         by_key[one.place.key, one.place.rank].append((one, part))
     for (key, rank), members in by_key.items():
-        alike = [p for p in named if (p.place.key, p.place.rank) == (key, rank)]
-        members.sort(key=lambda member: -1 if member[1].low is None else member[1].low)
-        stretch: Process | None = None
+        alike = [process for process in named if (key, rank) in process.names]
+        members.sort(key=lambda member: -1 if (low := member[1].stretch.low) is None else low)
+        of_day: Process | None = None
         for one, part in members:
             if len(alike) == 1 and _same_day(alike[0], part):
                 alike[0].members.append((one.file, part))
                 continue
-            if stretch is None or not _same_day(stretch, part):
-                stretch = found.setdefault((key, rank, len(found)), Process(one.place))
-            stretch.members.append((one.file, part))
+            if of_day is None or not _same_day(of_day, part):
+                of_day = found.setdefault((key, rank, len(found)), Process(one.place))
+                of_day.names.add((key, rank))
+            of_day.members.append((one.file, part))
 
 
 def _same_day(process: Process, part: Part) -> bool:
-    low, high = process.low, process.high
-    if low is None or high is None or part.low is None or part.high is None:
-        return True
-    return part.low <= high + _DAY_NS and low <= part.high + _DAY_NS
+    return not process.stretch.is_apart(part.stretch, by_ns=_DAY_NS)
+
+
+def stretch_of(stretches: Iterable[Stretch]) -> Stretch:
+    """Return from when to when several stretches reach."""
+    whole = Stretch()
+    for one in stretches:
+        whole.join(one)
+    return whole

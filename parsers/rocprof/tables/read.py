@@ -11,9 +11,10 @@ from traceflops.parsers.csvfiles.cells import Column, Texts
 from traceflops.parsers.csvfiles.parts import Cut, Part, TableFile, Tally
 from traceflops.parsers.csvfiles.text import BLOCK_BYTES, Block, CsvText
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.rocprof.tables.counts import add_counters, add_totals, add_wide
+from traceflops.parsers.rocprof.tables.counts import add_counters, add_wide
 from traceflops.parsers.rocprof.tables.host import Pushes, add_calls, add_scratch
 from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, Table
+from traceflops.parsers.rocprof.tables.totals import add_totals
 from traceflops.parsers.rocprof.tables.work import (
     add_copies,
     add_graphs,
@@ -31,6 +32,8 @@ _ADDERS: Final[dict[str, Callable[[Cut, Part, Tally], None]]] = {
     "scratch": add_scratch,
     "counters": add_counters,
 }
+_TIMES: Final = ("start", "end", "dispatched", "completed")
+_ASCENDING: Final = (("start", "end"), ("end", "completed"))
 _UNCOUNTED: Final = ("calls", "agents", "system")
 """Tables whose rows are counted by what they are, or are no records."""
 
@@ -45,7 +48,18 @@ def read_table(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> TableFile:
     if text.plan is not None:
         _note_layout(file, text.plan.what)
     pushes.finish(file.tally)
+    _leave_out_means(file)
     return file
+
+
+def _leave_out_means(file: TableFile) -> None:
+    """Leave out times beside counters that are no whole numbers: means over several passes."""
+    bad = file.damage.bad_cells
+    if file.kinds == {"wide"} and (bad["start"] or bad["end"]):
+        for part in file.parts.values():
+            part.beside = None
+        for role in _TIMES:
+            del bad[role]
 
 
 def _note_layout(file: TableFile, table: Table) -> None:
@@ -70,6 +84,7 @@ def _take(block: Block, file: TableFile, pushes: Pushes) -> None:
     if table.what not in _UNCOUNTED:
         file.tally.events[table.layout.name] += block.rows
     for part, cut in file.cuts(block):
+        part.section = file.damage.repeated_headers
         _add(table, cut, part, file, pushes)
 
 
@@ -77,6 +92,9 @@ def _add(table: Table, cut: Cut, part: Part, file: TableFile, pushes: Pushes) ->
     """Add rows of one process."""
     if table.what == "wide":
         add_wide(cut, part, table.counters)
+        if cut.has("start"):
+            beside = part.times_beside()
+            add_kernels(cut, beside.part, beside.tally)
     elif table.what == "totals":
         add_totals(cut, part, file.source.name)
     elif table.what == "pushes":
@@ -103,10 +121,14 @@ def _texts(column: Column) -> Iterator[str]:
 
 def _is_cut(block: Block) -> bool:
     """Return whether the last row ends before it starts, as one does whose last digits are lost."""
-    start, end = block.columns.get("start"), block.columns.get("end")
-    if start is None or end is None or isinstance(start, Texts) or isinstance(end, Texts):
+    return any(_falls(block.columns.get(one), block.columns.get(two)) for one, two in _ASCENDING)
+
+
+def _falls(first: Column | None, second: Column | None) -> bool:
+    """Return whether the later time of the last row is before the earlier one."""
+    if first is None or second is None or isinstance(first, Texts) or isinstance(second, Texts):
         return False
-    return bool(0 <= end[-1] < start[-1])
+    return bool(0 <= second[-1] < first[-1])
 
 
 def _without_last(block: Block) -> Block:

@@ -8,34 +8,40 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from traceflops.parsers.csvfiles.parts import TableFile
-from traceflops.parsers.rocprof.tables.agents import Agents
+from traceflops.parsers.rocprof.tables.lists import AgentLists
+from traceflops.parsers.rocprof.tables.merged import leave_out_merged
 from traceflops.parsers.rocprof.tables.processes import Placed, Process, processes_of
+from traceflops.parsers.rocprof.tables.repetitions import (
+    COUNTERS,
+    TIMELINE,
+    paired,
+    with_counting_runs,
+)
 
 _DAY_NS: Final = 86_400 * 10**9
 _APART_NS: Final = 10 * 10**9
 """Processes of one run overlap; with a pause of so much between them they are of several."""
-
-_TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
-COUNTERS: Final = "kernel_counters"
 
 
 @dataclass(slots=True)
 class Run:
     """Processes whose times compare, and the files they are from.
 
-    `passes_left_out` are those of which only the counters are used; `launchers` processes that did
-    nothing. `number` counts the runs of a folder, whose times lie apart. `is_one_clock` says that
-    the times of all of them compare.
+    `passes_left_out` are those of which only the counters are used, `merged_passes` tables of
+    single passes that another one holds, too; `launchers` processes that did nothing. `number`
+    counts the runs of a folder, whose times lie apart. `is_one_clock` says that the times of all of
+    them compare.
     """
 
     root: str
     processes: list[Process]
-    agents: Agents
+    agents: AgentLists
     system: dict[str, str]
     is_one_clock: bool
     files: list[TableFile] = field(default_factory=list)
     number: int = 0
     passes_left_out: list[int] = field(default_factory=list)
+    merged_passes: int = 0
     launchers: int = 0
 
 
@@ -52,6 +58,8 @@ def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
     by_pass: defaultdict[int | None, list[Placed]] = defaultdict(list)
     for one in placed:
         by_pass[one.place.run_pass].append(one)
+    is_workload = any(one.file.system for one in placed)
+    merged = sum(leave_out_merged(of_pass) for of_pass in by_pass.values()) if is_workload else 0
     passes = {number: processes_of(by_pass[number]) for number in sorted(by_pass, key=_pass_order)}
     main = _main_pass(passes)
     processes = passes[main]
@@ -60,13 +68,19 @@ def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
     for number, others in passes.items():
         if number != main:
             processes = [*processes, *_counted_again(passes[main], others, number)]
-    processes = _with_counting_runs(processes)
-    runs = _parted(root, processes, placed)
-    runs[0].passes_left_out = [
+    processes = with_counting_runs(processes)
+    times_are_beside = not is_workload and not any(process.has_work for process in processes)
+    repeated = [
         number
         for number, others in passes.items()
-        if number is not None and number != main and _have_timeline(others)
+        if number not in (None, main) and _have_timeline(others, beside=times_are_beside)
     ]
+    if times_are_beside:
+        for process in processes:
+            process.use_times_beside()
+    runs = _parted(root, processes, placed)
+    runs[0].passes_left_out = [number for number in repeated if number is not None]
+    runs[0].merged_passes = merged
     used = {id(file) for run in runs for file in run.files}
     unused = [one for one in placed if id(one.file) not in used]
     runs[0].files += [one.file for one in unused]
@@ -94,87 +108,53 @@ def _main_pass(passes: dict[int | None, list[Process]]) -> int | None:
     return next(iter([*free, *timed, *passes]))
 
 
-def _have_timeline(processes: Iterable[Process]) -> bool:
-    return any(process.has(*_TIMELINE) for process in processes)
+def _have_timeline(processes: Iterable[Process], *, beside: bool = False) -> bool:
+    return any(
+        process.has(*TIMELINE) or (beside and any(part.beside for part in process.parts))
+        for process in processes
+    )
 
 
 def _counted_again(
     main: Sequence[Process], others: Sequence[Process], number: int | None
 ) -> Iterator[Process]:
-    """Give processes the counters that they had in another pass; yield those found only there.
-
-    A process has another id in each pass, so the first is taken for the first, and so on.
-    """
-    for place, other in enumerate(others):
+    """Give processes the counters that they had in another pass; yield those found only there."""
+    for process, other in paired(main, others):
         counted = [part for part in other.parts if part.has(COUNTERS)]
-        if place < len(main):
-            main[place].counted += [(number, False, part) for part in counted]
-            main[place].others.append(other)
+        if process is not None:
+            process.counted += [(number, False, part) for part in counted]
+            process.others.append(other)
         elif counted:
             other.count_own(number)
-            other.drop(*_TIMELINE)
+            other.drop(*TIMELINE)
             yield other
-
-
-def _with_counting_runs(processes: Sequence[Process]) -> list[Process]:
-    """Return processes without those that only repeated another one to count more.
-
-    That is one of which nothing but counters is there, which has kernels in common with the only
-    process that has times; or, where no process has times, the kernels of the first and counters
-    that it lacks.
-    """
-    timed = [process for process in processes if process.has(*_TIMELINE)]
-    only_counted = [process for process in processes if process not in timed and process.counted]
-    if len(timed) > 1 or len(only_counted) + len(timed) < 2:
-        return list(processes)
-    first = (timed or only_counted)[0]
-    kernels, counters = first.kernels(), first.counters()
-    repetition = max((number or 0 for number, _, _ in first.counted), default=0)
-    kept = [process for process in processes if process not in only_counted or process is first]
-    for process in only_counted:
-        if process is first:
-            continue
-        names = process.kernels()
-        alike = bool(names & kernels) if timed else 2 * len(names & kernels) >= len(names | kernels)
-        if not alike or not (timed or process.counters() - counters):
-            kept.append(process)
-            continue
-        if not timed and repetition == 0:
-            first.number_counted(1)
-            repetition = 1
-        repetition += 1
-        first.counted += [(repetition, False, part) for _, _, part in process.counted]
-        first.others.append(process)
-        counters |= process.counters()
-    return kept
 
 
 def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -> list[Run]:
     """Return the runs that processes are of, by their times; those without any are of the first."""
-    timed = sorted((p for p in processes if p.low is not None), key=lambda p: (p.low, p.order))
+    timed = sorted((p for p in processes if p.stretch.low is not None), key=_by_start)
     groups: list[list[Process]] = []
     reach = 0
     for process in timed:
-        low, high = process.low or 0, process.high or 0
+        low, high = process.stretch.low or 0, process.stretch.high or 0
         if not groups or low > reach + _APART_NS:
             groups.append([])
             reach = high
         groups[-1].append(process)
         reach = max(reach, high)
-    untimed = [process for process in processes if process.low is None]
+    untimed = [process for process in processes if process.stretch.low is None]
     if len(groups) == 1:
         groups[0] += untimed
     elif untimed or not groups:
         groups.append(untimed)
-    is_one_clock = not timed or reach - (timed[0].low or 0) <= _DAY_NS
-    lists = [one.file.agents for one in placed if one.file.agents]
-    agents = next(iter(lists), [])
+    is_one_clock = not timed or reach - (timed[0].stretch.low or 0) <= _DAY_NS
     system = next((one.file.system for one in placed if one.file.system), {})
+    agents = AgentLists(placed, system)
     return [
         Run(
             root,
             sorted(group, key=lambda p: p.order),
-            Agents(agents, system),
+            agents,
             system,
             is_one_clock,
             _files(group),
@@ -182,6 +162,10 @@ def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -
         )
         for number, group in enumerate(groups)
     ]
+
+
+def _by_start(process: Process) -> tuple[int, tuple[int, int, str]]:
+    return process.stretch.low or 0, process.order
 
 
 def _files(processes: Iterable[Process]) -> list[TableFile]:

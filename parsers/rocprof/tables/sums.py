@@ -31,17 +31,25 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
     counter = keys["counter"][order][first]
     largest = np.array([takes_largest(name) for name in table.names["counter"]])[counter]
     summed = np.where(largest, np.maximum.reduceat(value, first), np.add.reduceat(value, first))
-    out = TableBuilder("kernel_counters")
+    # In the order in which the launches stand in the files.
+    place = np.argsort(np.minimum.reduceat(order, first), kind="stable")
+    out = taken(table, order[first][place])
+    out.replace("value", summed[place])
+    return out, table.count - out.count
+
+
+def taken(table: TableBuilder, rows: Array) -> TableBuilder:
+    """Return some rows of a table, by their places or a mask, under the same codes of texts."""
+    if rows.dtype == np.bool_ and rows.all():
+        return table
+    out = TableBuilder(table.table)
     for name, names in table.names.items():
         out.names[name].update(names)
         out.names[name].overflowed = names.overflowed
-    # In the order in which the launches stand in the files.
-    place = np.argsort(np.minimum.reduceat(order, first), kind="stable")
-    rows = order[first][place]
     columns: dict[str, Array | int] = {name: table.column(name)[rows] for name in table.types}
-    columns["value"] = summed[place]
-    out.add(len(rows), **columns)
-    return out, table.count - len(rows)
+    count = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
+    out.add(int(count), **columns)
+    return out
 
 
 def _opens(keys: dict[str, Array]) -> BoolArray:

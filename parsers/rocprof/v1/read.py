@@ -17,6 +17,13 @@ from traceflops.parsers.jsonfiles.notes import event_text_notes
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.clocks import clock_of_folder
 from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.notes import (
+    COUNTED_WHILE_TIMED,
+    COUNTERS_ONLY,
+    LAUNCH_IS_QUEUEING,
+    instance_notes,
+    rank_note,
+)
 from traceflops.parsers.rocprof.tables.names import Place, place_of
 from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.rocprof.v1.agents import machine_of
@@ -31,10 +38,6 @@ _AT_END: Final = "what the GPUs are"
 _NO_CALLS: Final = (
     "The file has no API calls, so device work cannot be linked to what launched it; record with "
     "rocprof --hip-trace, or rocprofv3 --hip-trace --kernel-trace."
-)
-_QUEUED: Final = (
-    "The file holds no API calls. The launch of a kernel is taken to be when it was put into its "
-    "queue (DispatchNs)."
 )
 _NO_WORK: Final = (
     "No device work is in the file; record with rocprof --hip-trace or --timestamp on, or with "
@@ -51,7 +54,6 @@ _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
         "arrow",
         "between calls and work left out: not certain what it ties",
     ),
-    "instances": ("repaired", "value", "of instances of one counter added to others"),
 }
 
 
@@ -114,12 +116,12 @@ def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
 
 def _rank_notes(place: Place) -> Iterator[Note]:
     if place.rank is not None:
-        text = f"Rank {place.rank} is from the name of file or folder."
-        yield Note("assumed", "rank-from-name", text)
+        yield rank_note(place.rank)
 
 
 def _odd_notes(assembly: Assembly) -> Iterator[Note]:
     told = assembly.told
+    yield from instance_notes(told.odd["instances"])
     for code, (kind, noun, text) in _ODD.items():
         if told.odd[code]:
             yield Note(kind, code, f"{several(told.odd[code], noun)} {text}.", told.odd[code])
@@ -133,9 +135,13 @@ def _odd_notes(assembly: Assembly) -> Iterator[Note]:
 
 
 def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    was_counted = tables["kernel_counters"].num_rows > 0
     if not tables["activities"].num_rows:
-        yield Note("missing", "no-device-work", _NO_WORK)
-    elif names(tables["calls"]["name"]) == [DISPATCH]:
-        yield Note("assumed", "launch-is-queueing", _QUEUED)
+        yield COUNTERS_ONLY if was_counted else Note("missing", "no-device-work", _NO_WORK)
+        return
+    if names(tables["calls"]["name"]) == [DISPATCH]:
+        yield LAUNCH_IS_QUEUEING
     else:
         yield from link_notes(tables, no_calls=_NO_CALLS)
+    if was_counted:
+        yield COUNTED_WHILE_TIMED

@@ -7,20 +7,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.columns import numbers
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonfiles.lists import ListStream
 from traceflops.parsers.jsonfiles.notes import input_cut, repairs_and_losses
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.linking import link_notes
+from traceflops.parsers.rocprof.notes import (
+    COUNTED_WHILE_TIMED,
+    COUNTERS_ONLY,
+    instance_notes,
+)
 from traceflops.parsers.rocprof.v3json.places import ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note, NoteKind
-from traceflops.words import several, time_amount
-
-_MUCH_OF_IT: Final = 0.1
-"""So much of a process's life outside the device's work is said."""
+from traceflops.words import several
 
 _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "no-value": ("dropped", "counter", "without a value left out"),
@@ -31,20 +32,8 @@ _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
         "of kernels whose number stands for two names: the later name is shown",
     ),
 }
-_INSTANCES: Final = (
-    "Counters stand in the files once for each instance of a part of the chip: {:,} values were "
-    "added to others (of GRBM counters, which count the same in each, the largest stands)."
-)
 _NO_WORK: Final = (
     "No device work is in the file; rocprofv3 --kernel-trace --memory-copy-trace records it."
-)
-_COUNTERS_ONLY: Final = (
-    "Only counters are here. Kernels run one by one while they are read, so their times are not "
-    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it."
-)
-_COUNTED_WHILE_TIMED: Final = (
-    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
-    "time and overlap are not those of a normal run."
 )
 
 
@@ -91,7 +80,6 @@ def run_notes(
     odd: Odd,
     tables: Mapping[str, pa.Table],
     overflowed: list[str],
-    lifetimes: list[tuple[int, int]],
     name: str,
 ) -> Iterator[Note]:
     """Give the notes of a run as a whole."""
@@ -99,7 +87,6 @@ def run_notes(
         *span_notes(odd.counts),
         *_odd_notes(odd),
         *_content_notes(tables),
-        *_window_notes(tables, lifetimes),
     ]
     for note in found:
         yield Note(note.kind, note.code, note.text, note.count, name)
@@ -117,9 +104,7 @@ def _odd_notes(odd: Odd) -> Iterator[Note]:
     for code, (kind, noun, text) in _ODD.items():
         if odd.counts[code]:
             yield Note(kind, code, f"{several(odd.counts[code], noun)} {text}.", odd.counts[code])
-    if odd.counts["instances"]:
-        count = odd.counts["instances"]
-        yield Note("repaired", "instances-summed", _INSTANCES.format(count), count)
+    yield from instance_notes(odd.counts["instances"])
     if odd.unknown_kernels:
         count = len(odd.unknown_kernels)
         text = f"{several(count, 'kernel')} without a name in the file: shown by number."
@@ -136,32 +121,8 @@ def _odd_notes(odd: Odd) -> Iterator[Note]:
 def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     worked, counted = tables["activities"].num_rows, tables["kernel_counters"].num_rows
     if not worked:
-        if counted:
-            yield Note("missing", "no-timeline", _COUNTERS_ONLY)
-        else:
-            yield Note("missing", "no-device-work", _NO_WORK)
+        yield COUNTERS_ONLY if counted else Note("missing", "no-device-work", _NO_WORK)
         return
     yield from link_notes(tables)
     if counted:
-        yield Note("assumed", "counted-while-timed", _COUNTED_WHILE_TIMED)
-
-
-def _window_notes(
-    tables: Mapping[str, pa.Table], lifetimes: list[tuple[int, int]]
-) -> Iterator[Note]:
-    """Say which part of a process's life the device's work spans, where that is not most of it."""
-    activities = tables["activities"]
-    if len(lifetimes) != 1 or not activities.num_rows:
-        return
-    start = numbers(activities["start_ns"])
-    first, last = int(start.min()), int((start + numbers(activities["dur_ns"])).max())
-    began, ended = lifetimes[0]
-    before, after = max(0, first - began), max(0, ended - last)
-    if before + after > _MUCH_OF_IT * (ended - began):
-        yield Note(
-            "assumed",
-            "window",
-            f"The process lived {time_amount(ended - began)}; its device work begins "
-            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. All "
-            "shares are of that span.",
-        )
+        yield COUNTED_WHILE_TIMED

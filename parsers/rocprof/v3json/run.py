@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
@@ -12,8 +13,7 @@ from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.gathered import Gathered, ProcessFacts
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonfiles.lists import ListStream
-from traceflops.parsers.rocprof.clocks import clock_of_folder
-from traceflops.parsers.rocprof.rocpd.facts import clock_of
+from traceflops.parsers.rocprof.clocks import SEVERAL_MACHINES, clock_of, clock_of_folder
 from traceflops.parsers.rocprof.tables.names import Place
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
@@ -84,7 +84,7 @@ class Run:
             self._launchers.append((key, facts))
             return
         number = self._gathered.process(key, facts)
-        machine = described.machine or described.host or ""
+        machine = clock_of(described.machine, described.host) or ""
         tables = ProcessTables(self._gathered, records, number, machine, self._odd)
         timed = any(records.counts[name] for name in _TIMELINE)
         if timed and not self._has_times:
@@ -110,15 +110,19 @@ class Run:
         fill_collectives(self._gathered, self._arguments)
         overflowed = self._gathered.overflowed
         tables = self._gathered.finish()
-        lifetimes = [one.lifetime_ns for one in self._described if one.lifetime_ns is not None]
         name = self._files[0].name
         notes = [
             *self._notes,
+            *self._clock_notes(name),
             *self._pass_notes(name),
             *launcher_notes(launchers, name),
-            *run_notes(self._odd, tables, overflowed, lifetimes, name),
+            *run_notes(self._odd, tables, overflowed, name),
         ]
-        return Trace(self._source(), tables, tuple(notes))
+        return Trace(self._source(), tables, tuple(notes), self._gathered.places)
+
+    def _clock_notes(self, name: str) -> Iterator[Note]:
+        if len(self._clocks() - {None}) > 1:
+            yield replace(SEVERAL_MACHINES, file=name)
 
     def _pass_notes(self, name: str) -> Iterator[Note]:
         rank = self._place.rank if self._place else None
@@ -144,6 +148,7 @@ class Run:
             facts=dict(self._facts(releases)),
             event_counts={name: self._counts[name] for name in sorted(+self._counts)},
             identities=tuple(dict.fromkeys(hosts)),
+            lifetimes=self._lifetimes(),
         )
 
     def _facts(self, releases: str) -> Iterator[tuple[str, str]]:
@@ -156,16 +161,22 @@ class Run:
         streams = self._odd.streams - {ABSENT}
         if streams - {0}:
             yield "hip_streams", str(len(streams))
-        lifetimes = [one.lifetime_ns for one in self._described if one.lifetime_ns]
+        lifetimes = self._lifetimes()
         if len(lifetimes) == 1:
             yield "process_lifetime_ns", str(lifetimes[0][1] - lifetimes[0][0])
 
+    def _lifetimes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(one.lifetime_ns for one in self._described if one.lifetime_ns is not None)
+
     def _clock(self) -> str | None:
         """Return what names the clock: the machine's, else that of the folder its files lie in."""
-        machines = {one.machine or one.host for one in self._described}
-        if len(machines) == 1 and (machine := machines.pop()):
-            return clock_of(machine)
-        return None if machines or self._place is None else clock_of_folder(self._place.root)
+        clocks = self._clocks()
+        if len(clocks) == 1 and (clock := clocks.pop()):
+            return clock
+        return None if clocks or self._place is None else clock_of_folder(self._place.root)
+
+    def _clocks(self) -> set[str | None]:
+        return {clock_of(one.machine, one.host) for one in self._described}
 
 
 def _add_up(total: ProcessRecords, records: ProcessRecords) -> None:

@@ -15,6 +15,7 @@ from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.gathered import Gathered
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
 from traceflops.parsers.rocprof.blits import fill_sizes
+from traceflops.parsers.rocprof.clocks import place_of_node
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.tables.counts import takes_largest
 from traceflops.parsers.rocprof.tables.work import blocks_of
@@ -232,7 +233,9 @@ class ProcessTables:
         local = node if 0 <= node < 2**31 else _UNLISTED
         place = (node,) if node != ABSENT else ("handle", handle)
         facts = facts_of_agent(agent)
-        return self._gathered.device((self._machine, *place), self._number, local, facts)
+        return self._gathered.device(
+            (self._machine, *place), self._number, local, facts, place_of_node(node)
+        )
 
     def _unlisted(self, handle: int) -> int:
         """Return the number of a device of which nothing is known but the id of its records."""

@@ -300,3 +300,33 @@ def test_a_capture_without_rccl_is_left_alone() -> None:
     capture.kernel(12, 1)
     assert capture.filled() == [NOTHING]
     assert Capture().filled() == []
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "expected"),
+    [
+        # The calls name the place where a communicator is put: there are as many as are used.
+        (["0x7f1"], ["0xa"], [8]),
+        (["0x7f1", "0x7f2"], ["0xa", "0xb"], [8, 8]),
+        # More are used than were made: one of them was made before the capture.
+        (["0x7f1"], ["0xa", "0xb"], [None, None]),
+        # The calls name communicators themselves: one that none of them made is not known.
+        (["0xa"], ["0xa", "0xe"], [8, None]),
+        (["0xa", "0xb"], ["0xa", "0xe"], [8, None]),
+    ],
+)
+def test_ranks_of_a_communicator_that_nobody_made_are_not_guessed(
+    made: list[str], used: list[str], expected: list[int | None]
+) -> None:
+    capture = Capture()
+    for place, communicator in enumerate(made):
+        capture.call("ncclCommInitRank", place, place + 1, newcomm=communicator, nranks="8")
+    for place, communicator in enumerate(used):
+        start = 100 * (place + 1)
+        capture.call(
+            "ncclAllGather", start, start + 50, sendcount="10", datatype="7", comm=communicator
+        )
+        capture.kernel(start + 10, place + 1)
+    found = capture.filled()
+    assert [row[-1] for row in found] == expected
+    assert [row[3] for row in found] == [None if ranks is None else 80 for ranks in expected]

@@ -11,6 +11,8 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from tests.parsers.rocprof.jsonfile import notes, rows, source
+from tests.parsers.rocprof.tablefiles import V1_NEW, V1_TIMES, v1_row
+from tests.parsers.rocprof.tablefiles import table as csv_table
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
@@ -268,6 +270,36 @@ def test_counters_beside_the_kernels() -> None:
         ("SQ_WAVES", 16.0, 0, 4096),
         ("TCC_HIT", 3.0, 0, 4096),
     ]
+
+
+def test_a_counted_run_says_the_same_as_json_and_as_csv_and_counts_once(tmp_path: Path) -> None:
+    times = [(AT, AT + 10_000), (AT + 20_000, AT + 50_000)]
+    events = [kernel(*one, SQ_WAVES=n) for n, one in enumerate(times, 1)]
+    begins = [
+        v1_row(n - 1, *one, KernelName="k(int) [clone .kd]", pid=77, SQ_WAVES=n, grd=4096, wgr=256)
+        | {"DispatchNs": one[0] - 500}
+        for n, one in enumerate(times, 1)
+    ]
+    files = {
+        "results.json": text(*events),
+        "results.csv": csv_table(f"{V1_NEW} SQ_WAVES{V1_TIMES}", begins).encode(),
+    }
+    found = []
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        trace = tf.read(tmp_path / name)
+        work = rows(trace, "activities", "name", "start_ns", "dur_ns", "correlation")
+        values = rows(trace, "kernel_counters", "counter", "value", "dispatch", "correlation")
+        found.append((work, values, notes(trace).keys()))
+    assert found[0] == found[1]
+    assert found[0][0] == [
+        ("k(int) [clone .kd]", AT, 10_000, 0),
+        ("k(int) [clone .kd]", AT + 20_000, 30_000, 1),
+    ]
+    assert found[0][2] == {"launch-is-queueing", "counted-while-timed"}
+    both = tf.read(tmp_path)
+    assert both.activities.num_rows == both.kernel_counters.num_rows == 2
+    assert "same-run" in notes(both)
 
 
 def test_several_processes() -> None:

@@ -796,3 +796,29 @@ def test_unused_agents_need_no_care() -> None:
     for agent in agents():
         agent["caches"] = [{"size": 312, "id": {"handle": GPU}}] * 50
     assert read(document(one), 200).devices.num_rows == 1
+
+
+def on(host: str, start: int, pid: int) -> dict[str, Any]:
+    node = {"machine_id": "feedbeef", "hostname": host}
+    metadata = {"node": node, "pid": pid, "init_time": START, "fini_time": START + 100}
+    return process(dispatch(start, start + 50), metadata=metadata)
+
+
+def test_a_gpu_that_processes_share_is_one_though_each_has_a_file(tmp_path: Path) -> None:
+    for pid in (1, 2):
+        text = json.dumps(document(on("node17", START + 20 * pid, pid)))
+        (tmp_path / f"{pid}_results.json").write_text(text)
+    trace = tf.read(tmp_path)
+    together = read(document(on("node17", START + 20, 1), on("node17", START + 40, 2)))
+    for one in (trace, together):
+        assert rows(one, "devices", "local_id") == [2]
+        assert rows(one, "activities", "device", "process") == [(0, 0), (0, 1)]
+    assert "device-shared" in notes(trace)
+
+
+def test_clocks_of_several_machines_in_one_file_are_said_to_differ() -> None:
+    trace = read(document(on("node17", START, 1), on("node18", START, 2)))
+    assert rows(trace, "devices", "local_id") == [2, 2]
+    assert "clocks-not-aligned" in notes(trace)
+    assert trace.source.clock is None
+    assert "clocks-not-aligned" not in notes(read(document(on("node17", START, 1))))

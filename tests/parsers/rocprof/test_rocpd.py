@@ -368,6 +368,7 @@ def test_allocations_are_counted_and_scratch_memory_is_overhead(path: Path) -> N
 
 def test_counters_are_summed_over_instances_and_of_grbm_the_largest_counts(path: Path) -> None:
     with rocpd(path, version="3.0.3", newer=True) as file:
+        file.region("HIP_RUNTIME_API_EXT", "hipLaunchKernel", T - 5, T - 2, stack=4)
         event = file.dispatch(
             file.symbol("k"), T, T + 9, stack=4, dispatch_id=11, grid=(512, 2, 1), block=(64, 1, 1)
         )
@@ -384,6 +385,26 @@ def test_counters_are_summed_over_instances_and_of_grbm_the_largest_counts(path:
     assert rows(trace, "activities", "name") == ["k"]
     expected = {"counted-while-timed", "streamed-counter", "no-value", "instances-summed"}
     assert codes_of(trace) >= expected
+
+
+@pytest.mark.parametrize("counted", [2, 1])
+def test_a_run_that_only_counted_has_no_times(counted: int, path: Path) -> None:
+    """rocprofv3 --pmc alone writes what it counted as dispatches; its JSON has counters only."""
+    with rocpd(path) as file:
+        kernel = file.symbol("k")
+        events = [
+            file.dispatch(kernel, T + 20 * n, T + 20 * n + 9, stack=n + 1, dispatch_id=n + 1)
+            for n in range(2)
+        ]
+        for event in events[:counted]:
+            file.counter(event, "SQ_WAVES", 7)
+    trace = read(path)
+    only_counted = counted == 2
+    assert trace.activities.num_rows == (0 if only_counted else 2)
+    assert trace.kernel_counters.num_rows == counted
+    assert trace.devices.num_rows == 1
+    assert ("no-timeline" in codes_of(trace)) == only_counted
+    assert ("counted-while-timed" in codes_of(trace)) == (not only_counted)
 
 
 def test_measurements_over_time_are_counters_and_no_marks(path: Path) -> None:
@@ -614,6 +635,7 @@ def test_of_passes_that_all_counted_the_first_has_the_times(tmp_path: Path) -> N
         folder = tmp_path / f"pmc_{number}"
         folder.mkdir()
         with rocpd(folder / "7_results.db") as file:
+            file.region("HIP_RUNTIME_API_EXT", "hipLaunchKernel", T - 5, T - 2, stack=5)
             event = file.dispatch(file.symbol("k"), T + number, T + number + 5, stack=5)
             file.counter(event, f"COUNTER_{number}", 1)
     trace = read(tmp_path)
@@ -817,3 +839,78 @@ def test_what_a_report_needs_of_it_is_there(path: Path) -> None:
     (device,) = analysis.devices
     assert device.whole.busy_ns == 20 * 6
     assert device.whole.unlinked == {"kernel": 0}
+
+
+# Several processes
+
+
+def of_process(path: Path, start: int, *, host: str = "node-a", ending: str = ENDING) -> None:
+    with rocpd(path, machine=False, ending=ending) as file:
+        file.add("info_node", id=1, machine_id="m", hostname=host)
+        file.add("info_process", id=PID, nid=1, pid=PID)
+        file.add("info_agent", id=5, type="GPU", absolute_index=2, name="gfx942")
+        file.dispatch(file.symbol("k"), start, start + 100, agent_id=5)
+
+
+def test_a_gpu_that_processes_share_is_one_though_each_has_a_file(tmp_path: Path) -> None:
+    of_process(tmp_path / "1_results.db", T)
+    of_process(tmp_path / "2_results.db", T + 40)
+    trace = read(tmp_path)
+    assert rows(trace, "devices", "local_id") == [2]
+    assert rows(trace, "activities", "device", "process") == [(0, 0), (0, 1)]
+    assert "device-shared" in codes_of(trace)
+
+
+def test_gpus_of_two_machines_are_two_though_their_machine_ids_are_copies(tmp_path: Path) -> None:
+    of_process(tmp_path / "1_results.db", T)
+    of_process(tmp_path / "2_results.db", T + 40, host="node-b")
+    trace = read(tmp_path)
+    assert rows(trace, "devices", "local_id") == [2, 2]
+    assert "clocks-not-aligned" in codes_of(trace)
+
+
+def test_runs_that_share_their_tables_are_told_apart_by_their_id(path: Path) -> None:
+    """A database without endings: ids of rows count from 1 in each run."""
+    own = ("string", "event", "info_kernel_symbol", "kernel_dispatch", "info_process", "info_agent")
+    with rocpd(path, machine=False, ending="", views=False, without=own) as file:
+        make = file.connection.execute
+        make("CREATE TABLE rocpd_string (id INTEGER, guid TEXT, string TEXT)")
+        make("CREATE TABLE rocpd_event (id INTEGER, guid TEXT, category_id INTEGER, stack_id)")
+        make("CREATE TABLE rocpd_info_process (id INTEGER, guid TEXT, nid, pid INTEGER)")
+        make("CREATE TABLE rocpd_info_agent (id INTEGER, guid TEXT, type, absolute_index INTEGER)")
+        make("CREATE TABLE rocpd_info_kernel_symbol (id INTEGER, guid TEXT, display_name TEXT)")
+        make(
+            "CREATE TABLE rocpd_kernel_dispatch (id INTEGER, guid TEXT, pid INTEGER,"
+            ' agent_id INTEGER, kernel_id INTEGER, start BIGINT, "end" BIGINT, event_id INTEGER)'
+        )
+        for number, guid in enumerate(("a-1", "b-2")):
+            file.add("info_process", id=1, guid=guid, pid=70 + number)
+            file.add("info_agent", id=1, guid=guid, type="GPU", absolute_index=number + 2)
+            file.add("info_kernel_symbol", id=1, guid=guid, display_name=f"k{number}")
+            file.add("event", id=1, guid=guid, stack_id=5 + number)
+            times = {"start": T + 100 * number, "end": T + 100 * number + 10 + number}
+            file.add(
+                "kernel_dispatch", id=1, guid=guid, pid=1, agent_id=1, kernel_id=1, event_id=1,
+                **times,
+            )  # fmt: skip
+    trace = read(path)
+    assert rows(trace, "processes", "pid") == [70, 71]
+    columns = ("process", "name", "dur_ns", "correlation", "device")
+    assert rows(trace, "activities", *columns) == [(0, "k0", 10, 5, 0), (1, "k1", 11, 6, 1)]
+    assert rows(trace, "devices", "local_id") == [2, 3]
+    assert "rank-unknown" not in codes_of(trace)
+
+
+def test_the_window_is_that_of_the_records_that_count(path: Path) -> None:
+    with rocpd(path) as file:
+        file.connection.execute(
+            f'UPDATE "rocpd_info_process{ENDING}" SET start = ?, "end" = ?', (T - 900, T + 1100)
+        )
+        kernel = file.symbol("k")
+        for number in range(20):
+            file.dispatch(kernel, T + 10 * number, T + 10 * number + 5)
+        file.dispatch(kernel, 5, 6)  # a time that was not set
+    trace = read(path)
+    assert trace.activities.num_rows == 20
+    (note,) = [note for note in trace.notes if note.code == "window"]
+    assert "900 ns after its start and spans 195 ns" in note.text

@@ -277,3 +277,14 @@ def test_damage_is_said_or_refused(path: Path) -> None:
         else:
             assert 0 < trace.activities.num_rows < 4000
             assert "rows-lost" in {note.code for note in trace.notes}
+
+
+def test_collectives_and_what_was_recorded_at_all(path: Path) -> None:
+    with rpd(path) as file:
+        file.call("ncclAllReduce", T, T + 20)
+        launch = file.call("hipExtModuleLaunchKernel", T + 5, T + 9)
+        file.operation("KernelExecution", T + 30, T + 60, launch, "ncclDevKernel_Generic_1()")
+    trace = read(path)
+    assert rows(trace, "activities", "collective") == ["allreduce"]
+    assert trace.source.event_counts == {"api": 2, "kernel": 1}
+    assert "kernels-unnamed" not in {note.code for note in trace.notes}

@@ -31,6 +31,7 @@ from tests.parsers.rocprof.tablefiles import (
     write,
 )
 from traceflops.errors import InputError, NotATrace
+from traceflops.missing import missing_from
 
 ODD_NAMES = (
     'elementwise<lambda "(a, b)">(int, float)',
@@ -443,19 +444,59 @@ def test_counters_alone_have_no_timeline(tmp_path: Path) -> None:
     assert "not used" in note.text
 
 
-def test_the_times_of_a_table_with_counters_are_not_used(tmp_path: Path) -> None:
-    file = table(V1 + " SQ_WAVES" + TIMES, [v1_row(0, 500, 600, SQ_WAVES="16.0000000000")])
-    trace = read(tmp_path, {"results.csv": file})
+def test_times_of_v1_beside_its_counters_are_used_where_there_are_no_others(tmp_path: Path) -> None:
+    counted = table(V1 + " SQ_WAVES" + TIMES, [v1_row(0, 500, 600, SQ_WAVES="16.0000000000")])
+    trace = read(tmp_path / "alone", {"results.csv": counted})
+    assert rows(trace, "activities", "start_ns", "dur_ns", "correlation") == [(500, 100, 0)]
+    assert rows(trace, "kernel_counters", "counter", "value", "correlation") == [
+        ("SQ_WAVES", 16.0, 0)
+    ]
+    assert codes(trace) == ["launch-is-queueing", "counted-while-timed"]
+    timed = table(V1 + TIMES, [v1_row(0, 9500, 9530)])
+    trace = read(tmp_path / "both", {"counted.csv": counted, "timed.csv": timed})
+    assert rows(trace, "activities", "start_ns", "dur_ns") == [(9500, 30)]
+    assert rows(trace, "kernel_counters", "value", "correlation") == [(16.0, None)]
+    assert codes(trace) == ["launch-is-queueing"]
+
+
+@pytest.mark.parametrize("begin", ["500.5", "3.42E+14"])
+def test_times_beside_counters_that_are_means_are_none(begin: str, tmp_path: Path) -> None:
+    row = v1_row(0, 500, 600, SQ_WAVES=16) | {"BeginNs": begin}
+    trace = read(tmp_path, {"results.csv": table(V1 + " SQ_WAVES" + TIMES, [row])})
     assert trace.activities.num_rows == 0
-    assert rows(trace, "kernel_counters", "counter", "value", "dispatch") == [("SQ_WAVES", 16.0, 0)]
     assert codes(trace) == ["no-timeline"]
 
 
-def test_a_column_of_ones_own_is_no_counter(tmp_path: Path) -> None:
-    file = table(V1 + TIMES + " my_note", [v1_row(0, 500, 600, my_note=7)])
+@pytest.mark.parametrize("name", ["my_note", "Ms", "Run_Id", "TFLOPS", "Time_ms"])
+def test_a_column_of_ones_own_is_no_counter(name: str, tmp_path: Path) -> None:
+    file = table(f"{V1}{TIMES} {name}", [v1_row(0, 500, 600, **{name: 7})])
     trace = read(tmp_path, {"results.csv": file})
     assert trace.activities.num_rows == 1
     assert trace.kernel_counters.num_rows == 0
+    assert codes(trace) == ["launch-is-queueing"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SQ_WAVES", "TCC_EA_RDREQ_sum", "TCC_HIT[3]", "GRBM_GUI_ACTIVE", "GL2C_EA_RDREQ_96B"),
+        *("FETCH_SIZE", "WRITE_SIZE", "VALUUtilization", "L2CacheHit", "MfmaUtil", "Wavefronts"),
+        *("MemUnitBusy", "LDSBankConflict", "TOTAL_16_OPS", "MfmaFlopsF16", "VALUInsts"),
+    ],
+)
+def test_columns_named_like_counters_are_counters(name: str, tmp_path: Path) -> None:
+    file = table(f"{V1} {name}", [v1_row(0, 500, 600, **{name: 7})])
+    trace = read(tmp_path, {"results.csv": file})
+    assert rows(trace, "kernel_counters", "counter", "value") == [(name.split("[")[0], 7.0)]
+
+
+def test_a_last_row_cut_in_its_last_time_is_cut(tmp_path: Path) -> None:
+    file = table(V1 + TIMES, [v1_row(0, 500, 600), v1_row(1, 7500, 7600)])
+    whole = read(tmp_path / "whole", {"results.csv": file.rstrip("\n")})
+    assert whole.activities.num_rows == 2
+    trace = read(tmp_path / "cut", {"results.csv": file.rstrip("\n")[:-2]})
+    assert rows(trace, "activities", "start_ns") == [500]
+    assert "text-cut" in codes(trace)
 
 
 STATS = "Name Calls TotalDurationNs AverageNs Percentage MinNs MaxNs StdDev"
@@ -478,6 +519,55 @@ def test_totals_alone_say_what_they_are_of(tmp_path: Path) -> None:
     (note,) = trace.notes
     assert note.code == "no-timeline"
     assert "--kernel-trace --output-format rocpd" in note.text
+
+
+def test_what_is_no_work_of_a_device_is_no_kernel(tmp_path: Path) -> None:
+    kernel_sums = table(STATS, [{"Name": "ncclDevKernel_Generic_1(int)", "Calls": 1}])
+    decoding = table(
+        STATS, [{"Name": n, "Calls": 2} for n in ("rocDecCreateDecoder", "rocJpegDecode", "odd")]
+    )
+    collectives = table(STATS, [{"Name": n, "Calls": 2} for n in ("ncclSend", "mscclRunAlgo")])
+    memory = table(STATS, [{"Name": n, "Calls": 2} for n in ("MEMORY_ALLOCATION_FREE", "odd one")])
+    names = ("HIP_RUNTIME_API", "HSA_CORE_API_EXT", "ROCDECODE_API", "KERNEL_DISPATCH", "NEW_ONE")
+    domains = table(STATS, [{"Name": n, "Calls": 2} for n in names])
+    files = {
+        "1_kernel_stats.csv": kernel_sums,
+        "1_rocdecode_api_stats.csv": decoding,
+        "1_rccl_api_stats.csv": collectives,
+        "1_memory_allocation_stats.csv": memory,
+    }
+    trace = read(tmp_path / "names", files)
+    assert dict(rows(trace, "totals", "name", "kind")) == {
+        "ncclDevKernel_Generic_1(int)": "kernel",
+        "rocDecCreateDecoder": "call",
+        "rocJpegDecode": "call",
+        "odd": "call",
+        "ncclSend": "call",
+        "mscclRunAlgo": "call",
+    }
+    trace = read(tmp_path / "domains", {"table.csv": domains})
+    assert dict(rows(trace, "totals", "name", "kind")) == {
+        "HIP_RUNTIME_API": "call",
+        "HSA_CORE_API_EXT": "call",
+        "ROCDECODE_API": "call",
+        "KERNEL_DISPATCH": "kernel",
+    }
+
+
+def test_totals_of_rocpd_summary(tmp_path: Path) -> None:
+    head = "Name,Calls,DURATION (nsec),AVERAGE (nsec),PERCENT (INC),MIN (nsec),MAX (nsec),STD_DEV\n"
+    files = {
+        "kernels_summary.csv": head + '"f(int, int)",3,900,300.0,100.0,250,350,1.5\n',
+        "hip_summary.csv": head + "hipMalloc,2,80,40.0,100.0,30,50,1.5\n",
+        "memory_allocations_summary.csv": head + "ALLOC,2,80,40.0,100.0,30,50,1.5\n",
+        "domain_summary.csv": head + "KERNELS,3,900,300.0,91.8,250,350,1.5\n",
+    }
+    trace = read(tmp_path, files)
+    columns = ("kind", "name", "count", "total_ns", "min_ns", "max_ns")
+    assert sorted(rows(trace, "totals", *columns)) == [
+        ("call", "hipMalloc", 2, 80, 30, 50),
+        ("kernel", "f(int, int)", 3, 900, 250, 350),
+    ]
 
 
 def test_totals_of_v1_lack_the_extremes(tmp_path: Path) -> None:
@@ -538,6 +628,38 @@ def test_the_share_of_work_with_a_call_is_said(tmp_path: Path) -> None:
     assert "10.0%" in note.text
 
 
+def test_calls_of_an_unknown_process_link_to_nothing_and_that_is_said(tmp_path: Path) -> None:
+    work = [
+        {
+            "Dispatch_ID": n,
+            "GPU_ID": gpu,
+            "PID": pid,
+            "Kernel_Name": "f",
+            "Start_Timestamp": 100 * n,
+            "End_Timestamp": 100 * n + 50,
+            "Correlation_ID": n,
+        }
+        for n, (pid, gpu) in enumerate([(10, 4), (11, 5)], 1)
+    ]
+    call_rows = "Domain,Function,Start_Timestamp,End_Timestamp,Correlation_ID\nHIP,hipX,10,20,1\n"
+    trace = read(tmp_path, {"results_a.csv": table(V2_60, work), "hip_api_trace_a.csv": call_rows})
+    (note,) = [note for note in trace.notes if "call" in note.code]
+    assert (note.code, note.count) == ("calls-of-unknown-process", 1)
+    analysis = tf.analyze(trace)
+    assert [device.whole.unlinked for device in analysis.devices] == [None, None]
+    assert not {"unlinked", "no-calls"} & {note.code for note in analysis.notes}
+
+
+def test_a_kernel_has_one_row_whatever_its_ending(tmp_path: Path) -> None:
+    names = ("f(int)", "f(int).kd", "f(int) [clone .kd]", "_Z1fi.kd", "_Z1fi", "f")
+    work = [kernel(10 * n, 10 * n + 5, Kernel_Name=name) for n, name in enumerate(names)]
+    trace = read(tmp_path, {"1_kernel_trace.csv": kernels(*work)})
+    assert rows(trace, "activities", "name") == list(names)
+    found = tf.analyze(trace).kernels
+    counts = dict(zip(found["name"].to_pylist(), found["count"].to_pylist(), strict=True))
+    assert counts == {"f(int)": 3, "_Z1fi": 2, "f": 1}
+
+
 def test_many_kernels_of_one_launch_of_a_graph(tmp_path: Path) -> None:
     work = kernels(*(kernel(10 * i, 10 * i + 5, Correlation_Id=3) for i in range(1, 9)))
     launch = calls(call(1, 2, 3, Function="hipGraphLaunch"))
@@ -561,6 +683,20 @@ def test_apis_are_told_apart_by_their_domain(tmp_path: Path) -> None:
 
 
 # Launch times of v1
+
+
+def test_what_v1_lacks_is_not_said_to_be_more_than_it_is(tmp_path: Path) -> None:
+    """Idle time has causes where the moments of queueing are known."""
+    timed = table(V1 + TIMES, [v1_row(0, 5000, 6000), v1_row(1, 9000, 9500)])
+    trace = read(tmp_path / "queued", {"results.csv": timed})
+    (found,) = [one for one in missing_from(trace) if one.what == "runtime calls"]
+    assert "cannot be split" not in found.cost
+    (device,) = tf.analyze(trace).devices
+    assert device.whole.account.idle_causes.unknown_ns == 0
+    without = table(V1 + TIMES, [v1_row(0, 5000, 6000, DispatchNs="None")])
+    trace = read(tmp_path / "not", {"results.csv": without})
+    (found,) = [one for one in missing_from(trace) if one.what == "runtime calls"]
+    assert "cannot be split" in found.cost
 
 
 def test_v1_has_the_moment_at_which_a_kernel_was_queued(tmp_path: Path) -> None:

@@ -1,0 +1,327 @@
+"""Counters in rocprof's CSV: what was written again, single passes, whose run they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.parsers.rocprof.tablefiles import (
+    COUNTERS,
+    V1_NEW,
+    V1_TIMES,
+    V2_60,
+    V3_KERNELS,
+    agent,
+    agents,
+    codes,
+    counter,
+    counters,
+    kernel,
+    kernels,
+    read,
+    rows,
+    table,
+    v1_row,
+)
+
+WAVES = {"SQ_WAVES": 16.0, "SQ_INSTS_VALU": 400.0}
+
+
+def counted(launches: int = 3, values: Mapping[str, float] = WAVES, **more: Any) -> str:
+    """Return counters of several launches of which each has its own values."""
+    return counters(
+        *(
+            counter(n, name, n * value, **more)
+            for n in range(1, launches + 1)
+            for name, value in values.items()
+        )
+    )
+
+
+def sums(trace: tf.Trace) -> dict[str, float]:
+    """Return the sum of each counter over all rows."""
+    found: dict[str, float] = {}
+    for name, value in rows(trace, "kernel_counters", "counter", "value"):
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+ONCE = {"SQ_WAVES": 96.0, "SQ_INSTS_VALU": 2400.0}
+"""Of three launches with once, twice and three times as much."""
+
+
+def again() -> dict[str, dict[str, str]]:
+    """Return files in which the counters of one run stand twice."""
+    text = counted()
+    without_head = text.split("\n", 1)[1]
+    half = "\n".join(without_head.split("\n")[:3]) + "\n"
+    return {
+        "behind a header": {"77_counter_collection.csv": text + text},
+        "without a header": {"77_counter_collection.csv": text + without_head},
+        "in part": {"77_counter_collection.csv": text + half},
+        "copied": {"77_counter_collection.csv": text, "77_counter_collection (1).csv": text},
+        "under another name": {"77_counter_collection.csv": text, "old.csv": text},
+        "saved again": {
+            "77_counter_collection.csv": text,
+            "saved.csv": text.replace(".000000", "").replace(",", ";"),
+        },
+    }
+
+
+@pytest.mark.parametrize("how", again())
+def test_counters_that_stand_twice_count_once(how: str, tmp_path: Path) -> None:
+    trace = read(tmp_path, again()[how])
+    assert sums(trace) == ONCE
+    assert trace.kernel_counters.num_rows == 6
+    assert "instances-summed" not in codes(trace)
+    (note,) = [note for note in trace.notes if note.code == "counters-written-twice"]
+    assert note.count == (3 if how == "in part" else 6)
+
+
+def test_one_launch_that_stands_twice_behind_a_header(tmp_path: Path) -> None:
+    text = counted(1, {"SQ_WAVES": 16.0})
+    trace = read(tmp_path, {"77_counter_collection.csv": text + text})
+    assert sums(trace) == {"SQ_WAVES": 16.0}
+
+
+def test_columns_that_stand_twice_count_once(tmp_path: Path) -> None:
+    text = table(f"{V1_NEW} SQ_WAVES", [v1_row(n, 1, 2, SQ_WAVES=4 + n) for n in range(3)])
+    trace = read(tmp_path, {"results.csv": text + text})
+    assert sums(trace) == {"SQ_WAVES": 15.0}
+    assert trace.kernel_counters.num_rows == 3
+
+
+@pytest.mark.parametrize("values", [(4.0, 12.0), (8.0, 8.0), (0.0, 16.0)])
+def test_instances_are_added_even_where_they_count_the_same(
+    values: tuple[float, float], tmp_path: Path
+) -> None:
+    each = [counter(n, "SQ_WAVES", value) for n in (1, 2, 3) for value in values]
+    trace = read(tmp_path, {"77_counter_collection.csv": counters(*each)})
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 16.0), (2, 16.0), (3, 16.0)]
+    assert "counters-written-twice" not in codes(trace)
+    (note,) = [note for note in trace.notes if note.code == "instances-summed"]
+    assert note.count == 3
+
+
+def test_instances_that_stand_twice_are_added_once(tmp_path: Path) -> None:
+    text = counters(*(counter(n, "SQ_WAVES", v) for n in (1, 2) for v in (4, 12)))
+    trace = read(tmp_path, {"77_counter_collection.csv": text + text})
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 16.0), (2, 16.0)]
+
+
+def test_instances_apart_from_each_other_are_added_where_they_differ(tmp_path: Path) -> None:
+    each = [counter(n, "SQ_WAVES", value) for value in (4, 12) for n in (1, 2)]
+    trace = read(tmp_path, {"77_counter_collection.csv": counters(*each)})
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 16.0), (2, 16.0)]
+
+
+@pytest.mark.parametrize("by_part", [False, True])
+def test_parts_of_the_chip_are_told_by_their_number(by_part: bool, tmp_path: Path) -> None:
+    """Each of eight counts the same, so nothing but the number shows that they are eight."""
+    each = [
+        {"Dispatch_ID": n, "PID": 7, "Kernel_Name": "f", "XCC_Index": x, "SQ_WAVES": 5}
+        for n in (1, 2)
+        for x in range(8)
+    ]
+    each.sort(key=lambda row: row["XCC_Index"] if by_part else 0)
+    file = table(f"{V2_60} XCC_Index SQ_WAVES", each)
+    trace = read(tmp_path, {"results_a.csv": file})
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 40.0), (2, 40.0)]
+    assert "counters-written-twice" not in codes(trace)
+
+
+def test_other_values_of_the_same_launches_are_another_reading(tmp_path: Path) -> None:
+    more = {"SQ_WAVES": 16.0, "SQ_INSTS_VALU": 401.0, "FETCH_SIZE": 3.0}
+    files = {
+        "a_counter_collection.csv": counted(2),
+        "b_counter_collection.csv": counted(2, more),
+    }
+    trace = read(tmp_path, files)
+    columns = ("counter", "repetition", "dispatch", "value")
+    assert sorted(rows(trace, "kernel_counters", *columns), key=str) == [
+        ("FETCH_SIZE", None, 1, 3.0),
+        ("FETCH_SIZE", None, 2, 6.0),
+        ("SQ_INSTS_VALU", 2, 1, 401.0),
+        ("SQ_INSTS_VALU", 2, 2, 802.0),
+        ("SQ_INSTS_VALU", None, 1, 400.0),
+        ("SQ_INSTS_VALU", None, 2, 800.0),
+        ("SQ_WAVES", None, 1, 16.0),
+        ("SQ_WAVES", None, 2, 32.0),
+    ]
+
+
+PERF = "Dispatch_ID GPU_ID PID Grid_Size Workgroup_Size Kernel_Name Start_Timestamp End_Timestamp"
+SYSTEM = "workload_name,gpu_arch,gpu_model\nwl,gfx942,MI300X_A1\n"
+
+
+def perf(values: Mapping[str, int], pid: int = 7) -> str:
+    """Return a table of rocprof-compute with some counters of two launches."""
+    each = [
+        {"Dispatch_ID": n, "PID": pid, "GPU_ID": 0, "Kernel_Name": "f", **values} for n in (0, 1)
+    ]
+    return table(f"{PERF} {' '.join(values)}", each, quoted=False)
+
+
+@pytest.mark.parametrize("pid", [7, 8])
+def test_single_passes_add_what_the_merged_table_lacks(pid: int, tmp_path: Path) -> None:
+    files = {
+        "sysinfo.csv": SYSTEM,
+        "pmc_perf.csv": perf({"SQ_WAVES": 3, "FETCH_SIZE": 5, "GRBM_COUNT": 9}),
+        "pmc_perf_0.csv": perf({"SQ_WAVES": 3, "GRBM_COUNT": 8}, pid),
+        "SQ_LEVEL_WAVES.csv": perf({"GRBM_COUNT": 7, "SQ_LEVEL_WAVES": 11}, pid + 1),
+    }
+    trace = read(tmp_path, files)
+    assert trace.processes.num_rows == 1
+    assert sums(trace) == {
+        "SQ_WAVES": 6.0,
+        "FETCH_SIZE": 10.0,
+        "GRBM_COUNT": 18.0,
+        "SQ_LEVEL_WAVES": 22.0,
+    }
+    (note,) = [note for note in trace.notes if note.code == "merged-passes"]
+    assert note.count == 2
+    assert "instances-summed" not in codes(trace)
+
+
+def test_tables_of_several_processes_are_no_passes_of_one_without_a_workload(
+    tmp_path: Path,
+) -> None:
+    files = {"a.csv": perf({"SQ_WAVES": 3, "FETCH_SIZE": 5}), "b.csv": perf({"SQ_WAVES": 3}, 8)}
+    trace = read(tmp_path, files)
+    assert trace.processes.num_rows == 2
+    assert sums(trace) == {"SQ_WAVES": 12.0, "FETCH_SIZE": 10.0}
+
+
+def own_gpu(node: int, **more: Any) -> str:
+    """Return the list of a process that may use one GPU."""
+    return agents(agent(0, "CPU"), agent(node, Logical_Node_Id=1, **more))
+
+
+def test_each_process_has_its_own_list_of_agents(tmp_path: Path) -> None:
+    files = {
+        "70_kernel_trace.csv": kernels(kernel(10, 20, Agent_Id="Agent 1")),
+        "70_agent_info.csv": own_gpu(2),
+        "71_kernel_trace.csv": kernels(kernel(11, 21, Agent_Id="Agent 1")),
+        "71_agent_info.csv": own_gpu(3, Product_Name="AMD Instinct MI210", Cu_Count=104),
+        "72_kernel_trace.csv": kernels(kernel(12, 22, Agent_Id="Agent 1")),
+        "72_agent_info.csv": own_gpu(3, Product_Name="AMD Instinct MI210", Cu_Count=104),
+    }
+    trace = read(tmp_path, files)
+    assert rows(trace, "devices", "product", "sm_count", "process", "local_id") == [
+        ("AMD Instinct MI300X", 304, 0, 1),
+        ("AMD Instinct MI210", 104, 1, 1),
+    ]
+    assert rows(trace, "activities", "process", "device") == [(0, 0), (1, 1), (2, 1)]
+    labels = [device.label for device in tf.analyze(trace).devices]
+    assert len(set(labels)) == 2
+
+
+def test_each_run_of_a_converted_table_has_its_own_list_of_agents(tmp_path: Path) -> None:
+    work = kernels(
+        *(kernel(n, n + 5, Agent_Id="Agent 1", Guid=f"id-{n}") for n in (1, 2)),
+        release="converted",
+    )
+    lists = [own_gpu(node).split("\n") for node in (2, 3)]
+    text = [f'"Guid",{lists[0][0]}']
+    text += [f'"id-{n}",{line}' for n, one in enumerate(lists, 1) for line in one[1:] if line]
+    trace = read(tmp_path, {"o_kernel_trace.csv": work, "o_agent_info.csv": "\n".join(text)})
+    assert rows(trace, "activities", "process", "device") == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("first", ["Pid", "Guid"])
+def test_counters_of_a_converted_run_are_of_its_process(first: str, tmp_path: Path) -> None:
+    assert V3_KERNELS["converted"].startswith("Guid ")
+    work = kernels(
+        *(kernel(n, n + 5, Guid=f"id-{n}", Correlation_Id=4) for n in (1, 2)), release="converted"
+    )
+    each = [counter(4, "SQ_WAVES", n, **{first: f"id-{n}", "Process_Id": 70 + n}) for n in (1, 2)]
+    files = {
+        "o_kernel_trace.csv": work,
+        "o_counter_collection.csv": table(f"{first} {COUNTERS}", each),
+    }
+    trace = read(tmp_path, files)
+    assert rows(trace, "processes", "pid") == [71, 72]
+    columns = ("process", "correlation", "value")
+    assert rows(trace, "kernel_counters", *columns) == [(0, 4, 1.0), (1, 4, 2.0)]
+    assert "counted-while-timed" in codes(trace)
+
+
+def test_a_number_in_the_first_column_of_counters_is_a_process(tmp_path: Path) -> None:
+    columns = "Pid " + COUNTERS.replace(" Process_Id", "")
+    file = table(columns, [counter(1, "SQ_WAVES", 3, Pid=78)])
+    trace = read(tmp_path, {"o_counter_collection.csv": file})
+    assert rows(trace, "processes", "pid") == [78]
+
+
+def test_a_process_that_one_table_calls_by_its_id_is_that_of_the_run_of_that_id(
+    tmp_path: Path,
+) -> None:
+    work = kernels(kernel(9, 20, Guid="id-1", Correlation_Id=1), release="converted")
+    api = "Guid Domain Function Process_Id Thread_Id Correlation_Id Start_Timestamp End_Timestamp"
+    row = {"Guid": "id-1", "Domain": "HIP_API", "Function": "hipX", "Process_Id": 77}
+    files = {
+        "o_kernel_trace.csv": work,
+        "o_hip_api_trace.csv": table(api, [row]),
+        "o_counter_collection.csv": counters(counter(1, "SQ_WAVES", 3)),
+    }
+    trace = read(tmp_path, files)
+    assert rows(trace, "processes", "pid") == [77]
+    assert rows(trace, "kernel_counters", "process", "correlation") == [(0, 1)]
+
+
+def test_runs_of_several_processes_that_only_counted_are_repetitions(tmp_path: Path) -> None:
+    files = {f"{pid}_kernel_trace.csv": kernels(kernel(10, 20, Agent_Id=f"Agent {gpu}"))
+             for pid, gpu in ((70, 2), (71, 3))}  # fmt: skip
+    for first, name in ((80, "SQ_WAVES"), (90, "FETCH_SIZE")):
+        for pid, gpu in ((first, 3), (first + 1, 2)):  # the processes started the other way round
+            one = counter(1, name, 100 * gpu, Process_Id=pid, Agent_Id=f"Agent {gpu}")
+            files[f"{pid}_counter_collection.csv"] = counters(one)
+    trace = read(tmp_path, files)
+    assert rows(trace, "processes", "pid") == [70, 71]
+    columns = ("process", "repetition", "counter", "value", "correlation")
+    assert sorted(rows(trace, "kernel_counters", *columns)) == [
+        (0, 1, "SQ_WAVES", 200.0, None),
+        (0, 2, "FETCH_SIZE", 200.0, None),
+        (1, 1, "SQ_WAVES", 300.0, None),
+        (1, 2, "FETCH_SIZE", 300.0, None),
+    ]
+    assert "counted-while-timed" not in codes(trace)
+
+
+def test_an_id_that_came_again_does_not_make_two_runs_one(tmp_path: Path) -> None:
+    """In a container every run may have the same process id."""
+    later = 10**9
+    files = {
+        "timed_kernel_trace.csv": kernels(kernel(10, 20, Correlation_Id=1)),
+        "timed_hip_api_trace.csv": table(
+            "Domain Function Process_Id Thread_Id Correlation_Id Start_Timestamp End_Timestamp",
+            [{"Domain": "HIP_API", "Function": "hipFree", "Process_Id": 77, "Start_Timestamp": 5}],
+        ),
+        "counted_counter_collection.csv": counters(
+            counter(1, "SQ_WAVES", 7, Start_Timestamp=later, End_Timestamp=later + 5)
+        ),
+    }
+    trace = read(tmp_path, files)
+    assert rows(trace, "kernel_counters", "process", "correlation") == [(0, None)]
+    assert "counted-while-timed" not in codes(trace)
+
+
+def test_v1_counts_and_times_of_passes(tmp_path: Path) -> None:
+    """Each pass counted something else and has times: those of the first are shown."""
+    files = {
+        f"pmc_{n}/results.csv": table(
+            f"{V1_NEW} {name}{V1_TIMES}", [v1_row(0, 1000 * n, 1000 * n + 50 * n, **{name: n})]
+        )
+        for n, name in ((1, "SQ_WAVES"), (2, "FETCH_SIZE"))
+    }
+    trace = read(tmp_path, files)
+    assert rows(trace, "activities", "start_ns", "dur_ns") == [(1000, 50)]
+    assert sorted(rows(trace, "kernel_counters", "repetition", "counter", "correlation")) == [
+        (1, "SQ_WAVES", 0),
+        (2, "FETCH_SIZE", None),
+    ]
+    assert {"repeated-passes", "counted-while-timed"} <= set(codes(trace))
