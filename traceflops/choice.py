@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +21,29 @@ from traceflops.steps import (
     Steps,
     find_marked_steps,
     step_of_activity,
+    until_next,
     without_launches,
 )
-from traceflops.trace import Note
+from traceflops.trace import Note, Trace
 from traceflops.windows import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
+from traceflops.words import several
 
+_MOST_NAMED = 5
 _NO_STEPS = (
     "No steps were found: the whole span is one window. {} when recording, or name the marks that "
     "begin a step with --step-mark."
 )
+REPEATED = "repeated-step-numbers"
+"""The code of the note that steps are numbered anew."""
+
 _CLIPPED_NOTE = Note(
     "assumed", "range-clipped", "--to lies beyond the last activity: the window ends there."
+)
+_SHORT_MARKS_NOTE = Note(
+    "assumed",
+    "steps-until-next",
+    "No device work begins between the beginning and the end of any step marker, so each step is "
+    "taken to last until the next one begins.",
 )
 _ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
 
@@ -199,12 +211,25 @@ def _layout(
         layout = _marked_layout(linked, accounts, marked)
         if layout.durations():
             return layout
+        layout = _marked_layout(linked, accounts, until_next(marked))
+        if len(layout.durations()) == marked.count > 1:
+            return replace(layout, notes=(*layout.notes, _SHORT_MARKS_NOTE))
     if selection.step_mark is not None:
         raise UsageError(
             f"no step begins with a mark that matches --step-mark {selection.step_mark!r}",
-            f"the trace has marks such as {_some_marks(linked)}",
+            _some_marks(linked),
         )
-    return _inferred_layout(linked, accounts) or _span_layout(linked, accounts)
+    layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
+    unused = () if marked is None else (_unused_marks_note(marked.count),)
+    return replace(layout, notes=(*unused, *layout.notes))
+
+
+def _unused_marks_note(count: int) -> Note:
+    text = (
+        f"The trace has {several(count, 'step marker')}, but no device work begins in the time of "
+        "any: they were not used."
+    )
+    return Note("assumed", "markers-without-work", text, count)
 
 
 def _some_marks(linked: LinkedTrace) -> str:
@@ -213,7 +238,14 @@ def _some_marks(linked: LinkedTrace) -> str:
     rows = np.isin(codes(marks["kind"]), wanted)
     labels = names(marks["name"])
     found = [labels[c][:60] for c in np.unique(codes(marks["name"])[rows])[:5].tolist()]
-    return ", ".join(found) if found else "none at all"
+    if found:
+        return f"the trace has marks such as {', '.join(found)}"
+    if "gpu_annotation" in names(marks["kind"]):
+        return (
+            "the trace has ranges as they are seen on the device only, and a step is told by when "
+            "its work was launched: add the ranges of the host (nvtx_pushpop_trace)"
+        )
+    return "the trace has no marks"
 
 
 def _marked_layout(
@@ -232,21 +264,46 @@ def _marked_layout(
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
+    without = [device for device in accounts if int(process[device]) not in found.by_process]
+    if without and len(without) < len(accounts):
+        notes = (*notes, _without_steps_note(linked.trace, without))
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
-        notes = (*notes, Note("assumed", "repeated-step-numbers", text))
+        notes = (*notes, Note("assumed", REPEATED, text))
     return Layout(stretches, step_numbers, found.source, found.text, notes, place)
 
 
-def _inferred_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout | None:
+def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
+    """Return that the figures are not about devices whose processes marked no steps."""
+    rows, processes = trace.devices, trace.processes
+    listed = []
+    for device in devices[:_MOST_NAMED]:
+        process = rows["process"][device].as_py()
+        rank, pid = (processes[name][process].as_py() for name in ("rank", "pid"))
+        whose = f"rank {rank}" if rank is not None else f"process {pid}" if pid else "a process"
+        listed.append(
+            f"{whose} ({rows['type'][device].as_py()} {rows['local_id'][device].as_py()})"
+        )
+    more = ", …" if len(devices) > _MOST_NAMED else ""
+    text = (
+        f"{several(len(devices), 'device')} of processes that marked no steps, while others did, "
+        f"{'is' if len(devices) == 1 else 'are'} in no figure of the steps: {', '.join(listed)}"
+        f"{more}. --from and --to take a stretch of time of all devices."
+    )
+    return Note("missing", "devices-without-steps", text, len(devices))
+
+
+def _inferred_layout(
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
+) -> Layout | None:
     found = inferred_steps(linked, accounts)
     if found is None:
         return None
     note = Note(
         "assumed",
         "steps-inferred",
-        "The trace has no step markers. Steps were inferred from what repeats on the device "
-        f"({found.text}) and are numbered from 0.",
+        ("The trace has no step markers. " if marked is None else "")
+        + f"Steps were inferred from {found.text}; they are numbered from 0.",
     )
     steps = {d: np.arange(len(stretches)) for d, stretches in found.stretches.items()}
     return Layout(found.stretches, steps, found.source, found.text, (note,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from traceflops.account import DeviceAccount
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.groups import distinct
 from traceflops.intervals import Intervals
 from traceflops.trace import Note, Trace
 from traceflops.words import several, time_amount
@@ -24,13 +26,23 @@ def profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple
         return ()
     by_process = _by_process(trace, rows)
     spent = sum(one.length_ns for one in by_process.values())
-    within = sum(_within_idle(trace, account, by_process) for account in accounts.values())
+    idle = _idle_by_process(trace, accounts)
+    within = sum(
+        working.intersect(idle[process]).length_ns
+        for process, working in by_process.items()
+        if process in idle
+    )
     text = (
         f"The profiler itself worked {several(len(rows), 'time')} on the host, "
-        f"{time_amount(spent)} in all; {time_amount(within)} of that the devices were idle. That "
-        "is not the program's idle time: a run without the profiler does not have it."
+        f"{time_amount(spent)} in all; {time_amount(within)} of that "
+        f"{_idle_devices(len(accounts))}. That is not the program's idle time: a run without the "
+        "profiler does not have it."
     )
     return (Note("assumed", "profiler-overhead", text, len(rows)),)
+
+
+def _idle_devices(count: int) -> str:
+    return "the device was idle" if count == 1 else "at least one device of its process was idle"
 
 
 def _rows(trace: Trace) -> IntArray:
@@ -53,11 +65,12 @@ def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
     }
 
 
-def _within_idle(trace: Trace, account: DeviceAccount, by_process: Mapping[int, Intervals]) -> int:
-    """Return for how long a device was idle while a profiler of its processes worked."""
-    users = np.unique(numbers(trace.activities["process"])[account.rows.row]).tolist()
-    working = [by_process[one] for one in users if one in by_process]
-    if not working:
-        return 0
-    busy = working[0].union(*working[1:])
-    return int(busy.length_within(account.idle.gap_start_ns, account.idle.gap_end_ns).sum())
+def _idle_by_process(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, Intervals]:
+    """Return when at least one device of each process was idle."""
+    gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
+    process = numbers(trace.activities["process"])
+    for account in accounts.values():
+        idle = Intervals.of(account.idle.gap_start_ns, account.idle.gap_end_ns)
+        for one in distinct(process[account.rows.row]).tolist():
+            gaps[one].append(idle)
+    return {one: mine[0].union(*mine[1:]) for one, mine in gaps.items()}

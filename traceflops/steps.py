@@ -9,16 +9,17 @@ belongs to the step in which it started on the device.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import groups
+from traceflops.groups import distinct, groups
 from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.selection import step_pattern
 from traceflops.trace import Note, Trace
+from traceflops.words import several
 
 _HOST_RANGES = ("annotation", "module", "instant")
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -66,6 +67,31 @@ class FoundSteps:
     source: str
     text: str
     notes: tuple[Note, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Return how many steps the process with most of them has."""
+        return max(map(len, self.by_process.values()), default=0)
+
+
+def is_step_label(label: str, step_mark: str | None) -> bool:
+    """Return whether a mark of this name would begin a step."""
+    patterns = [_PROFILER_STEP, _ANNOTATED_STEP]
+    if step_mark is not None:
+        patterns.append(step_pattern(step_mark))
+    return any(_number(pattern, label) != _NO_MATCH for pattern in patterns)
+
+
+def step_number(label: str, step_mark: str | None) -> int | None:
+    """Return the number of the step that a mark of this name would begin.
+
+    -1 where its name has none, None where it begins no step.
+    """
+    patterns = [_PROFILER_STEP, _ANNOTATED_STEP]
+    if step_mark is not None:
+        patterns.insert(0, step_pattern(step_mark))
+    found = (_number(pattern, label) for pattern in patterns)
+    return next((number for number in found if number != _NO_MATCH), None)
 
 
 def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
@@ -126,19 +152,48 @@ def _by_process(
     found: dict[int, Steps] = {}
     passed_over = 0
     for one, mine in groups(process):
-        threads, counts = np.unique(thread[mine], return_counts=True)
-        chosen = mine[thread[mine] == threads[np.argmax(counts)]]
+        chosen = mine[thread[mine] == _thread_of_steps(trace, one, thread[mine])]
         passed_over += len(mine) - len(chosen)
         found[one] = _ordered(number[chosen], start[chosen], end[chosen])
     notes = (
         Note(
             "dropped",
             "steps-on-other-threads",
-            f"{passed_over} step markers on other threads than the one with most were passed over.",
+            f"{several(passed_over, 'step marker')} on other threads than the one whose steps are "
+            f"used {'was' if passed_over == 1 else 'were'} passed over.",
             passed_over,
         ),
     )
     return FoundSteps(found, source, text, notes if passed_over else ())
+
+
+def until_next(found: FoundSteps) -> FoundSteps:
+    """Return the steps, each of them until the next of its process begins."""
+    by_process = {one: Steps(s.number, s.start_ns, _next(s)) for one, s in found.by_process.items()}
+    return replace(found, by_process=by_process, text=f"{found.text}, each until the next")
+
+
+def _next(steps: Steps) -> IntArray:
+    return np.append(steps.start_ns[1:], np.iinfo(np.int64).max)
+
+
+def _thread_of_steps(trace: Trace, process: int, thread: IntArray) -> int:
+    """Return the thread with most marks; one that launches nothing only where no other does."""
+    threads, counts = np.unique(thread, return_counts=True)
+    if len(threads) > 1:
+        launches = np.isin(threads, _launching(trace, process))
+        counts = np.where(launches, counts, 0) if launches.any() else counts
+    return int(threads[np.argmax(counts)])
+
+
+def _launching(trace: Trace, process: int) -> IntArray:
+    """Return the threads of a process whose calls launched work on a device."""
+    calls, activities = trace.calls, trace.activities
+    mine = np.flatnonzero(numbers(calls["process"]) == process)
+    work = np.flatnonzero(numbers(activities["process"]) == process)
+    ids = numbers(activities["correlation"], ABSENT)[work]
+    launched = np.isin(numbers(calls["correlation"], ABSENT)[mine], ids[ids != ABSENT])
+    return distinct(numbers(calls["thread"], ABSENT)[mine[launched]])
 
 
 def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:

@@ -17,6 +17,9 @@ from traceflops.results import Account, Copies, Sums, WholeSpan
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
+_MIGRATION = "migration"
+"""How the direction of a copy begins that the driver made for unified memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActivityColumns:
@@ -96,7 +99,7 @@ def whole_span(
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
         copies=_copies(trace, mine),
-        unlinked=_unlinked(links, mine, kind, kinds) if has_calls else None,
+        unlinked=_unlinked(trace, links, mine) if has_calls else None,
         account=account,
     )
 
@@ -136,11 +139,16 @@ def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
     return found
 
 
-def _unlinked(links: Links, mine: DeviceRows, kind: IntArray, kinds: list[str]) -> dict[str, int]:
+def _unlinked(trace: Trace, links: Links, mine: DeviceRows) -> dict[str, int]:
+    """Return by kind what has no launch; no call launches the migrations of unified memory."""
+    ways = names(trace.activities["direction"])
+    migrations = [code for code, label in enumerate(ways) if label.startswith(_MIGRATION)]
     alone = links.call_of_activity[mine.row] < 0
+    alone &= ~np.isin(mine.columns.direction[mine.row], migrations)
+    kind = mine.columns.kind[mine.row]
     return {
         label: int((alone & (kind == code)).sum())
-        for code, label in enumerate(kinds)
+        for code, label in enumerate(names(trace.activities["kind"]))
         if code in kind
     }
 

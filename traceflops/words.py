@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ DESCRIPTION_WORDS: Final = (
 )
 """What a trace may say of its own run: options of `traceflops mfu`, without the dashes."""
 
+_DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
@@ -28,6 +30,11 @@ def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def kernel_name(text: str) -> str:
+    """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
+    return _DESCRIPTOR.sub("", text)
 
 
 def time_amount(ns: int) -> str:

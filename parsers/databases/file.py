@@ -6,6 +6,8 @@ one whose last transactions lie in a log beside it is copied together with that 
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.errors import InputError
+from traceflops.parsers.databases.wal import unfinished_note
 from traceflops.parsers.inputs import ByteSource
 from traceflops.trace import Note
 
@@ -23,6 +26,7 @@ MAGIC: Final = b"SQLite format 3\x00"
 
 _HEADER_BYTES: Final = 100
 _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+_BLOCK_BYTES: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
 """So much room is left on the disk that a copy is made on."""
 
@@ -50,16 +54,19 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
     """
     plain = _plain(source)
     log = _log_beside(plain) if plain is not None else None
-    if plain is not None and log is None:
+    if plain is not None and log is None and not _extent(plain).rest:
         yield _measured(plain, ())
         return
     with _temporary_folder(source) as folder:
-        if plain is None:
-            copy, notes = _unpacked(source, folder)
-        else:
-            assert log is not None
-            copy, notes = log.apply(plain, folder)
-        yield _measured(copy, tuple(notes))
+        path, notes = plain, list[Note]()
+        if path is None:
+            path, notes = _unpacked(source, folder)
+        elif log is not None:
+            path, notes = log.apply(path, folder)
+        extent = _extent(path)
+        if extent.rest:
+            path = _of_whole_pages(source, path, extent, folder)
+        yield _measured(path, tuple(notes), extent.missing)
 
 
 def _plain(source: ByteSource) -> Path | None:
@@ -75,19 +82,58 @@ def _plain(source: ByteSource) -> Path | None:
         return None  # reading it as a stream will say what is wrong
 
 
-def _measured(path: Path, notes: tuple[Note, ...]) -> PlacedFile:
+def _measured(path: Path, notes: tuple[Note, ...], missing: int | None = None) -> PlacedFile:
+    if missing is None:
+        missing = _extent(path).missing
+    return PlacedFile(path, path.stat().st_size, missing, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How far a database reaches.
+
+    Its bytes in whole pages, what is there behind them of a page that belongs to it, and the bytes
+    that are missing at its end.
+    """
+
+    whole: int
+    rest: int
+    missing: int
+
+
+def _extent(path: Path) -> _Extent:
+    """Return how far a database reaches by its header, as far as that can be right."""
     with path.open("rb") as stream:
         header = stream.read(_HEADER_BYTES)
     size = path.stat().st_size
-    return PlacedFile(path, size, max(0, _stated_bytes(header) - size), notes)
-
-
-def _stated_bytes(header: bytes) -> int:
-    """Return how large a database is by its own header; 0 where that is not stated or not valid."""
-    if len(header) < _HEADER_BYTES or header[24:28] != header[92:96]:
-        return 0  # written by a version that does not keep the size
     page_bytes = int.from_bytes(header[16:18], "big")
-    return int.from_bytes(header[28:32], "big") * (65_536 if page_bytes == 1 else page_bytes)
+    page_bytes = 65_536 if page_bytes == 1 else page_bytes
+    is_known = len(header) == _HEADER_BYTES and page_bytes >= 512
+    if not is_known or page_bytes & (page_bytes - 1):
+        return _Extent(size, 0, 0)
+    # A version that does not keep the size leaves an old one, which another number tells.
+    is_stated = header[24:28] == header[92:96]
+    stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
+    rest = size % page_bytes if size > page_bytes else 0
+    if not stated:
+        return _Extent(size - rest, rest, page_bytes - rest if rest else 0)
+    return _Extent(size - rest, rest if size < stated else 0, max(0, stated - size))
+
+
+def _of_whole_pages(source: ByteSource, path: Path, extent: _Extent, folder: Path) -> Path:
+    """Return a copy that ends with the last whole page: SQLite takes what lacks of one for zeros.
+
+    Rows of it would then be half there. Raises InputError where there is no room for a copy.
+    """
+    copy = folder / "whole-pages"
+    try:
+        if path.parent == folder:
+            os.truncate(path, extent.whole)
+            return path
+        _copy(path, copy, extent.whole)
+    except OSError as error:
+        raise _no_room(source, error) from None
+    return copy
 
 
 @contextmanager
@@ -148,20 +194,27 @@ class _Log:
             changed = _recover(copy, self.statements)
         except (OSError, sqlite3.Error):
             return plain, [self.unread]
-        return copy, [self.applied] if changed else []
+        cut = unfinished_note(self.path, changed)
+        return copy, [*([self.applied] if changed else []), *([cut] if cut is not None else [])]
 
 
-def _copy(path: Path, to: Path) -> None:
-    if path.stat().st_size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
-        raise OSError
-    shutil.copyfile(path, to)
+def _copy(path: Path, to: Path, first_bytes: int | None = None) -> None:
+    size = path.stat().st_size if first_bytes is None else first_bytes
+    if size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if first_bytes is None:
+        shutil.copyfile(path, to)
+        return
+    with path.open("rb") as stream, to.open("wb") as out:
+        while size and (block := stream.read(min(size, _BLOCK_BYTES))):
+            size -= out.write(block)
 
 
-def _recover(copy: Path, statements: tuple[str, ...]) -> bool:
-    """Let SQLite recover a copy; return whether there was anything to recover."""
+def _recover(copy: Path, statements: tuple[str, ...]) -> int:
+    """Let SQLite recover a copy; return what the first statement gives, 0 where it gives less."""
     with closing(sqlite3.connect(copy, isolation_level=None)) as database:
         rows = [database.execute(statement).fetchone() for statement in statements]
-    return rows[0] is not None and rows[0][-1] > 0
+    return max(0, rows[0][-1]) if rows[0] is not None else 0
 
 
 def _log_beside(path: Path) -> _Log | None:

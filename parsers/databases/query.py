@@ -72,7 +72,14 @@ class Between:
     high: int
 
 
-Condition = Among | Between
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A condition on rows: the column holds anything at all."""
+
+    column: str
+
+
+Condition = Among | Between | Present
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,8 @@ def conditions_sql(
         elif isinstance(one, Among):
             terms.append(f"{quoted(one.column)} IN ({', '.join('?' * len(one.values))})")
             values += one.values
+        elif isinstance(one, Present):
+            terms.append(f"{quoted(one.column)} IS NOT NULL")
         else:
             terms.append(f"{quoted(one.column)} BETWEEN ? AND ?")
             values += [one.low, one.high]

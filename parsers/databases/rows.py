@@ -96,8 +96,17 @@ class Database:
     @property
     def damaged(self) -> bool:
         """Return whether part of the database is missing, or of the rows that were asked for."""
-        cut = any(note.code == "input-cut" for note in self.place.notes)
-        return cut or self.place.missing_bytes > 0 or bool(self._lost)
+        return self.cut or self.place.missing_bytes > 0 or bool(self._lost)
+
+    @property
+    def cut(self) -> bool:
+        """Return whether the file or the log beside it ends too early."""
+        return any(note.code in ("input-cut", "log-cut") for note in self.place.notes)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Return the tables of which rows are lost, among those that were asked for so far."""
+        return frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the stored columns of a table; none where there is no such table."""
@@ -271,7 +280,10 @@ class Database:
         for rows in found:
             yield batch_of_rows(wanted, rows)
         if salvage.lost != 0:
-            self._lost[table.name] = salvage.lost
+            room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
+            lost = salvage.lost
+            # A range of row numbers in which more are missing than the file has room for has holes.
+            self._lost[table.name] = None if lost is None or lost > room else lost
 
 
 def _within(table: Table, low: int, high: int) -> str:

@@ -17,7 +17,7 @@ from traceflops.trace import Note, Trace
 if TYPE_CHECKING:
     from traceflops.parsers.databases.rows import Database
 
-_MAGIC: Final = b"SQLite format 3\x00"
+MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED: Final = 5
 
 Tables = frozenset[str]
@@ -51,7 +51,11 @@ def _read_v1(database: Database) -> Sequence[Trace]:
 
 
 def _is_nsys(tables: Tables) -> bool:
-    return _any_begins("CUPTI_ACTIVITY_KIND_", "StringIds", "NVTX_EVENTS", "OSRT_API")(tables)
+    """Return whether there is a table of work, or else one of texts and one of the recording."""
+    if _any_begins("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")(tables):
+        return True
+    about = ("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD")
+    return "StringIds" in tables and _any_begins(*about)(tables)
 
 
 def _read_nsys(database: Database) -> Sequence[Trace]:
@@ -115,9 +119,10 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
             source.close()
     if not read:
         raise failed[0][1]
+    from traceflops.parsers.nsight.nsys.ranks import without_clashes
     from traceflops.parsers.rocprof.rocpd.passes import without_repeated_passes
 
-    traces = without_repeated_passes(read)
+    traces = without_clashes(without_repeated_passes(read))
     notes = [_failure(source, error) for source, error in failed]
     return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
@@ -146,11 +151,28 @@ def read_database(source: ByteSource) -> Sequence[Trace]:
 
 def _foreign(database: Database) -> NotATrace:
     names = sorted(database.tables)
-    named = ", ".join(_printable(name) for name in names[:_MOST_NAMED]) or "none"
+    if not names:
+        return _empty(database)
+    named = ", ".join(_printable(name) for name in names[:_MOST_NAMED])
     more = f", … {len(names)} in all" if len(names) > _MOST_NAMED else ""
     return NotATrace(
         f"{_place(database)} is an SQLite database that is not known (its tables: {named}{more})",
         "give one of nsys export --type sqlite, of rocprof (rocpd, results.db) or of RPD",
+    )
+
+
+def _empty(database: Database) -> NotATrace:
+    """Return what to say of a database without tables: they may be in the log beside it."""
+    from traceflops.parsers.databases.wal import in_wal_mode
+
+    if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
+        return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
+    log = f"{database.source.name}-wal"
+    return NotATrace(
+        f"{_place(database)} is an SQLite database without tables: all of it is in the log of "
+        f"transactions beside it ({log}), which is not there or cannot be read",
+        f"copy {log} beside it, or, where it was written, run: sqlite3 {database.source.name} "
+        "'PRAGMA wal_checkpoint(TRUNCATE)' and copy it again",
     )
 
 
@@ -163,6 +185,6 @@ def _printable(name: str) -> str:
 
 
 SQLITE: Final = Format(
-    "SQLite database", lambda head: head.startswith(_MAGIC), _read_databases, gathers=True
+    "SQLite database", lambda head: head.startswith(MAGIC), _read_databases, gathers=True
 )
 """Given all databases at once, since some are repetitions of one run."""

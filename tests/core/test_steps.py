@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.reports.wording import basis
 from traceflops.results import Window
 
 GEMM = "ampere_sgemm_128x64_nt"
@@ -204,6 +205,40 @@ def test_markers_on_several_threads_and_repeated_numbers() -> None:
     assert "repeated-step-numbers" in [note.code for note in twice.notes]
 
 
+def test_marks_of_a_thread_that_launches_nothing_do_not_win() -> None:
+    """A loader counts steps of its own, more of them than there are of the loop."""
+    run = run_of([100, 100, 100], "step {}")
+    for number in range(9):
+        run["marks"].append(
+            {
+                "name": f"loader step {number}",
+                "start_ns": 990 + number * 30,
+                "dur_ns": 20,
+                "thread": 2,
+            }
+        )
+    analysis = analyze(trace_of(**run))
+    assert analysis.steps.seen == (0, 1, 2)
+    (note,) = [one for one in analysis.notes if one.code == "steps-on-other-threads"]
+    assert note.count == 9
+    run["marks"] = run["marks"][3:]  # where no other thread marks steps, its marks are all there is
+    assert analyze(trace_of(**run)).steps.source == "annotation"
+
+
+def test_a_device_whose_process_marks_no_steps_is_named() -> None:
+    run = run_of([100, 100, 100])
+    run["processes"] = [{"rank": 0, "file": "a"}, {"process": 1, "rank": 4, "file": "a"}]
+    run["devices"] = [{"process": 0, "local_id": 0}, {"device": 1, "process": 1, "local_id": 3}]
+    other = {"name": GEMM, "start_ns": 1000, "dur_ns": 400, "device": 1, "process": 1}
+    run["activities"].append(other)
+    analysis = analyze(trace_of(**run))
+    (note,) = [one for one in analysis.notes if one.code == "devices-without-steps"]
+    assert note.count == 1
+    assert "rank 4 (gpu 3)" in note.text
+    assert [device.local_id for device in analysis.devices_used] == [0]
+    assert basis(analysis).startswith("Times are means per step and device, over 2 steps on one")
+
+
 def test_without_steps_the_whole_span_is_the_window() -> None:
     run = run_of([100, 100])
     analysis = analyze(trace_of(**{**run, "marks": []}))
@@ -337,3 +372,29 @@ def test_a_step_of_instants_lasts_until_the_next(kind: str) -> None:
         ("step 1", 1100, 1200),
         ("step 2", 1200, 1300),
     ]
+
+
+def on_device(*starts: int, name: str = GEMM) -> list[dict[str, Any]]:
+    return [{"name": name, "start_ns": start, "dur_ns": 40} for start in starts]
+
+
+def test_markers_that_end_before_their_work_begins_last_until_the_next() -> None:
+    """Without API calls only times tell: the host was done with a step before the device began."""
+    marks = step_marks(("step 10", 90, 5), ("step 11", 190, 5), ("step 12", 290, 5))
+    analysis = analyze(trace_of(activities=on_device(100, 150, 200, 250, 300, 350), marks=marks))
+    assert edges(analysis) == [("step 10", 100, 200), ("step 11", 200, 300), ("step 12", 300, 390)]
+    assert "steps-until-next" in {note.code for note in analysis.notes}
+
+
+def test_markers_in_whose_time_nothing_begins_are_said_to_be_there() -> None:
+    """The host issued all steps before the device began with the first."""
+    marks = step_marks(*((f"step {n}", 10 * n, 5) for n in range(6)))
+    works = [
+        {"name": ADAM if n % 5 == 4 else f"k{n % 5}", "start_ns": 1000 + 50 * n, "dur_ns": 40}
+        for n in range(30)
+    ]
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    notes = {note.code: note for note in analysis.notes}
+    assert notes["markers-without-work"].count == 6
+    assert "no step markers" not in " ".join(note.text for note in analysis.notes)
+    assert analysis.steps.source == "optimizer"

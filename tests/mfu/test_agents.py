@@ -115,11 +115,22 @@ def test_a_clock_that_agrees_is_not_mentioned() -> None:
 def test_a_clock_that_differs_is_said_and_changes_nothing() -> None:
     capped = {**MI300X, "clock_hz": 1_700_000_000}
     found = measured(capped)
-    (note,) = [one for one in found.notes if one.code == "peak-by-clock-differs"]
+    assert found.notes == ()  # nothing was counted, so nothing is held against a peak
+    note = found.devices[0].clock_note
+    assert note is not None
     assert "304 CUs x 1.7 GHz" in note.text
     assert "x 2,048 FLOP per clock make 1,058.4 TFLOP/s (bf16), 19.0 % less" in note.text
     assert found.devices[0].rates["bf16"] == BF16
     assert measured(capped, tflops=1000.0).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("mhz", "is_said"), [(1_890, True), (2_010, False), (2_600, False), (2_800, True)]
+)
+def test_a_clock_above_is_boost_and_one_below_a_limit(mhz: int, is_said: bool) -> None:
+    """The table's rate is at 2,100 MHz: 5 % less is said, and only 30 % more."""
+    note = measured({**MI300X, "clock_hz": mhz * 1_000_000}).devices[0].clock_note
+    assert (note is not None) == is_said
 
 
 def test_a_clock_alone_is_no_peak() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import sqlite3
 import stat
@@ -27,7 +28,7 @@ from traceflops.parsers.databases import fast, file
 from traceflops.parsers.databases.fast import NotFast, fast_columns
 from traceflops.parsers.databases.file import placed
 from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.databases.query import Among, Batch, Between, Table, Wanted, select
+from traceflops.parsers.databases.query import Among, Batch, Between, Present, Table, Wanted, select
 from traceflops.parsers.databases.rows import Database
 from traceflops.parsers.databases.salvage import HIGHEST, LOWEST, Damaged, Row, Salvage
 from traceflops.parsers.inputs import find_inputs
@@ -438,6 +439,54 @@ def test_rows_that_are_still_in_the_log_are_read(tmp_path: Path) -> None:
     assert (note.kind, note.file) == ("repaired", "a.db")
 
 
+@pytest.mark.parametrize("end", [-1, -4096, -5000])
+def test_a_log_that_is_cut_is_said_to_be(tmp_path: Path, end: int) -> None:
+    path = tmp_path / "a.db"
+    with closing(in_wal_mode(path, 5000)):
+        whole = (tmp_path / "a.db-wal").read_bytes()
+        database = path.read_bytes()
+    for name in ("b.db", "c.db"):
+        (tmp_path / name).write_bytes(database)
+    (tmp_path / "b.db-wal").write_bytes(whole[:end])
+    trace = read(tmp_path / "b.db")
+    # All rows are of one transaction, whose last page is the one that finishes it.
+    assert trace.activities.num_rows == 1
+    (note,) = [note for note in trace.notes if note.code == "log-cut"]
+    pages = math.ceil((len(whole) + end - 32) / (24 + PAGE))
+    assert (note.kind, note.count) == ("dropped", pages)
+    with pytest.raises(InputError, match="damaged"):
+        read(tmp_path / "b.db", strict=True)
+    (tmp_path / "c.db-wal").write_bytes(whole)
+    whole_trace = read(tmp_path / "c.db")
+    assert whole_trace.activities.num_rows == 5000
+    assert "log-cut" not in {note.code for note in whole_trace.notes}
+
+
+@pytest.mark.parametrize("log", [None, b"x" * 5000])
+def test_a_database_whose_all_was_in_a_log_is_called_that(
+    tmp_path: Path, log: bytes | None
+) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute("CREATE TABLE rocpd_string (string TEXT)")
+        writer.commit()
+        database = path.read_bytes()
+    (tmp_path / "b.db").write_bytes(database)
+    if log is not None:
+        (tmp_path / "b.db-wal").write_bytes(log)
+    with pytest.raises(InputError, match="in the log of transactions") as caught:
+        read(tmp_path / "b.db")
+    assert "b.db-wal" in caught.value.hint
+
+
+def test_the_first_bytes_of_a_database_are_called_that(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"SQLite for")
+    with pytest.raises(InputError, match="the first 10 bytes of an SQLite database"):
+        read(tmp_path / "a.db")
+
+
 def test_a_log_that_cannot_be_copied_is_said(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "a.db"
     monkeypatch.setattr(file, "_SPARE_BYTES", 2**62)
@@ -585,6 +634,59 @@ def test_every_intact_row_around_damage_is_read(tmp_path: Path, broken: list[int
     assert "00000a10" not in note.text
     if broken[-1] != -1 and 0 not in broken:
         assert note.count == lost
+
+
+def numbered(path: Path) -> Path:
+    """Make a database of rows that all hold the number of the row."""
+    rows = [(number, "x" * 50) for number in range(1, 2_001)]
+    return made(path, "CREATE TABLE t (a INTEGER, b TEXT)", rows)
+
+
+@pytest.mark.parametrize("behind", [1, 100, 2_048, PAGE - 1])
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_of_a_page_that_is_not_wholly_there_are_lost(
+    tmp_path: Path, behind: int, packed: bool
+) -> None:
+    """SQLite takes what lacks of a page for zeros, and rows of it for rows of zeros."""
+    data = numbered(tmp_path / "whole.db").read_bytes()[: 20 * PAGE + behind]
+    path = tmp_path / ("a.db.gz" if packed else "a.db")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    before = state(tmp_path)
+    with opened(path) as database:
+        batch = database.whole("t", Wanted(integers=("a",), texts=("b",)))
+        assert database.lost == {"t"}
+        assert database.damaged
+    assert sorted(batch["a"].tolist()) == list(range(1, batch.count + 1))
+    assert 0 < batch.count < 2_000
+    assert set(batch.texts["b"]) == {"x" * 50}
+    assert state(tmp_path) == before
+
+
+def test_bytes_behind_the_last_page_cost_nothing(tmp_path: Path) -> None:
+    path = numbered(tmp_path / "a.db")
+    path.write_bytes(path.read_bytes() + b"more")
+    with opened(path) as database:
+        assert database.whole("t", Wanted(integers=("a",))).count == 2_000
+        assert not database.damaged
+        assert database.place.path == path.resolve()
+
+
+def test_where_there_is_no_room_for_a_copy_of_a_cut_file_that_is_said(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = numbered(tmp_path / "a.db")
+    path.write_bytes(path.read_bytes()[: 20 * PAGE + 100])
+    monkeypatch.setattr(file, "_SPARE_BYTES", 2**62)
+    with pytest.raises(InputError, match=r"a\.db .*No space left"), opened(path):
+        pass
+
+
+def test_rows_where_a_column_holds_anything(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.db", "CREATE TABLE t (a, b)", [(1, b"x"), (2, None), (3, "y")])
+    with opened(path) as database:
+        wanted = Wanted(integers=("a",))
+        assert database.whole("t", wanted, (Present("b"),))["a"].tolist() == [1, 3]
+        assert database.whole("t", wanted, (Present("nope"),)).count == 0
 
 
 @pytest.mark.parametrize("eighths", range(1, 8))
@@ -823,7 +925,7 @@ def test_very_many_and_very_long_names_of_tables(tmp_path: Path) -> None:
     ("tables", "message"),
     [
         (("people", "orders"), r"not known \(its tables: orders, people\)"),
-        ((), r"not known \(its tables: none\)"),
+        ((), "an SQLite database without tables"),
         (("compute_workload", "compute_metric_definition"), "analysis database of rocprof-compute"),
         (("KERN", "OPS"), "tables named as those of rocprof"),
     ],
@@ -841,3 +943,20 @@ def test_other_databases_are_called_by_their_name(
         read(path)
     assert "trace.db" in caught.value.message
     assert caught.value.hint
+
+
+def test_rows_are_not_said_to_be_lost_by_the_billion(tmp_path: Path) -> None:
+    """Numbers of rows may be any: what lies between two of them need not have been there."""
+    path = tmp_path / "a.db"
+    with rocpd(path) as file:
+        kernel = file.symbol("k")
+        for place in range(300):
+            file.add("info_node", id=1 + place * 10**7, hostname=f"host {place} " + "x" * 60)
+        file.dispatch(kernel, T, T + 7)
+    broken = pages_of(path, "rocpd_info_node")
+    data = bytearray(path.read_bytes())
+    data[(broken[2] - 1) * PAGE : broken[2] * PAGE] = bytes(PAGE)
+    path.write_bytes(data)
+    (note,) = [note for note in read(path).notes if note.code == "rows-lost"]
+    assert note.count is None
+    assert "info_node (an unknown number)" in note.text

@@ -55,14 +55,25 @@ class Devices:
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     ambiguous: bool = False
     """Whether the GPUs differ and which one a process used is not said."""
+    _by_number: dict[int, set[int]] = field(default_factory=dict)
 
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
-        """Return the number of the GPU that a process calls so; None where that is not said."""
-        return None if pid is None else self.gpus.get((pid, ordinal))
+        """Return the number of the GPU that a process calls so; None where that is not said.
 
-    def facts_of(self, pid: int | None, ordinal: int) -> DeviceFacts:
-        """Return what is known of the GPU that a process calls so."""
-        gpu = self.gpu_of(pid, ordinal)
+        Of an unknown process (None) it is what all processes call so, if that is one GPU.
+        """
+        if pid is not None:
+            return self.gpus.get((pid, ordinal))
+        found = self._by_number.get(ordinal, set())
+        return next(iter(found)) if len(found) == 1 else None
+
+    def note_number(self, pid: int, ordinal: int, gpu: int) -> None:
+        """Note which GPU a process calls so; what is said first counts."""
+        found = self.gpus.setdefault((pid, ordinal), gpu)
+        self._by_number.setdefault(ordinal, set()).add(found)
+
+    def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
+        """Return what is known of a GPU, or else of the one that a process calls so."""
         if gpu is not None and gpu in self.by_gpu:
             return self.by_gpu[gpu]
         for key in ((pid, ordinal), (_ANY, ordinal)):
@@ -107,7 +118,7 @@ def _read_numbers(tables: Tables, uuids: Mapping[str, int], found: Devices) -> N
         if gpu == ABSENT:
             gpu = uuids.get((rows.texts["uuid"][at] or "?").lower(), ABSENT)
         if ABSENT not in (gpu, ordinal, pid):
-            found.gpus.setdefault((pid, ordinal), gpu)
+            found.note_number(pid, ordinal, gpu)
 
 
 def _read_old(tables: Tables, products: Mapping[int, str | None], found: Devices) -> None:

@@ -47,9 +47,10 @@ WAITS: Final[Mapping[int, str]] = {
     4: "Context Synchronize",
 }
 
-OF_THE_PROGRAM: Final = (2, 6, 7, 8)
-"""Overheads that the program would have without the profiler as well: compiling, loading modules
-and functions, a full command buffer."""
+OF_THE_PROFILER: Final = (3, 4, 5)
+"""Overheads that the program would not have without the profiler: flushing its buffers,
+instrumenting kernels, making and ending its resources. What compiles and loads code (2, 6, 7) or
+waits for room in a command buffer (8) is the program's; of types 0 and 1 nobody knows."""
 
 MARK: Final = 34
 RANGES: Final = (59, 60, 70, 71)

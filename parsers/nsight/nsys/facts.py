@@ -1,20 +1,15 @@
-"""What a report says of itself: versions, switches, its clock, its machine, the profiler's words.
+"""What a report says of itself: versions, switches, its clock, its machine.
 
 Its environment, command lines and paths are never asked for.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 from traceflops.parsers.databases.query import Among, Wanted
-from traceflops.parsers.nsight.nsys.enums import ERROR, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.rows import ABSENT
-from traceflops.trace import Note
 
 _PAIR: Final = Wanted(texts=("name", "value"))
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -33,12 +28,6 @@ _OF_CAPTURE: Final = {
 _MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
 _LONGEST_FACT: Final = 40
 _LATEST_UNIX_NS: Final = 2**62
-
-_SEVERITIES: Final = (WARNING, ERROR)
-_MOST_QUOTED: Final = 5
-_LONGEST_QUOTED: Final = 240
-_PATH: Final = re.compile(r"(?<![\w/])(?:[A-Za-z]:\\|/)[^\s'\"<>|:;,()]*[/\\][^\s'\"<>|:;,()]*")
-_ASSIGNED: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}=\S+")
 
 
 def facts_of(tables: Tables) -> dict[str, str]:
@@ -85,24 +74,3 @@ def ranks_of(tables: Tables) -> dict[int, int]:
     rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
     pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
     return {pid >> 24: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
-
-
-def warnings_of(tables: Tables) -> Iterator[Note]:
-    """Give what the profiler warned of, without paths and settings of the environment."""
-    wanted = Wanted(integers=("severity",), texts=("text",))
-    rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", _SEVERITIES),))
-    counts = Counter(_scrubbed(text) for text in rows.texts["text"] if text)
-    for text, count in list(counts.items())[:_MOST_QUOTED]:
-        yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", count)
-    if len(counts) > _MOST_QUOTED:
-        more = len(counts) - _MOST_QUOTED
-        text = f"Nsight Systems warned of {more} further things; they are in its own window."
-        yield Note("missing", "profiler-warnings", text, more)
-
-
-def _scrubbed(text: str) -> str:
-    """Return a text on one line without paths and settings."""
-    plain = " ".join(text[: 10 * _LONGEST_QUOTED].split())
-    plain = _ASSIGNED.sub("(a setting)", _PATH.sub("(a path)", plain))
-    plain = "".join(c for c in plain if c.isprintable())
-    return plain if len(plain) <= _LONGEST_QUOTED else f"{plain[:_LONGEST_QUOTED]}…"

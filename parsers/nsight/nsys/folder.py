@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, numbers
-from traceflops.parsers.databases.query import Among, Batch, Between, Condition, Wanted, no_rows
+from traceflops.parsers.databases.query import (
+    Among,
+    Batch,
+    Between,
+    Condition,
+    Present,
+    Wanted,
+    no_rows,
+)
 from traceflops.parsers.inputs import ByteSource
 from traceflops.rows import ABSENT, Array
 from traceflops.trace import Note
@@ -47,6 +55,11 @@ class Folder:
     def damaged(self) -> bool:
         """Return whether part of a file could not be read."""
         return bool(self._lost)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Return the tables of which rows are lost, among those that were asked for so far."""
+        return frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns of a table; none where there is no such table."""
@@ -165,6 +178,8 @@ def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
     if condition.column not in rows.schema.names:
         return np.zeros(rows.num_rows, dtype=np.bool_)
     column = rows.column(rows.schema.names.index(condition.column))
+    if isinstance(condition, Present):
+        return _valid(column)
     if isinstance(condition, Between):
         values = _integers(column)
         inside: BoolArray = (values >= condition.low) & (values <= condition.high)

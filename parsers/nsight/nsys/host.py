@@ -11,21 +11,21 @@ from traceflops.columns import IntArray
 from traceflops.groups import distinct
 from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.databases.query import Batch, Wanted
-from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROGRAM, WAITING, WAITS
-from traceflops.parsers.nsight.nsys.ids import present, processes_of, streams_of, threads_of
+from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROFILER, WAITING, WAITS
+from traceflops.parsers.nsight.nsys.ids import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import Shown, texts_of
+from traceflops.rows import ABSENT
 
 UNNAMED: Final = "(without a name)"
 
 _CALL: Final = Wanted(
     integers=("start", "end", "eventClass", "globalTid", "correlationId", "nameId")
 )
-_WAIT: Final = Wanted(
-    integers=("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "syncType")
-)
-_EVENT: Final = Wanted(integers=("timestamp", "deviceId", "streamId", "correlationId", "globalPid"))
+_PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_WAIT: Final = Wanted(integers=("start", "end", *_PLACE, "syncType"))
+_EVENT: Final = Wanted(integers=("timestamp", *_PLACE))
 _OVERHEAD: Final = Wanted(integers=("start", "end", "globalTid", "nameId", "overheadType"))
 _OS_CALL: Final = Wanted(integers=("start", "end", "globalTid", "nameId"))
 OF_PROFILER: Final = "profiler: "
@@ -90,8 +90,7 @@ def _read_waits(reading: ReportReading) -> None:
         marks.add(
             rows.count,
             process=process,
-            device=reading.people.of_devices(rows["deviceId"], process),
-            stream=streams_of(rows["streamId"]),
+            **reading.people.place(process, rows["deviceId"], rows["contextId"], rows["streamId"]),
             kind=marks.names["kind"]["sync"],
             name=by_distinct(rows["syncType"], lambda kind, _: names[wait(kind)]),
             start_ns=start,
@@ -113,8 +112,7 @@ def _read_events(reading: ReportReading) -> None:
         marks.add(
             rows.count,
             process=process,
-            device=reading.people.of_devices(rows["deviceId"], process),
-            stream=streams_of(rows["streamId"]),
+            **reading.people.place(process, rows["deviceId"], rows["contextId"], rows["streamId"]),
             kind=marks.names["kind"]["event"],
             name=marks.names["name"]["CUDA event"],
             start_ns=start,
@@ -131,8 +129,10 @@ def read_overheads(reading: ReportReading) -> None:
             reading.counts[table.removeprefix("CUPTI_ACTIVITY_KIND_")] += batch.count
             mine = reading.people.known(processes_of(batch["globalTid"]))
             rows, start, dur = timed(batch.only(mine), reading.odd)
-            own = np.isin(rows["overheadType"], OF_THE_PROGRAM) & (not is_profiler)
-            for chosen, shown in ((own, None), (~own, _of_profiler)):
+            profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
+            # The table says whose its rows are where they have no type of their own.
+            profiler |= (rows["overheadType"] == ABSENT) & is_profiler
+            for chosen, shown in ((~profiler, None), (profiler, _of_profiler)):
                 _add_overheads(reading, rows.only(chosen), start[chosen], dur[chosen], shown)
 
 

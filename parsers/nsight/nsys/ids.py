@@ -38,5 +38,5 @@ def present(values: IntArray) -> IntArray:
 
 def streams_of(values: IntArray) -> IntArray:
     """Return the numbers of streams; what is none, or of no stream, is absent."""
-    known = (values >= 0) & (values != NO_STREAM)
+    known = (values >= 0) & (values < NO_STREAM)
     return values if known.all() else np.where(known, values, ABSENT)

@@ -16,16 +16,19 @@ from traceflops.columns import IntArray
 from traceflops.groups import distinct
 from traceflops.parsers import rccl
 from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.databases.query import Among, Wanted
+from traceflops.parsers.databases.query import Among, Present, Wanted
 from traceflops.parsers.gathered import Gathered
 from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.nvtx import NcclRanges
+from traceflops.parsers.nsight.nsys.ranks import Place
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.rows import ABSENT
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
+_START: Final = Wanted(integers=("start",))
+_MOST_DOMAINS: Final = 64
 _COMMUNICATOR: Final = "communicator"
 _SIZE: Final = "message size"
 _RANKS: Final = "no. of ranks"
@@ -44,6 +47,7 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[NcclRanges]) -> None:
     if not any(len(one.names) for one in ranges):
         return
     payloads = _payloads(reading, ranges)
+    reading.odd["nccl-blobs"] += 0 if payloads else _blobs(reading, ranges)
     reading.odd["nccl-ranges"] += sum(len(one.names) for one in ranges)
     reading.odd["nccl-payloads"] += len(payloads)
     # The kernels are filled in where they are; the calls are those that matter here.
@@ -101,7 +105,7 @@ def _add_ranges(
 
 def _arguments(name: str, payload: Payload) -> dict[str, str]:
     """Return a payload as the arguments of the call; sizes are in bytes, so they count bytes."""
-    found = {"comm": payload.get(_COMMUNICATOR, "")}
+    found = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
     kind = rccl.COLLECTIVES.get(name)
     if kind is not None and kind.count is not None and _SIZE in payload:
         found |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
@@ -114,24 +118,37 @@ def _arguments(name: str, payload: Payload) -> dict[str, str]:
 
 
 def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload) -> None:
-    """Note the rank of a process: its place in the largest communicator that it made."""
+    """Note the place of a process in the largest communicator that it made."""
     rank, world = (
         rccl.amount(payload.get(_RANK)),
         rccl.amount(payload.get(_RANKS)),
     )
     if name not in rccl.SIZES or rank is None or world is None or not rank < world < 2**31:
         return
-    people = reading.people
-    if world > people.worlds.get(process, 0):
-        people.worlds[process] = world
-        if process not in people.told_ranks:
-            people.ranks[process] = rank
+    places = reading.people.places
+    if process not in places or world > places[process].ranks:
+        places[process] = Place(world, rank, payload.get(_COMMUNICATOR))
+
+
+def _blobs(reading: ReportReading, ranges: Sequence[NcclRanges]) -> int:
+    """Return how many payloads there are as bytes, which only their own schema tells to read."""
+    among = _domains(ranges)
+    if "binaryData" not in reading.tables.columns("NVTX_EVENTS") or not among.values:
+        return 0
+    conditions = among, Present("binaryData")
+    batches = reading.tables.batches("NVTX_EVENTS", _START, conditions)
+    return sum(batch.count for batch in batches)
+
+
+def _domains(ranges: Sequence[NcclRanges]) -> Among:
+    """Return that a row is of a domain in which NCCL marks ranges."""
+    domains = distinct(np.concatenate([one.domain for one in ranges]))
+    return Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
 
 
 def _payloads(reading: ReportReading, ranges: Sequence[NcclRanges]) -> dict[Key, Payload]:
     """Return what is in the payloads of ranges."""
-    domains = distinct(np.concatenate([one.domain for one in ranges]))
-    among = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:64]))
+    among = _domains(ranges)
     wanted = {"jsonText", "jsonTextId"} & reading.tables.columns("NVTX_EVENTS")
     if not wanted or not among.values:
         return {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import codes, names, numbers
-from traceflops.parsers.overflow import overflow_notes
+from traceflops.columns import codes, names, numbers, validity
+from traceflops.groups import distinct, joint_codes
+from traceflops.parsers.nsight.nsys.reading import ReportReading
+from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
 from traceflops.parsers.times import span_notes
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, NoteKind
@@ -32,31 +34,38 @@ _NO_CALLS: Final = (
     "No CUDA API calls are in the export, so device work cannot be linked to what launched it; "
     "nsys profile --trace=cuda records them."
 )
+_CALLS_LOST: Final = (
+    "The CUDA API calls of the export are lost with the damaged part of it, so device work cannot "
+    "be linked to what launched it."
+)
+_WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+_CALL_TABLE: Final = "RUNTIME"
+_OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
+"""Records that only tracing of CUDA makes."""
+_PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _LAUNCH: Final = "GraphLaunch"
 
 
 def content_notes(
-    tables: Mapping[str, pa.Table],
-    odd: Counter[str],
-    overflowed: Sequence[str],
-    file: str,
-    *,
-    ambiguous: bool,
-) -> tuple[Note, ...]:
-    """Return the notes on records: what was repaired, dropped, assumed or is missing."""
-    found = [
-        *span_notes(odd),
-        *_counted(odd),
-        *_work(tables),
-        *_calls(tables),
-        *_graphs(tables),
-        *_nccl(odd),
-        *_operators(tables),
-        *_devices(tables, ambiguous=ambiguous),
-        *_processes(tables),
-        *overflow_notes(overflowed, file),
-    ]
-    return tuple(Note(n.kind, n.code, n.text, n.count, file) for n in found)
+    tables: Mapping[str, pa.Table], reading: ReportReading, lost: frozenset[str]
+) -> Iterator[Note]:
+    """Give the notes on records: what was repaired, dropped, assumed or is missing.
+
+    `lost` are the tables of the export of which rows are lost.
+    """
+    odd = reading.odd
+    yield from span_notes(odd)
+    yield from _counted(odd)
+    yield from _lost_work(lost)
+    yield from _work(tables, reading)
+    yield from _calls(tables, lost)
+    yield from _ownerless(tables)
+    yield from _names(tables)
+    yield from _streams(reading.people.moved_streams)
+    yield from _graphs(tables, lost)
+    yield from _nccl(odd)
+    yield from _operators(tables)
+    yield from _devices(tables, ambiguous=reading.people.devices.ambiguous)
 
 
 def _counted(odd: Counter[str]) -> Iterator[Note]:
@@ -64,43 +73,113 @@ def _counted(odd: Counter[str]) -> Iterator[Note]:
         if odd[code]:
             yield Note(kind, code, f"{several(odd[code], noun)} {sentence}.", odd[code])
     if odd["device-unknown"]:
-        text = "Some records do not say on which GPU they ran; they are shown as of device -1."
+        text = (
+            "Some records do not say on which GPU they ran: they count for the only one that their "
+            "process used, or as of device -1."
+        )
         yield Note("assumed", "device-unknown", text, odd["device-unknown"])
 
 
-def _work(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+def _is_work_lost(lost: frozenset[str]) -> bool:
+    return not lost.isdisjoint(_PREFIX + table for table in _WORK_TABLES)
+
+
+def _lost_work(lost: frozenset[str]) -> Iterator[Note]:
+    """Say what the loss of device work means for times."""
+    if not _is_work_lost(lost):
+        return
+    text = (
+        "Device work is lost with the damaged part of the file. Where it lay, mostly at the end of "
+        "the recording, devices look idle, or the recording seems to end: how long they were idle "
+        "there is not known."
+    )
+    yield Note("missing", "work-lost", text)
+
+
+def _work(tables: Mapping[str, pa.Table], reading: ReportReading) -> Iterator[Note]:
     if tables["activities"].num_rows:
         return
-    launched = tables["calls"].num_rows
+    calls = tables["calls"].num_rows
+    others = sum(reading.counts[one] for one in _OF_CUDA)
+    counts = ((calls, "CUDA call"), (others, "other CUDA record" if calls else "CUDA record"))
+    found = " and ".join(several(count, noun) for count, noun in counts if count)
     lost = (
-        f"{launched:,} CUDA calls are there, so the driver lost the records of the device or was "
-        "not allowed to make them."
-        if launched
+        f"{found} {'is' if calls + others == 1 else 'are'} there, so the driver lost the records "
+        "of the device or was not allowed to make them, or the program gave it nothing to do."
+        if found
         else "It was recorded without CUDA tracing: nsys profile --trace=cuda,nvtx records it."
     )
     yield Note("missing", "no-device-work", f"No kernel, copy or graph is in the export. {lost}")
 
 
-def _calls(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+def _calls(tables: Mapping[str, pa.Table], lost: frozenset[str]) -> Iterator[Note]:
     if tables["activities"].num_rows and not tables["calls"].num_rows:
-        yield Note("missing", "no-calls", _NO_CALLS)
+        text = _CALLS_LOST if _PREFIX + _CALL_TABLE in lost else _NO_CALLS
+        yield Note("missing", "no-calls", text)
 
 
-def _graphs(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Say what runs inside graphs that is not seen, and which launches of graphs have no record."""
+def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    """Say that work is of none of the processes that are known, so that no call launched it."""
+    activities, known = tables["activities"], validity(tables["processes"]["pid"])
+    if known is None or not tables["calls"].num_rows:
+        return
+    count = int(np.count_nonzero(~known[numbers(activities["process"])]))
+    if count:
+        text = (
+            f"{several(count, 'record')} of device work {'does' if count == 1 else 'do'} not say "
+            f"which of {several(int(known.sum()), 'process')} made {'it' if count == 1 else 'them'}"
+            ", so what launched such work is unknown."
+        )
+        yield Note("missing", "calls-of-unknown-process", text, count)
+
+
+def _names(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    """Say that kernels have no names, by which their categories are told."""
+    activities = tables["activities"]
+    known = names(activities["name"])
+    if UNNAMED_KERNEL not in known:
+        return
+    count = int(np.count_nonzero(codes(activities["name"]) == known.index(UNNAMED_KERNEL)))
+    if count:
+        text = (
+            f"{several(count, 'kernel')} of the export {'has' if count == 1 else 'have'} no name "
+            "(its text is not in StringIds): of what category such work is cannot be told."
+        )
+        yield Note("missing", "kernels-unnamed", text, count)
+
+
+def _streams(moved: int) -> Iterator[Note]:
+    """Say that streams are shown under another number than their own."""
+    if moved:
+        text = (
+            f"{several(moved, 'stream')} of a further process or context on a GPU "
+            f"{'has' if moved == 1 else 'have'} the number of another one there; "
+            f"{'it is' if moved == 1 else 'they are'} shown under a number of "
+            f"{'its' if moved == 1 else 'their'} own."
+        )
+        yield Note("assumed", "streams-renumbered", text, moved)
+
+
+def _graphs(tables: Mapping[str, pa.Table], damaged: frozenset[str]) -> Iterator[Note]:
+    """Say what runs inside graphs that is not seen, and which launches of graphs have no record.
+
+    Where tables of work are damaged, launches have none because of that.
+    """
     activities = tables["activities"]
     kinds = names(activities["kind"])
     replays = codes(activities["kind"]) == (kinds.index("graph") if "graph" in kinds else -2)
     if replays.any():
+        count = int(replays.sum())
         length = int(numbers(activities["dur_ns"])[replays].sum())
         text = (
-            f"{several(int(replays.sum()), 'replay')} of CUDA graphs ({time_amount(length)}) were "
-            "recorded as a whole: which kernels ran in them is unknown. nsys profile "
-            "--cuda-graph-trace=node records each kernel (at some cost per kernel)."
+            f"{several(count, 'replay')} of CUDA graphs ({time_amount(length)}) "
+            f"{'was' if count == 1 else 'were'} recorded as a whole: which kernels ran in them is "
+            "unknown. nsys profile --cuda-graph-trace=node records each kernel (at some cost per "
+            "kernel)."
         )
-        yield Note("missing", "graphs-opaque", text, int(replays.sum()))
+        yield Note("missing", "graphs-opaque", text, count)
     lost = _launches_without_work(tables)
-    if lost:
+    if lost and not _is_work_lost(damaged):
         text = (
             f"CUDA graphs were launched {several(lost, 'time')} without a record on the device: "
             "what they ran is missing."
@@ -109,21 +188,28 @@ def _graphs(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
+    """Return how many launches of graphs left nothing; twins of one launch share its number."""
     calls, activities = tables["calls"], tables["activities"]
     named = [place for place, name in enumerate(names(calls["name"])) if _LAUNCH in name]
     if not named or not activities.num_rows:
         return 0
-    launches = np.isin(codes(calls["name"]), named)
-    wanted = numbers(calls["correlation"], ABSENT)[launches]
-    return int(np.count_nonzero(~np.isin(wanted, numbers(activities["correlation"], ABSENT))))
+    ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
+    launches = np.flatnonzero(np.isin(codes(calls["name"]), named) & (ids != ABSENT))
+    work = np.flatnonzero(np.isin(done, ids[launches]))
+    process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
+    keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))
+    launched = distinct(keys[: len(launches)])
+    return int(np.count_nonzero(~np.isin(launched, keys[len(launches) :])))
 
 
 def _nccl(odd: Counter[str]) -> Iterator[Note]:
     if odd["nccl-ranges"] and not odd["nccl-payloads"]:
-        text = (
-            "NCCL marked its collectives, but how much they moved is not in this export; "
-            f"{EXPORT} writes it."
+        how = (
+            "stands in this export as bytes only, which are not read"
+            if odd["nccl-blobs"]
+            else "is not in this export"
         )
+        text = f"NCCL marked its collectives, but how much they moved {how}; {EXPORT} writes it."
         yield Note("missing", "nccl-sizes", text, odd["nccl-ranges"])
 
 
@@ -154,18 +240,11 @@ def _devices(tables: Mapping[str, pa.Table], *, ambiguous: bool) -> Iterator[Not
     if ambiguous:
         text = (
             "GPUs of several kinds are listed, and the export does not say which of them a process "
-            "used: --device names it."
+            "used: MFU is computed only where --device or --peak says what it can do."
         )
     else:
-        text = "The export does not say which GPU this is; --device names it. Without it no MFU."
-    yield Note("missing", "gpu-unknown", text, unknown)
-
-
-def _processes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    ranks = tables["processes"]["rank"]
-    if len(ranks) > 1 and ranks.null_count:
         text = (
-            f"The export holds {len(ranks)} processes and not which ranks they are: they are shown "
-            "by process id."
+            "The export does not say which GPU this is: MFU is computed only where --device or "
+            "--peak says what it can do."
         )
-        yield Note("missing", "rank-unknown", text, ranks.null_count)
+    yield Note("missing", "gpu-unknown", text, unknown)

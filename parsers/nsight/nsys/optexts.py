@@ -26,6 +26,7 @@ _INPUTS: Final = b", input_op_ids = "
 _MOST_DIGITS: Final = 18
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. What a program itself marks (`record_function`) is written the same way."""
+_BARE: Final = re.compile(r"[a-z_]\w*")
 _SIZES_TEXT: Final = re.compile(r"\[[\[\]\d, -]*\]")
 
 
@@ -59,11 +60,28 @@ def op_texts(column: pa.Array) -> OpTexts:
     sizes, all_sizes = _sizes(data, at[_SIZES], at[_INPUTS], end)
     sequence = _number(data, at[_SEQUENCE], len(_SEQUENCE), end)
     op_id = _number(data, at[_ID], len(_ID), end)
+    names = list(names)
+    name = _in_namespace(
+        name, names, (op_id == ABSENT) & ((sequence != ABSENT) | (at[_SIZES] >= 0))
+    )
     like_op = np.array([bool(_OPERATOR.match(one)) for one in names], dtype=np.bool_)
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
         is_op |= (op_id != ABSENT) & like_op[name]
     return OpTexts(name, names, is_op, sequence, op_id, sizes, all_sizes)
+
+
+def _in_namespace(name: IntArray, names: list[str], of_op: BoolArray) -> IntArray:
+    """Return the names with those of operators as all versions but the oldest write them.
+
+    Before PyTorch 1.7 an operator had no namespace (`mm, seq = 12`), nor an id.
+    """
+    table = np.arange(len(names))
+    for place in np.unique(name[of_op]).tolist():
+        if _BARE.fullmatch(names[place]):
+            table[place] = len(names)
+            names.append(f"aten::{names[place]}")
+    return np.where(of_op, table[name], name) if len(names) > len(table) else name
 
 
 def _bytes(column: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], IntArray]:

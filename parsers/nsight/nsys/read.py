@@ -15,23 +15,25 @@ from traceflops.parsers.databases.rows import Database
 from traceflops.parsers.filenames import rank_in_name
 from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
 from traceflops.parsers.nsight.nsys.devices import devices_of
+from traceflops.parsers.nsight.nsys.diagnostics import warnings_of
 from traceflops.parsers.nsight.nsys.facts import (
     facts_of,
     host_of,
     identities_of,
     origin_of,
     ranks_of,
-    warnings_of,
 )
 from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_overheads
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.people import People
+from traceflops.parsers.nsight.nsys.ranks import rank_notes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.work import read_work
+from traceflops.parsers.overflow import overflow_notes
 from traceflops.trace import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
@@ -52,8 +54,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     `name` is the report's own.
     """
     host = host_of(tables)
-    ranks = ranks_of(tables)
-    people = People(devices_of(tables), name, host, ranks, frozenset(ranks))
+    people = People(devices_of(tables), name, host, ranks_of(tables))
     people.rank_in_name = rank_in_name(name)
     reading = ReportReading(tables, people)
     _read(reading)
@@ -62,10 +63,13 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     overflowed = reading.gathered.overflowed
     finished = reading.gathered.finish()
     _refuse_loss(tables, finished)
-    found = content_notes(
-        finished, reading.odd, overflowed, name, ambiguous=people.devices.ambiguous
+    found = content_notes(finished, reading, tables.lost)
+    said = (
+        *found,
+        *rank_notes(people.ranks, people.workers),
+        *overflow_notes(overflowed, name),
+        *warnings_of(tables),
     )
-    warned = tuple(replace(note, file=name) for note in warnings_of(tables))
     return Trace(
         Source(
             format=format_,
@@ -77,7 +81,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
             identities=identities_of(tables, host),
         ),
         finished,
-        (*tables.notes(), *found, *warned),
+        (*tables.notes(), *(replace(note, file=name) for note in said)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
+from traceflops.builder import TableBuilder, compact
 from traceflops.columns import IntArray
 from traceflops.groups import distinct
 from traceflops.parsers.databases.lookup import Coder, TextsById
@@ -67,7 +67,7 @@ class _Piece:
 
     @property
     def ids(self) -> IntArray:
-        return np.asarray(self.columns["name"])
+        return np.atleast_1d(self.columns["name"])
 
 
 class NamesToCome:
@@ -102,5 +102,5 @@ class NamesToCome:
             if key not in coders:
                 names = piece.table.names["name"]
                 coders[key] = texts.shown(piece.shown).coder(names, piece.unnamed)
-            piece.columns["name"] = coders[key](piece.ids)
+            piece.columns["name"] = compact(coders[key](piece.ids))
         self._pieces.clear()

@@ -13,6 +13,7 @@ import pyarrow as pa
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.nsight.nsys.folder import Folder, TableFile
+from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.nsys.setaside import Failed, with_set_aside
 from traceflops.trace import SourceFile, Trace
@@ -128,7 +129,7 @@ def _read_folders(files: Sequence[_Parquet | _Arrow], format_: str) -> list[Trac
             traces.append(_read_folder(tables, format_))
         except InputError as error:
             failed += [(file.source.name, error) for file in tables.values()]
-    return with_set_aside(traces, failed)
+    return with_set_aside(without_clashes(traces), failed)
 
 
 def _read_folder(tables: Mapping[str, _Parquet | _Arrow], format_: str) -> Trace:

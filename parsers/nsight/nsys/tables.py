@@ -23,6 +23,10 @@ class Tables(Protocol):
     def damaged(self) -> bool:
         """Return whether something of them is lost."""
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """Return the tables of which rows are lost, among those that were asked for so far."""
+
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns of a table; none where there is no such table."""
 

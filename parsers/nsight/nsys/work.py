@@ -11,14 +11,17 @@ from traceflops.columns import IntArray
 from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.databases.query import Batch, Wanted
 from traceflops.parsers.nsight.nsys.enums import COPIES, MEMORY, UNIFIED
-from traceflops.parsers.nsight.nsys.ids import present, processes_of, streams_of
+from traceflops.parsers.nsight.nsys.ids import present, processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.rows import ABSENT
 
 UNNAMED: Final = "(a kernel without a name)"
 
-_PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_PLACE: Final = (
+    *("start", "end", "deviceId", "contextId", "streamId"),
+    *("correlationId", "globalPid"),
+)
 _AXES: Final = ("X", "Y", "Z")
 _GRID: Final = tuple(f"grid{axis}" for axis in _AXES)
 _BLOCK: Final = tuple(f"block{axis}" for axis in _AXES)
@@ -146,8 +149,7 @@ def _common(
     reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))
     common = {
         "process": process,
-        "device": reading.people.of_devices(rows["deviceId"], process),
-        "stream": streams_of(rows["streamId"]),
+        **reading.people.place(process, rows["deviceId"], rows["contextId"], rows["streamId"]),
         "start_ns": start,
         "dur_ns": dur,
         "correlation": present(rows["correlationId"]),
@@ -170,8 +172,9 @@ def _name_ids(rows: Batch) -> IntArray:
 
 def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
     axes = np.stack([rows[column] for column in columns], axis=1)
-    known = (axes > 0).all(axis=1, keepdims=True)
-    return axes if known.all() else np.where(known, axes, ABSENT)
+    if (axes > 0).all():
+        return axes
+    return np.where((axes > 0).all(axis=1, keepdims=True), axes, ABSENT)
 
 
 def _shared(rows: Batch) -> IntArray:

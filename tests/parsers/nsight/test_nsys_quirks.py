@@ -551,20 +551,34 @@ def test_a_report_with_fills_alone(tmp_path: Path) -> None:
     assert "no-calls" in codes(trace)
 
 
-def test_warnings_are_quoted_without_paths_and_settings(tmp_path: Path) -> None:
+def test_of_warnings_only_known_words_are_quoted(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)
-    text = f"Cannot read /home/{USER}/x.so with LD_PRELOAD={SECRET}\nand more"
-    for severity in (1, 2, 3, 4):
-        export.row("DIAGNOSTIC_EVENT", severity=severity, text=f"{severity}: {text}")
-    for number in range(9):
-        export.row("DIAGNOSTIC_EVENT", severity=2, text=f"warning {number}")
+    unknown = (
+        f"Process launched: python {SECRET}.py --key {SECRET}",
+        f"Cannot read /{SECRET} and C:\\Users\\{USER}",
+        f"Env http_proxy=http://u:{SECRET}@p",
+        f"Cannot read '/data/{SECRET}/run 1/file.py'",
+        f"Not all CUDA events might have been collected. {SECRET}",
+        f"No {SECRET} events collected.",
+    )
+    for text in unknown:
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    export.row("DIAGNOSTIC_EVENT", severity=3, text=SECRET)
+    export.row("DIAGNOSTIC_EVENT", severity=3, text=None)
+    for severity in (1, 4):
+        export.row("DIAGNOSTIC_EVENT", severity=severity, text="No NVTX events collected.")
+    known = "Not all OS runtime libraries events might have been collected."
+    for _ in range(2):
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=known)
     trace = made(tmp_path, export)
-    quoted = [one.text for one in trace.notes if one.code == "profiler-warning"]
-    assert quoted[0] == "Nsight Systems warned: 2: Cannot read (a path) with (a setting) and more"
-    assert len(quoted) == 5
-    assert note(trace, "profiler-warnings").count == 6
-    assert not any(text.startswith(("1:", "4:")) for text in quoted)
+    quoted = note(trace, "profiler-warning")
+    assert (quoted.text, quoted.count) == (f"Nsight Systems warned: {known}", 2)
+    others = note(trace, "profiler-warnings")
+    assert others.count == 8
+    assert "6 further warnings and 2 further errors" in others.text
+    assert SECRET not in repr(trace.notes)
+    assert USER not in repr(trace.notes)
 
 
 def test_names_of_any_length_and_with_markup_stay_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The write-ahead log beside an SQLite database (-wal): how much of it was ever finished.
+
+SQLite uses a log up to its last finished transaction, and says nothing of what is behind that.
+Source: the section "WAL File Format" of SQLite's "Database File Format".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from traceflops.trace import Note
+from traceflops.words import several
+
+_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_HEADER_BYTES: Final = 32
+_FRAME_HEADER_BYTES: Final = 24
+_MODE_AT: Final = 18
+_WAL_MODE: Final = b"\x02\x02"
+
+
+def unfinished_note(log: Path, finished: int) -> Note | None:
+    """Return what to say of a log that holds more than so many pages of finished transactions."""
+    pages = _pages(log)
+    lost = pages - finished
+    if lost <= 0:
+        return None
+    text = (
+        "The log of transactions beside the database (-wal) ends in the middle of one: it was cut, "
+        f"or its writer was still at work. What it holds behind that ({several(lost, 'page')}) is "
+        "lost; copy database and log again when the writer is done."
+    )
+    return Note("dropped", "log-cut", text, lost)
+
+
+def in_wal_mode(database: Path | None) -> bool:
+    """Return whether a database says that it is written with such a log."""
+    if database is None:
+        return False
+    try:
+        with database.open("rb") as stream:
+            stream.seek(_MODE_AT)
+            return stream.read(len(_WAL_MODE)) == _WAL_MODE
+    except OSError:
+        return False
+
+
+def _pages(log: Path) -> int:
+    """Return how many pages of its present round a log holds, one that is cut among them.
+
+    A log is written from its beginning again and again; pages of earlier rounds have other salts.
+    """
+    try:
+        size = log.stat().st_size
+        with log.open("rb") as stream:
+            header = stream.read(_HEADER_BYTES)
+            page_bytes = int.from_bytes(header[8:12], "big")
+            if header[:4] not in _MAGICS or not 512 <= page_bytes <= 65_536:
+                return 0
+            salts, step = header[16:24], _FRAME_HEADER_BYTES + page_bytes
+            pages = -(-(size - _HEADER_BYTES) // step)
+            for place in range(pages):
+                stream.seek(_HEADER_BYTES + place * step)
+                if not salts.startswith(stream.read(_FRAME_HEADER_BYTES)[8:16]):
+                    return place
+            return pages
+    except OSError:
+        return 0

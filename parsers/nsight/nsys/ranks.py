@@ -1,0 +1,151 @@
+"""Which rank of the job each process of a report is, and what does not tell it.
+
+A process's place in a communicator of NCCL is its rank only where that communicator is the job's:
+the groups of tensor or pipeline parallelism have communicators of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import number_column, numbers
+from traceflops.groups import distinct
+from traceflops.trace import Note, Trace
+from traceflops.words import several
+
+BY_COMMUNICATOR: Final = "ranks-by-communicator"
+_FORMATS: Final = "nsys"
+_UNKNOWN: Final = "rank-unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a process in a communicator: how many ranks that has, which one, its id."""
+
+    ranks: int
+    rank: int
+    communicator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of processes, by their keys, and how many there are in the job of each.
+
+    `by_communicator` is the size of the communicator that tells the ranks, None where it was not
+    needed; `of_parts` says that there are communicators, of parts of the job only.
+    """
+
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    worlds: Mapping[int, int] = field(default_factory=dict)
+    by_communicator: int | None = None
+    of_parts: bool = False
+
+
+def settled(
+    workers: Sequence[int],
+    told: Mapping[int, int],
+    in_name: int | None,
+    places: Mapping[int, Place],
+) -> Ranks:
+    """Return the ranks of the processes that did work.
+
+    What the report lists counts before the name of the file, and that before communicators.
+    """
+    mine = {key: places[key] for key in workers if key in places}
+    size = _size_of_job(list(mine.values()), len(workers))
+    ranks = {key: told[key] for key in workers if key in told}
+    if not ranks and in_name is not None and len(workers) == 1:
+        ranks = {workers[0]: in_name}
+    by_communicator = None
+    if not ranks and size is not None:
+        ranks = {key: place.rank for key, place in mine.items()}
+        by_communicator = size
+    agree = all(ranks.get(key) == place.rank for key, place in mine.items())
+    worlds = dict.fromkeys(mine, size) if size is not None and agree else {}
+    known = {key: world for key, world in worlds.items() if world is not None}
+    return Ranks(ranks, known, by_communicator, bool(mine) and not known)
+
+
+def _size_of_job(places: Sequence[Place], processes: int) -> int | None:
+    """Return the size of a communicator that all may be in; None where there is no such one."""
+    sizes = {place.ranks for place in places}
+    ids = {place.communicator for place in places if place.communicator is not None}
+    if len(sizes) != 1 or len(ids) > 1 or len({place.rank for place in places}) < len(places):
+        return None
+    size = sizes.pop()
+    return size if size >= processes else None
+
+
+def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
+    """Return what to say of the ranks of the processes that did work."""
+    if found.by_communicator is not None:
+        text = (
+            "The ranks are the places of the processes in NCCL's largest communicator, of "
+            f"{several(found.by_communicator, 'rank')}: nothing else in the export tells them."
+        )
+        return [Note("assumed", BY_COMMUNICATOR, text, len(found.ranks))]
+    unknown = len([key for key in workers if key not in found.ranks])
+    if not unknown or (len(workers) == 1 and not found.of_parts):
+        return []
+    return [_unknown_note(len(workers), unknown, of_parts=found.of_parts)]
+
+
+def _unknown_note(processes: int, unknown: int, *, of_parts: bool) -> Note:
+    parts = " (NCCL's communicators are of parts of the job)" if of_parts else ""
+    text = (
+        f"Of {several(processes, 'process')} in the export it is not known which ranks of the job "
+        f"they are{parts}: they are shown by process id."
+    )
+    return Note("missing", _UNKNOWN, text, unknown)
+
+
+def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
+    """Return reports of one job, without the ranks that communicators of parts of it gave.
+
+    That they are of parts shows where two reports have the same rank, or there are more processes
+    than ranks.
+    """
+    mine = [trace for trace in traces if trace.source.format.startswith(_FORMATS)]
+    ranks = Counter(rank for trace in mine for rank in trace.ranks if rank is not None)
+    processes = sum(_workers(trace) for trace in mine)
+    clash = len(mine) > 1 and any(count > 1 for count in ranks.values())
+    highest = max(ranks, default=0)
+    found = []
+    for trace in traces:
+        if not trace.source.format.startswith(_FORMATS):
+            found.append(trace)
+            continue
+        sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
+        small = bool(sizes) and (min(sizes) < processes or min(sizes) <= highest)
+        by_communicator = any(note.code == BY_COMMUNICATOR for note in trace.notes)
+        one = _without(trace, "world_size") if small or (clash and by_communicator) else trace
+        if by_communicator and (small or clash):
+            one = replace(_without(one, "rank"), notes=_said_unknown(one))
+        found.append(one)
+    return found
+
+
+def _workers(trace: Trace) -> int:
+    return len(distinct(numbers(trace.activities["process"])))
+
+
+def _said_unknown(trace: Trace) -> tuple[Note, ...]:
+    count = _workers(trace)
+    file = next((note.file for note in trace.notes if note.code == BY_COMMUNICATOR), None)
+    said = replace(_unknown_note(count, count, of_parts=True), file=file)
+    return tuple(said if note.code == BY_COMMUNICATOR else note for note in trace.notes)
+
+
+def _without(trace: Trace, column: str) -> Trace:
+    """Return a trace whose processes do not say something."""
+    table = trace.processes
+    none = number_column(np.zeros(len(table)), pa.int32(), np.zeros(len(table), dtype=np.bool_))
+    place = table.schema.get_field_index(column)
+    changed = table.set_column(place, table.schema.field(place), none)
+    return replace(trace, tables={**trace.tables, "processes": changed})

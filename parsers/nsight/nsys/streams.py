@@ -1,0 +1,93 @@
+"""The streams of a report: a number stands for one stream within a process and a context only.
+
+Two that share a GPU and a number are told apart by giving the later one a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from traceflops.columns import IntArray
+from traceflops.parsers.databases.lookup import by_distinct
+from traceflops.parsers.nsight.nsys.ids import streams_of
+from traceflops.rows import ABSENT
+
+_MOST: Final = 100_000
+"""So many streams are told apart; a report with more has invented them."""
+_NO_CONTEXT: Final = 0
+"""Contexts count from 1."""
+_STREAM_BITS: Final = 32
+_STREAM: Final = (1 << _STREAM_BITS) - 1
+_MOST_CONTEXTS: Final = 1 << 31
+
+Key = tuple[int, int, int]
+"""A device by the number that rows have for it, a context and the number of a stream there."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """The streams of a report, by the numbers that rows have until the end."""
+
+    _known: dict[Key, int] = field(default_factory=dict)
+
+    def numbers(self, devices: IntArray, contexts: IntArray, streams: IntArray) -> IntArray:
+        """Return the numbers of streams until the end; absent where there is no stream."""
+        own = streams_of(streams)
+        context = np.where((contexts > 0) & (contexts < _MOST_CONTEXTS), contexts, _NO_CONTEXT)
+        keys = np.where(own == ABSENT, ABSENT, (context << _STREAM_BITS) | own)
+        if not len(keys) or (devices == devices[0]).all():
+            return by_distinct(keys, partial(self._number, int(devices[0]) if len(keys) else 0))
+        found = np.empty(len(keys), dtype=np.int64)
+        for device in np.unique(devices).tolist():
+            mine = devices == device
+            found[mine] = by_distinct(keys[mine], partial(self._number, device))
+        return found
+
+    def _number(self, device: int, key: int, _: int) -> int:
+        if key == ABSENT:
+            return ABSENT
+        known = device, key >> _STREAM_BITS, key & _STREAM
+        if known not in self._known and len(self._known) >= _MOST:
+            return ABSENT
+        return self._known.setdefault(known, len(self._known))
+
+    def settled(self, owners: Mapping[int, tuple[int, int]]) -> tuple[dict[int, int], int]:
+        """Return the final number of each stream, and how many have one that is not their own.
+
+        `owners` are the final device and process of each device that rows have.
+        """
+        alike: defaultdict[tuple[int, int], dict[tuple[int, int], list[int]]]
+        alike = defaultdict(lambda: defaultdict(list))
+        free: defaultdict[int, int] = defaultdict(int)
+        for (device, context, stream), local in self._known.items():
+            final, process = owners[device]
+            alike[final, stream][process, context].append(local)
+            free[final] = max(free[final], stream + 1)
+        found: dict[int, int] = {}
+        moved = 0
+        for (device, stream), holders in sorted(alike.items()):
+            for place, locals_ in enumerate(_apart(holders)):
+                number = free[device] if place else stream
+                free[device] += bool(place)
+                moved += bool(place)
+                found |= dict.fromkeys(locals_, number)
+        return found, moved
+
+
+def _apart(holders: Mapping[tuple[int, int], list[int]]) -> list[list[int]]:
+    """Return the streams by process and context; one of an unknown context is the first of them."""
+    found: list[list[int]] = []
+    before = None
+    for (process, context), locals_ in sorted(holders.items()):
+        if before == (process, _NO_CONTEXT):
+            found[-1] += locals_
+        else:
+            found.append(list(locals_))
+        before = process, context
+    return found

@@ -1,0 +1,240 @@
+"""Nsight Systems: what the notes on a report count, and what they do not blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.parsers.nsight.nsysfile import NsysFile, process, small, thread
+from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
+from traceflops.errors import InputError
+from traceflops.parsers import read
+
+LAUNCH = "cudaGraphLaunch_v10000"
+
+
+def test_twins_of_a_launch_count_once(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 20)
+    for number in (1, 2, 3, 4):
+        export.call(number * 10, number * 10 + 9, number, name=LAUNCH)
+        export.call(number * 10 + 1, number * 10 + 8, number, name="cuGraphLaunch", eventClass=1)
+    assert note(made(tmp_path, export), "graph-launches-lost").count == 4
+
+
+def test_work_of_another_process_is_not_what_a_launch_left(tmp_path: Path) -> None:
+    export = NsysFile()
+    for number in (1, 2, 3, 4):
+        export.call(number * 10, number * 10 + 9, number, name=LAUNCH, globalTid=thread(1, 100))
+        export.call(number * 10, number * 10 + 9, number, globalTid=thread(1, 200))
+        export.kernel(number * 100, number * 100 + 9, globalPid=process(200), correlationId=number)
+    assert note(made(tmp_path, export), "graph-launches-lost").count == 4
+
+
+def overhead(table: str, kind: Any, *, typed: bool = True) -> NsysFile:
+    export = NsysFile()
+    export.call(1, 2, 1)
+    export.kernel(100, 200, correlationId=1)
+    export.kernel(1_000, 1_100)
+    more = {"overheadType": kind} if typed else {}
+    name = export.string("something")
+    export.row(table, start=300, end=500, globalTid=thread(), nameId=name, **more)
+    return export
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 6, 7, 8, 99, None])
+def test_what_is_not_the_profilers_is_not_blamed_on_it(tmp_path: Path, kind: int | None) -> None:
+    trace = made(tmp_path, overhead("CUPTI_ACTIVITY_KIND_OVERHEAD", kind))
+    assert rows(trace, "marks", "name") == ["something"]
+    assert "profiler-overhead" not in {one.code for one in tf.analyze(trace).notes}
+
+
+@pytest.mark.parametrize("kind", [3, 4, 5])
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD"])
+def test_what_is_the_profilers_is_said(tmp_path: Path, table: str, kind: int) -> None:
+    trace = made(tmp_path, overhead(table, kind))
+    assert rows(trace, "marks", "name") == ["profiler: something"]
+
+
+def test_the_profilers_own_table_counts_unless_it_names_another_type(tmp_path: Path) -> None:
+    for place, (typed, kind, mine) in enumerate(
+        ((False, 0, True), (True, None, True), (True, 2, False))
+    ):
+        export = overhead("PROFILER_OVERHEAD", kind, typed=typed)
+        trace = made(tmp_path, export, f"{place}.sqlite")
+        assert rows(trace, "marks", "name") == ["profiler: something" if mine else "something"]
+
+
+def test_idle_time_of_several_devices_is_no_more_than_the_profiler_worked(tmp_path: Path) -> None:
+    """Four idle devices, and a profiler that worked for 200 ns."""
+    export = overhead("PROFILER_OVERHEAD", 3)
+    for device in (1, 2, 3):
+        export.kernel(100, 200, deviceId=device)
+        export.kernel(1_000, 1_100, deviceId=device)
+    found = tf.analyze(made(tmp_path, export))
+    (said,) = [one for one in found.notes if one.code == "profiler-overhead"]
+    assert "200 ns in all; 200 ns of that at least one device" in said.text
+
+
+def test_migrations_are_launched_by_no_call(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.call(1, 2, 1)
+    export.kernel(10, 20, correlationId=1)
+    for place, kind in enumerate((11, 12, 13, 1)):
+        export.copy(100 + place * 10, 105 + place * 10, kind)
+    found = tf.analyze(made(tmp_path, export))
+    assert found.devices[0].whole.unlinked == {"kernel": 0, "memcpy": 1}
+    (said,) = [one for one in found.notes if one.code == "unlinked"]
+    assert said.count == 1
+
+
+def test_kernels_without_names_are_said(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(1, 2)
+    export.kernel(3, 4, demangledName=99, shortName=98)
+    assert note(made(tmp_path, export), "kernels-unnamed").count == 1
+    assert "kernels-unnamed" not in codes(made(tmp_path, small(), "b.sqlite"))
+
+
+def nccl(**more: Any) -> NsysFile:
+    export = NsysFile()
+    export.call(12, 13, 1)
+    export.kernel(20, 30, "ncclDevKernel_AllReduce(x)", correlationId=1)
+    name = export.string("ncclAllReduce")
+    export.range(10, 15, None, textId=name, domainId=3, **more)
+    return export
+
+
+def test_payloads_as_bytes_are_there_and_not_read(tmp_path: Path) -> None:
+    assert "as bytes only" in note(made(tmp_path, nccl(binaryData="0x01")), "nccl-sizes").text
+    none = note(made(tmp_path, nccl(binaryData=None), "b.sqlite"), "nccl-sizes").text
+    assert "not in this export" in none
+
+
+def test_payloads_name_the_communicator(tmp_path: Path) -> None:
+    text = '{"NCCL communicator ID": "0xabc", "Message size [bytes]": 512}'
+    trace = made(tmp_path, nccl(jsonText=text))
+    columns = ("collective_group", "collective_in_elements", "collective_dtype")
+    assert rows(trace, "activities", *columns) == [("0xabc", 512, "Byte")]
+
+
+def test_waits_of_cuda_show_that_it_was_traced(tmp_path: Path) -> None:
+    export = NsysFile()
+    place = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": process()}
+    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    export.row(table, start=1, end=2, correlationId=1, syncType=4, **place)
+    text = note(made(tmp_path, export), "no-device-work").text
+    assert "1 CUDA record is there" in text
+    assert "without CUDA tracing" not in text
+
+
+def test_one_and_several_are_counted_in_their_words(tmp_path: Path) -> None:
+    call, copies, replay = NsysFile(), NsysFile(), NsysFile()
+    call.call(1, 2, 1)
+    assert "1 CUDA call is there" in note(made(tmp_path, call, "a.sqlite"), "no-device-work").text
+    for at in (10, 20, 30):
+        copies.copy(at, at + 5, 99)
+    assert "3 copies of" in note(made(tmp_path, copies, "b.sqlite"), "copy-kind").text
+    replay.graph(10, 20, 5)
+    text = note(made(tmp_path, replay, "c.sqlite"), "graphs-opaque").text
+    assert "1 replay of CUDA graphs (10 ns) was recorded" in text
+
+
+def test_operators_of_the_oldest_versions_have_their_namespace(tmp_path: Path) -> None:
+    """Before PyTorch 1.7 names had no namespace and texts no id."""
+    export = NsysFile()
+    texts = (
+        "mm, seq = 12, sizes = [[2, 3], [3, 4]]",
+        "add_, seq = 13",
+        "relu, sizes = [[2]]",
+        "MmBackward, seq = 12, sizes = [[2, 4]]",
+        "my_block, op_id = 3",
+        "mm, seq = 14, op_id = 5",
+        "mm",
+    )
+    for at, text in enumerate(texts):
+        export.range(at, at + 1, text)
+    trace = made(tmp_path, export)
+    assert rows(trace, "ops", "name", "sequence") == [
+        ("aten::mm", 12),
+        ("aten::add_", 13),
+        ("aten::relu", None),
+        ("MmBackward", 12),
+        ("mm", 14),
+    ]
+    assert rows(trace, "marks", "name") == ["my_block", "mm"]
+
+
+def test_a_table_of_texts_alone_is_of_another_program(tmp_path: Path) -> None:
+    foreign = NsysFile()
+    foreign.row("StringIds", id=1, value="x")
+    foreign.row("moz_places", start=1)
+    with pytest.raises(InputError, match="not known"):
+        made(tmp_path, foreign)
+    empty = NsysFile()
+    empty.row("StringIds", id=1, value="x")
+    empty.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1)
+    assert "no-device-work" in codes(made(tmp_path, empty, "b.sqlite"))
+
+
+def cut(tmp_path: Path, of: NsysFile, keep: float) -> Path:
+    path = of.save(tmp_path / "whole.sqlite")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return path
+
+
+def many(*, calls_first: bool = False) -> NsysFile:
+    """Return 2,000 kernels of 40 ns and their calls; the later table ends the file."""
+    export = NsysFile()
+
+    def calls() -> None:
+        for number in range(2_000):
+            export.call(number * 100, number * 100 + 9, number + 1)
+
+    if calls_first:
+        calls()
+    for number in range(2_000):
+        export.kernel(number * 100 + 50, number * 100 + 90, correlationId=number + 1)
+    if not calls_first:
+        calls()
+    return export
+
+
+@pytest.mark.parametrize("keep", [0.31, 0.47, 0.613, 0.7, 0.83, 0.9, 0.971, 0.999])
+def test_a_cut_file_invents_nothing(tmp_path: Path, keep: float) -> None:
+    """A page of which the end is missing holds rows of zeros: none of them is a row."""
+    trace = read(cut(tmp_path, many(calls_first=keep > 0.5), keep))
+    assert rows(trace, "processes", "pid") == [4242]
+    assert set(rows(trace, "devices", "local_id")) <= {0}
+    assert set(rows(trace, "activities", "name", "dur_ns", "stream")) <= {("k(int)", 40, 7)}
+    starts = rows(trace, "activities", "start_ns")
+    assert starts == [number * 100 + 50 for number in range(len(starts))]
+    assert {"input-cut", "rows-lost"} <= codes(trace)
+
+
+def test_what_lies_behind_the_cut_is_said(tmp_path: Path) -> None:
+    trace = read(cut(tmp_path, many(calls_first=True), 0.8))
+    assert 0 < trace.activities.num_rows < 2_000
+    assert "how long they were idle there is not known" in note(trace, "work-lost").text
+
+
+def test_calls_that_were_cut_off_were_recorded(tmp_path: Path) -> None:
+    whole = many()
+    trace = read(cut(tmp_path, whole, 0.999))
+    assert trace.activities.num_rows == 2_000
+    assert "work-lost" not in codes(trace)
+    del whole.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    (tmp_path / "whole.sqlite").unlink()
+    kernels = whole.save(tmp_path / "kernels.sqlite").stat().st_size
+    (tmp_path / "kernels.sqlite").unlink()
+    path = many().save(tmp_path / "cut.sqlite")
+    path.write_bytes(path.read_bytes()[: kernels + 100])
+    trace = read(path)
+    assert not trace.calls.num_rows
+    text = note(trace, "no-calls").text
+    assert "lost with the damaged part" in text
+    assert "nsys profile" not in text
