@@ -6,20 +6,20 @@ import shlex
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Final
 
-_TAKES_AN_EXPRESSION: Final = "--step-mark"
+_TAKE_TEXT: Final = ("--step-mark", "--title")
 
 
 def base_names(command: str) -> str:
     """Return a command line in which every path is only its base name.
 
-    An expression of --step-mark may hold slashes and stays as it is.
+    What is no path may hold slashes, too, and stays as it is.
     """
     try:
         words = shlex.split(command)
     except ValueError:
         words = command.split()
     shown = [
-        word if before == _TAKES_AN_EXPRESSION else _base_name(word)
+        word if before in _TAKE_TEXT else _base_name(word)
         for before, word in zip(["", *words], words, strict=False)
     ]
     return shlex.join(shown)
@@ -27,7 +27,7 @@ def base_names(command: str) -> str:
 
 def _base_name(word: str) -> str:
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    if option == _TAKES_AN_EXPRESSION:
+    if option in _TAKE_TEXT:
         return word
     name = PureWindowsPath(PurePosixPath(value).name).name
     return f"{option}{equals}{name or value}"

@@ -32,7 +32,7 @@ HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "
 _SHORT = ("launches", "matrix", "vector", "read", "written", "busy")
 _CELLS = (9, 13, 13, 9, 9, 8)
 _REMARK = (
-    "Sums over all counted launches: FLOPs of matrix and of vector units, bytes at the fabric; "
+    "Sums over all counted launches: FLOPs of matrix and of vector units, bytes at {place}; "
     "busy is the share of the time of all matrix units in which they computed."
 )
 _ROWS = 8
@@ -68,7 +68,9 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
         yield Text(f"{label}{' ' * (name - cell_len(label))}{cells}")
     if len(rows) > _ROWS:
         yield Text(f"… {count(len(rows) - _ROWS)} more; --json has all", "dim")
-    for line in textwrap.wrap(_REMARK, width):
+    work = measured.executed.work
+    place = work.bytes_at if work is not None else ""
+    for line in textwrap.wrap(_REMARK.format(place=place), width):
         yield Text(line, "dim")
 
 

@@ -6,16 +6,19 @@ is neither markup nor a mention, an issue, an emoji or a link.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
+from traceflops.reports.authored import NOTHING, Authored, Block
+from traceflops.reports.markdowntext import code, first_of_line, longest_run, plain
 from traceflops.reports.measured import bounds_sentence, facts, parts, why_not
+from traceflops.reports.page.findings import findings_shown
+from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.shown import provenance
 from traceflops.reports.page.untimed import untimed_parts
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, category_label
-from traceflops.reports.units import count, duration, kernel_label, percent, visible
+from traceflops.reports.units import count, duration, kernel_label, percent, size, visible
 from traceflops.reports.wording import basis, numbered
 from traceflops.results import COMPONENTS
 
@@ -31,24 +34,27 @@ _GAPS: Final = 5
 _DEVICES: Final = 32
 _NOTES: Final = 20
 _NAME: Final = 90
-_LONGEST: Final = 2_000
-_SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _RIGHT: Final = "--:"
 _LEFT: Final = "---"
 
 
-def render_markdown(analysis: Analysis, command: str | None = None) -> str:
+def render_markdown(
+    analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
+) -> str:
     """Return the report; `command` is the command line that made it, paths as base names."""
     sections = (
-        _head(analysis),
+        _head(analysis, authored.title),
+        _authored(authored.blocks),
         _untimed(analysis),
         _components(analysis),
+        _findings(analysis),
         _waterfall(analysis),
         _details("Figures behind it", _facts(analysis)),
         _details("Kernels and copies with most time", _kernels(analysis)),
         _details("Categories", _categories(analysis)),
         _details("Longest gaps", _gaps(analysis)),
         _details("Devices", _devices(analysis)),
+        _details("Memory", _memory(analysis)),
         _details("Notes: what to know of the input and the method", _notes(analysis)),
         _foot(command),
     )
@@ -56,23 +62,11 @@ def render_markdown(analysis: Analysis, command: str | None = None) -> str:
     return "\n\n".join(texts) + "\n"
 
 
-def plain(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
-    shown = visible(text[:_LONGEST]).strip()
-    return _SIGNS.sub(lambda sign: f"&#{ord(sign.group())};", shown)
-
-
-def code(text: str) -> str:
-    """Return text as a code span that can stand in a table."""
-    shown = visible(text).replace("|", "\N{BROKEN BAR}").strip() or " "
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence = "`" * (longest + 1)
-    space = " " if shown.startswith("`") or shown.endswith("`") else ""
-    return f"{fence}{space}{shown}{space}{fence}"
-
-
-def _head(analysis: Analysis) -> Iterator[str]:
+def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     yield SIGN
+    if title is not None:
+        yield f"# {plain(title)}"
+        yield ""
     yield f"## {plain(analysis.verdict.sentence)}"
     yield ""
     yield " · ".join(plain(part) for part in provenance(analysis))
@@ -80,6 +74,24 @@ def _head(analysis: Analysis) -> Iterator[str]:
         for sentence in why_not(analysis.measured)[:1]:
             yield ""
             yield plain(sentence)
+
+
+def _authored(blocks: Iterable[Block]) -> Iterator[str]:
+    """Yield the author's notes as a quote."""
+    for number, block in enumerate(blocks):
+        if number:
+            yield ">"
+        if block.kind == "code":
+            fence = "`" * (max(map(longest_run, block.lines), default=0) + 3)
+            yield f"> {fence}text"
+            yield from (f"> {visible(line)}" for line in block.lines)
+            yield f"> {fence}"
+        elif block.kind == "list":
+            yield from (f"> - {first_of_line(plain(line))}" for line in block.lines)
+        elif block.kind == "heading":
+            yield f"> **{plain(block.lines[0])}**"
+        else:
+            yield f"> {first_of_line(plain(block.lines[0]))}"
 
 
 def _untimed(analysis: Analysis) -> Iterator[str]:
@@ -124,6 +136,12 @@ def _components(analysis: Analysis) -> Iterator[str]:
     yield from _table(("Component", "Time", "Share"), shown, numbers=(1, 2))
     yield ""
     yield f"{plain(basis(analysis))}; the parts add up exactly."
+
+
+def _findings(analysis: Analysis) -> Iterator[str]:
+    for found in findings_shown(analysis):
+        gain = f" {plain(found.gain)}." if found.gain else ""
+        yield f"- **{plain(found.severity)}**: {plain(found.sentence)}{gain}"
 
 
 def _waterfall(analysis: Analysis) -> Iterator[str]:
@@ -213,6 +231,26 @@ def _devices(analysis: Analysis) -> Iterator[str]:
     heads = ("Device", "Window", *(LOOKS[name].label for name in COMPONENTS))
     yield from _table(heads, shown, numbers=range(1, len(heads)))
     yield from _more(len(analysis.devices) - len(shown))
+
+
+def _memory(analysis: Analysis) -> Iterator[str]:
+    page = memory_page(analysis)
+    if page is None:
+        return
+    shown = [
+        (
+            plain(row.label if row.is_total else f"{row.label} (changes since the start)"),
+            size(row.peak, binary=True),
+            plain(row.when),
+            size(row.reserved, binary=True),
+            row.share,
+            plain(row.growth),
+        )
+        for row in page.rows
+    ]
+    heads = ("Where", "Peak", "Peak at", "Reserved", "Of the device", "Growth over the steps")
+    yield from _table(heads, shown, numbers=(1, 3, 4))
+    yield from _more(page.total - len(shown))
 
 
 def _notes(analysis: Analysis) -> Iterator[str]:

@@ -1,17 +1,18 @@
 """A trace of any format as trace-event JSON that the Perfetto UI and chrome://tracing open.
 
-Each device is a process: its steps, the components of its time, then its streams. Each process of
-the job is one too: its threads with annotations, ops and calls. Arrows lead from calls to what they
-launched. Times count from the first record and are exact: microseconds with three decimals.
+Findings come first, over the windows that they are about. Each device is a process: its steps, the
+components of its time, then its streams. Each process of the job is one too: its threads with
+annotations, ops and calls. Arrows lead from calls to what they launched. Times count from the first
+record and are exact: microseconds with three decimals.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -24,8 +25,14 @@ from traceflops.reports.lanes import MOST_LANES, lanes
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
+if TYPE_CHECKING:
+    from traceflops.findings.finding import Finding
+
 _DEVICE, _HOST = 1, 1_000_000
 """Where the numbers of devices and those of the job's processes begin; 0 is the idle process."""
+
+_FINDINGS = 999_999
+"""The process of the findings; no job has as many devices."""
 
 _STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
 _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
@@ -34,29 +41,67 @@ _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 
 
-def render_perfetto(prepared: Prepared) -> Iterator[bytes]:
-    """Yield the compressed document in pieces; its bytes depend on the trace alone."""
+def render_perfetto(
+    prepared: Prepared, findings: Sequence[Finding] = (), *, packed: bool = True
+) -> Iterator[bytes]:
+    """Yield the document in pieces, compressed or not; its bytes depend on the trace alone."""
+    pieces = _document(prepared, findings)
+    if not packed:
+        yield from pieces
+        return
     packer = zlib.compressobj(_COMPRESSION, zlib.DEFLATED, 31)  # 31: as gzip, without a time
-    yield packer.compress(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def _document(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
+    yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
     separator = b""
-    for text in _events(prepared):
-        yield packer.compress(separator + text)
+    for text in _events(prepared, findings):
+        yield separator + text
         separator = b",\n"
-    yield packer.compress(b"\n]}\n") + packer.flush()
+    yield b"\n]}\n"
 
 
-def _events(prepared: Prepared) -> Iterator[bytes]:
+def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     """Yield events, some at a time, as JSON without the brackets of their list."""
     trace = prepared.trace
     writer = _Writer(_first_time(trace))
     of_calls = np.full(trace.calls.num_rows, -1, dtype=np.int64)
     of_activities = np.full(trace.activities.num_rows, -1, dtype=np.int64)
     for texts in (
+        _found(prepared, findings, writer),
         _devices(prepared, writer, of_activities),
         _hosts(trace, writer, of_calls),
         _arrows(prepared, writer, of_calls, of_activities),
     ):
         yield from (text for text in texts if text)
+
+
+def _found(prepared: Prepared, findings: Sequence[Finding], writer: _Writer) -> Iterator[bytes]:
+    """Yield the findings, a track each, over all the windows that they are about."""
+    used = [one for windows in prepared.windows.values() for one in windows if one.used]
+    if not used or not findings:
+        return
+    start_ns, end_ns = min(one.start_ns for one in used), max(one.end_ns for one in used)
+    yield writer.label("process", _FINDINGS, 0, "findings", 0).encode()
+    for place, one in enumerate(findings, 1):
+        args = {"severity": one.severity, "share": one.share, "mfu_without": one.mfu_without}
+        yield _joined(
+            [
+                writer.label("thread", _FINDINGS, place, one.rule, place),
+                writer.range(
+                    _FINDINGS,
+                    place,
+                    _json(one.sentence),
+                    start_ns,
+                    end_ns - start_ns,
+                    '"finding"',
+                    _json(args),
+                ),
+            ]
+        )
 
 
 def _first_time(trace: Trace) -> int:

@@ -14,6 +14,7 @@ from traceflops.categories.activities import categorise
 from traceflops.columns import IntArray, codes, dictionary_column, names, number_column
 from traceflops.errors import UsageError
 from traceflops.links import link
+from traceflops.redact import Redaction
 from traceflops.reports.write import write_whole
 from traceflops.schema import TABLES
 from traceflops.trace import Trace
@@ -76,37 +77,49 @@ def export_tables(
     tables: Sequence[str] | None,
     format_: str,
     rules: Path | None = None,
+    redaction: Redaction | None = None,
 ) -> Iterator[tuple[Path, int]]:
     """Write each table to its file; yield the path and the number of rows as each is done.
 
     The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
-    the rows of the other tables that caused them.
+    the rows of the other tables that caused them. `redaction` takes names out of all of it.
     """
+    make_folder(folder)
+    shown = redaction.trace(trace) if redaction is not None else trace
+    for name in dict.fromkeys(tables or TABLES):
+        table = shown.table(name)
+        if name == "activities":
+            table = _enriched(table, trace, rules, redaction)
+        path = folder / f"{name}.{format_}"
+        write_whole(path, FORMATS[format_](table))
+        yield path, table.num_rows
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where there is none. Raises UsageError where that is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot make the folder: {folder} ({error.strerror})", "choose another place with -o"
         ) from None
-    for name in dict.fromkeys(tables or TABLES):
-        table = _enriched(trace, rules) if name == "activities" else trace.table(name)
-        path = folder / f"{name}.{format_}"
-        write_whole(path, FORMATS[format_](table))
-        yield path, table.num_rows
 
 
-def _enriched(trace: Trace, rules: Path | None) -> pa.Table:
+def _enriched(
+    table: pa.Table, trace: Trace, rules: Path | None, redaction: Redaction | None
+) -> pa.Table:
+    """Return the activities of a trace, as they are shown, with what was found out about each."""
     links = link(trace)
     categorised = categorise(trace, links, load(rules))
     categories, category = categorised.categories, categorised.category
+    rule_names = list(map(redaction.rule, categorised.rules)) if redaction else categorised.rules
     added = {
         "top": dictionary_column(category, [c.top for c in categories]),
         "sub": dictionary_column(category, [c.sub for c in categories]),
-        "rule": dictionary_column(categorised.rule, categorised.rules),
+        "rule": dictionary_column(categorised.rule, rule_names),
         "call": _row_column(links.call_of_activity),
         "op": _row_column(links.op_of_activity),
     }
-    table = trace.activities
     for name, column in added.items():
         table = table.append_column(name, column)
     return table

@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from traceflops.reports.units import UNKNOWN, count, duration, shorten_middle
-from traceflops.results import DeviceReport
+from traceflops.reports.units import (
+    UNKNOWN,
+    count,
+    duration,
+    shorten_middle,
+    significant,
+    size,
+)
+from traceflops.results import Collective, DeviceReport
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -83,7 +90,8 @@ def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
 
 def basis(analysis: Analysis) -> str:
     """Return of what the times of components are means, in words."""
-    devices = numbered(len(analysis.devices), "device")
+    number = len(analysis.devices_used)
+    devices = numbered(number, "device")
     total = duration(analysis.components.window_ns)
     used = analysis.windows_used
     if not analysis.steps.used:
@@ -91,7 +99,7 @@ def basis(analysis: Analysis) -> str:
             return f"Times are means per device, over {numbered(used, 'device')} ({total} in all)"
         return f"Times are of one window on {devices}"
     steps = numbered(len(analysis.steps.used), "step")
-    whole = used == len(analysis.steps.used) * len(analysis.devices)
+    whole = used == len(analysis.steps.used) * number
     over = f"{steps} on {devices}" if whole else f"{count(used)} steps of {devices}"
     return f"Times are means per step and device, over {over} ({total} in all)"
 
@@ -99,3 +107,20 @@ def basis(analysis: Analysis) -> str:
 def numbered(number: int, what: str) -> str:
     """Return "one step" or "5 steps"."""
     return f"one {what}" if number == 1 else f"{count(number)} {what}s"
+
+
+def collective_label(row: Collective) -> str:
+    """Return a kind of collective and its ranks: "allreduce, 8 ranks"."""
+    kind = (row.collective or "not told").lstrip("_").replace("_", " ")
+    return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
+
+
+def mean_message(row: Collective) -> str:
+    """Return the mean size of messages of a kind of collective; a dash where it is not known."""
+    return size(None if row.bytes is None else round(row.bytes / row.sized))
+
+
+def collective_rate(row: Collective) -> str:
+    """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
+    rate = row.bytes_per_ns
+    return UNKNOWN if rate is None else f"{significant(rate, 3)} GB/s"

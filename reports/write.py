@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from traceflops.errors import UsageError
+from traceflops.reports.authored import NOTHING, Authored
 from traceflops.results import Analysis
 
 _OURS = (b"traceflops.report/", b'content="traceflops')
@@ -18,26 +19,27 @@ _LOOKED_AT = 1 << 16
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def _html(analysis: Analysis, command: str | None) -> bytes:
+def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
     from traceflops.reports.page.html import render_html
 
-    return render_html(analysis, command).encode()
+    return render_html(analysis, command, authored).encode()
 
 
-def _json(analysis: Analysis, _: str | None) -> bytes:
+def _json(analysis: Analysis, _: str | None, __: Authored) -> bytes:
     from traceflops.reports.json.report import render_json
 
     return render_json(analysis).encode() + b"\n"
 
 
-def _markdown(analysis: Analysis, command: str | None) -> bytes:
+def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
     from traceflops.reports.commandline import base_names
     from traceflops.reports.markdown import render_markdown
 
-    return render_markdown(analysis, base_names(command) if command else None).encode()
+    shown = base_names(command) if command else None
+    return render_markdown(analysis, shown, authored).encode()
 
 
-def _zip(analysis: Analysis, command: str | None) -> bytes:
+def _zip(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
     """Return all other forms in an archive."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -46,11 +48,11 @@ def _zip(analysis: Analysis, command: str | None) -> bytes:
             if render is not _zip:
                 member = zipfile.ZipInfo(f"report{suffix}", _FIRST_DATE)
                 member.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(member, render(analysis, command))
+                archive.writestr(member, render(analysis, command, authored))
     return content.getvalue()
 
 
-RENDERERS: dict[str, Callable[[Analysis, str | None], bytes]] = {
+RENDERERS: dict[str, Callable[[Analysis, str | None, Authored], bytes]] = {
     ".html": _html,
     ".json": _json,
     ".md": _markdown,
@@ -60,12 +62,20 @@ RENDERERS: dict[str, Callable[[Analysis, str | None], bytes]] = {
 
 
 def save(
-    analysis: Analysis, path: str | Path, *, force: bool = False, command: str | None = None
+    analysis: Analysis,
+    path: str | Path,
+    *,
+    force: bool = False,
+    command: str | None = None,
+    authored: Authored = NOTHING,
 ) -> Path:
-    """Write the report; return its path. Raises UsageError where that is not possible."""
+    """Write the report; return its path. Raises UsageError where that is not possible.
+
+    `authored` is the author's title and notes, for the forms that people read.
+    """
     target = Path(path)
     check_target(target, force=force)
-    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command))
+    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command, authored))
     return target
 
 

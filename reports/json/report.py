@@ -9,8 +9,9 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.reports.json.measured import measured_object
+from traceflops.reports.json.memory import memory_object
 from traceflops.reports.json.untimed import untimed_object
-from traceflops.results import Account, Analysis, DeviceReport, Gap, WholeSpan, Window
+from traceflops.results import Account, Analysis, Collective, DeviceReport, Gap, WholeSpan, Window
 from traceflops.selection import Selection
 from traceflops.trace import Source
 
@@ -52,6 +53,10 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "devices": [_device(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": analysis.kernels.to_pylist(),
+        "collectives": [
+            _collective(row, analysis.components.window_ns) for row in analysis.collectives
+        ],
+        "memory": memory_object(analysis),
         "untimed": untimed_object(analysis.untimed),
     }
 
@@ -87,6 +92,14 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "from_ns": selection.from_ns,
         "to_ns": selection.to_ns,
         "step_mark": selection.step_mark,
+    }
+
+
+def _collective(row: Collective, device_time_ns: int) -> dict[str, Any]:
+    return {
+        **asdict(row),
+        "share": row.sum_ns / device_time_ns if device_time_ns else None,
+        "bytes_per_ns": row.bytes_per_ns,
     }
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceflops._version import __version__
+from traceflops.reports.authored import NOTHING, Authored
 from traceflops.reports.commandline import base_names
 from traceflops.reports.page import figures, shown
+from traceflops.reports.page.closing import closing
 from traceflops.reports.page.jinja import environment, template
-from traceflops.reports.page.scripts import scripts_of
-from traceflops.reports.page.section import Filled
+from traceflops.reports.page.scripts import Scripts, scripts_of
+from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 SCHEMA = "traceflops.report/1"
-_STYLES = ("report.css", "tables.css", "timeline.css")
+_STYLES = ("report.css", "tables.css", "timeline.css", "memory.css")
+_WITHOUT_PARTS = 12_000
+"""Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
+_AUTHORED = Section("authored", "Author's notes", lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,28 @@ class _Part:
     markup: str
 
 
-def render_html(analysis: Analysis, command: str | None = None) -> str:
-    """Return the page of an analysis; `command` is the command line that made it."""
+def render_html(
+    analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
+) -> str:
+    """Return the page of an analysis; `command` is the command line that made it.
+
+    `authored` is what its author adds: a title above it, and notes below its head.
+    """
     sections = list(filled(analysis))
+    if authored.blocks:
+        sections.insert(1, Filled(_AUTHORED, Content({"blocks": authored.blocks})))
     made = {name: make for one in sections for name, make in one.content.figures.items()}
     drawn = figures.embed(made) if made else None
     scripts = scripts_of(sections, drawn)
+    parts = list(_parts(analysis, sections, drawn))
+    last = closing(analysis, base_names(command) if command else None, _bytes(parts, scripts))
+    parts += _parts(analysis, [last], drawn)
+    scripts = scripts_of([*sections, last], drawn)
+    title = shown.document_title(analysis)
     context = {
-        "analysis": analysis,
-        "document_title": shown.document_title(analysis),
-        "parts": list(_parts(analysis, sections, drawn)),
-        "command": base_names(command) if command else None,
+        "document_title": f"{authored.title} · {title}" if authored.title else title,
+        "title": authored.title,
+        "parts": parts,
         "theme": scripts.theme,
         "scripts": scripts.scripts,
         "data": scripts.data,
@@ -60,11 +76,17 @@ def render_html(analysis: Analysis, command: str | None = None) -> str:
     return environment().get_template("report.html.j2").render(context)
 
 
+def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
+    """Return about how many bytes a page of these parts and scripts has, rather more than less."""
+    texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values(), _css()]
+    return sum(len(text.encode()) for text in texts) + _WITHOUT_PARTS
+
+
 def framed(analysis: Analysis) -> str:
     """Return the page inside a frame that keeps its scripts and styles to itself."""
     page = html.escape(render_html(analysis))
     return (
-        '<iframe title="traceflops report" sandbox="allow-scripts" '
+        '<iframe title="traceflops report" sandbox="allow-scripts allow-downloads" '
         f'style="width: 100%; height: 85vh; border: 0" srcdoc="{page}"></iframe>'
     )
 

@@ -11,8 +11,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.ledger import Ledger, Line
-from traceflops.mfu.roofline import Measured
-from traceflops.mfu.worktables import KernelRow, OpRow
 from traceflops.reports.countedtable import HEADS as COUNTED_HEADS
 from traceflops.reports.countedtable import CountedShown, counted_rows
 from traceflops.reports.ledgertable import (
@@ -25,15 +23,11 @@ from traceflops.reports.ledgertable import (
     sum_of,
 )
 from traceflops.reports.measured import (
-    AT_MOST,
     Fact,
     Part,
     bounds_sentence,
     facts,
     parts,
-    rate_words,
-    roof,
-    roofline,
     why_not,
 )
 from traceflops.reports.units import (
@@ -64,25 +58,6 @@ class LineShown:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkShown:
-    """A kernel's or operator's work in words; numbers beside them sort the column."""
-
-    name: str
-    top: str | None
-    kind: str
-    time_ns: int
-    count: int
-    flops: str
-    rate: str
-    of_peak: str
-    bytes_rate: str
-    of_bandwidth: str
-    intensity: str
-    bound: str
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerShown:
     """The ledger as a table: headings, rows, and the sum where there are several rows."""
 
@@ -108,17 +83,6 @@ class PeakPage:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkPage:
-    """Kernels and operators whose work was counted: those shown and how many more there are."""
-
-    kernels: list[WorkShown]
-    ops: list[WorkShown]
-    more_kernels: int
-    more_ops: int
-    by_counters: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CountedPage:
     """What counters say of kernels: headings, the rows shown, and how many more there are."""
 
@@ -141,25 +105,6 @@ def peak_page(analysis: Analysis) -> PeakPage:
         facts=list(facts(measured)),
         ledger=_ledger(analysis),
     )
-
-
-def work_shown(analysis: Analysis) -> WorkPage:
-    """Return the kernels and operators whose FLOPs or bytes are known."""
-    measured = analysis.measured
-    kernels = [row for row in measured.kernels if row.measured.flops or row.measured.min_bytes]
-    ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes]
-    return WorkPage(
-        kernels=[_work(measured, row) for row in kernels[:MOST_ROWS]],
-        ops=[_work(measured, row) for row in ops[:MOST_ROWS]],
-        more_kernels=max(len(kernels) - MOST_ROWS, 0),
-        more_ops=max(len(ops) - MOST_ROWS, 0),
-        by_counters=is_by_counters(analysis),
-    )
-
-
-def is_by_counters(analysis: Analysis) -> bool:
-    """Return whether the work of any kernel is known from hardware counters."""
-    return any(row.basis == "counters" for row in analysis.measured.kernels)
 
 
 def counted_shown(analysis: Analysis) -> CountedPage:
@@ -219,36 +164,3 @@ def _ledger(analysis: Analysis) -> LedgerShown | None:
         [(label, cells(row)) for label, row in rows.items()],
         ("executed", cells(whole)) if len(rows) > 1 else None,
     )
-
-
-def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    work, bound = row.measured, roofline(measured, row.measured, row)
-    peak, bandwidth = roof(measured, row.dtypes)
-    rate, share, intensity = rate_words(work, peak)
-    used = work.bytes_per_ns
-    kernel = row if isinstance(row, KernelRow) else None
-    return WorkShown(
-        name=row.name,
-        top=kernel.category.top if kernel is not None else None,
-        kind=kernel.category.sub.replace("_", " ") if kernel is not None else "",
-        time_ns=work.time_ns,
-        count=kernel.counted if kernel is not None else row.count,
-        flops=_counted(work),
-        rate=rate,
-        of_peak=share,
-        bytes_rate=count(round(used)) if used is not None else UNKNOWN,
-        of_bandwidth=_percent(work.share_of_bandwidth(bandwidth)),
-        intensity=intensity,
-        bound=bound.bound if bound is not None else UNKNOWN,
-        by=bound.basis if bound is not None else "",
-    )
-
-
-def _counted(work: Measured) -> str:
-    if not work.flops:
-        return UNKNOWN
-    return flops(work.flops) if work.is_exact else f"{AT_MOST}{flops(work.flops)}"
-
-
-def _percent(share: Fraction | None) -> str:
-    return percent(float(share)) if share is not None else UNKNOWN

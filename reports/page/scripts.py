@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traceflops.reports.page import figures
 from traceflops.reports.page.jinja import template
@@ -43,6 +44,7 @@ def scripts_of(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Scrip
     return Scripts(theme, scripts, data, _policy(allowed))
 
 
+@lru_cache(maxsize=8)
 def packed(content: bytes) -> str:
     """Return bytes compressed, as text; the same for the same bytes."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()

@@ -10,15 +10,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.reports import wording
-from traceflops.reports.page import findings, peak, series, shown, stepbars, untimed
+from traceflops.reports.page import (
+    findings,
+    kernels,
+    memory,
+    operators,
+    peak,
+    ranks,
+    series,
+    shown,
+    stepbars,
+    steps,
+    untimed,
+    work,
+)
 from traceflops.reports.page.roofline import roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.palette import LOOKS
+from traceflops.reports.page.timeline import gap_links, timeline_content
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
 
-MOST_STEP_ROWS: Final = 200
+_TABLES: Final = ("tables.js", "drill.js")
+"""What makes tables sort, filter and unfold, and follows links into them."""
 
 
 def filled(analysis: Analysis) -> Iterator[Filled]:
@@ -66,58 +80,77 @@ def _steps(analysis: Analysis) -> Content | None:
         "rows": rows,
         "bars": bars,
         "pale": [bar.label for bar in bars if not bar.used],
-        "row_components": [
-            name for name in LOOKS if any(row.components.parts()[name] for row in rows)
-        ],
-        "slowest": series.slowest(rows),
+        "steps": steps.steps_page(analysis, rows),
         "steps_sentence": shown.steps_sentence(analysis),
-        "most_step_rows": MOST_STEP_ROWS,
     }
     figures = {"steps": partial(stepbars.step_bars, bars, axis)} if bars else {}
-    return Content(values, "Steps" if analysis.steps.seen else "Window", figures)
+    return Content(values, "Steps" if analysis.steps.seen else "Window", figures, _TABLES)
 
 
 def _categories(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
+    rows = analysis.categories.to_pylist()
     return Content(
         {
-            "categories": analysis.categories.to_pylist(),
+            "categories": rows,
+            "category_links": [kernels.category_link(row["top"], row["sub"], rows) for row in rows],
             "other_share": shown.other_share(analysis.categories),
-        }
+        },
+        scripts=_TABLES,
     )
+
+
+def _communication(analysis: Analysis) -> Content | None:
+    if not analysis.collectives:
+        return None
+    window_ns = analysis.components.window_ns
+    shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
+    rows = list(zip(analysis.collectives, shares, strict=True))
+    shown_rows = shown.Few(rows[: shown.MOST_COLLECTIVES], len(rows))
+    return Content({"collectives": shown_rows}, scripts=_TABLES)
 
 
 def _kernels(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
-    return Content({"kernels": shown.kernels(analysis.kernels)}, scripts=("tables.js",))
+    return Content({"kernels": kernels.kernels_page(analysis)}, scripts=_TABLES)
 
 
-def _work(analysis: Analysis) -> Content | None:
-    values = peak.work_shown(analysis)
-    return Content({"work": values}) if values.kernels or values.ops else None
+def _operators(analysis: Analysis) -> Content | None:
+    values = operators.operators_page(analysis) if analysis.devices else None
+    return Content({"operators": values}, scripts=_TABLES) if values is not None else None
 
 
 def _roofline(analysis: Analysis) -> Content | None:
     plot = roofline_plot(analysis.measured)
     if plot is None:
         return None
-    return Content({"plot": plot, "by_counters": peak.is_by_counters(analysis)})
+    return Content({"plot": plot, "by_counters": work.counted_at(analysis.measured)})
 
 
 def _ranks(analysis: Analysis) -> Content | None:
     if len(analysis.devices) < 2:
         return None
     present, _ = shown.used_components(analysis)
-    return Content({"devices": shown.shown_devices(analysis), "present": present})
+    return Content({"ranks": ranks.ranks_page(analysis), "present": present}, scripts=_TABLES)
 
 
 def _idle(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
     origin_ns = min(device.whole.start_ns for device in analysis.devices)
-    return Content({"gaps": analysis.gaps(shown.MOST_GAPS), "origin_ns": origin_ns})
+    gaps = list(zip(analysis.gaps(shown.MOST_GAPS), gap_links(analysis), strict=True))
+    return Content({"gaps": gaps, "origin_ns": origin_ns})
+
+
+def _memory(analysis: Analysis) -> Content | None:
+    found = memory.memory_page(analysis)
+    if found is None:
+        return None
+    place = {"width": memory.WIDTH, "height": memory.HEIGHT, "left": memory.LEFT}
+    edges = {"right": memory.RIGHT, "top": memory.TOP, "bottom": memory.BOTTOM}
+    return Content({"memory": found, **place, **edges})
 
 
 def _untimed(analysis: Analysis) -> Content | None:
@@ -156,10 +189,13 @@ SECTIONS: Final = (
     Section("steps", "Steps", _steps),
     Section("idle", "Idle", _idle),
     Section("categories", "Categories", _categories),
+    Section("communication", "Communication", _communication),
     Section("kernels", "Kernels", _kernels),
-    Section("work", "Work", _work),
+    Section("operators", "Operators", _operators),
     Section("roofline", "Roofline", _roofline),
+    Section("timeline", "Timeline", timeline_content),
     Section("ranks", "Ranks", _ranks),
+    Section("memory", "Memory", _memory),
     Section("untimed", "Totals", _untimed),
     Section("counters", "Counters", _counters),
     Section("recording", "Recording", _recording),

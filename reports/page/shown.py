@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_DEVICES = 32
-MOST_KERNELS = 100
 MOST_GAPS = 10
 MOST_NOTES = 200
+MOST_COLLECTIVES = 200
 MOST_NAMES = 8
 BAR_UNITS = 1000
 
@@ -69,16 +69,6 @@ class Segment:
     def middle(self) -> float:
         """Return where its label is centred, in percent of the bar."""
         return (self.start + self.units / 2) * 100 / BAR_UNITS
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The kernels that are shown, and the time share of those that are not."""
-
-    rows: list[dict[str, object]]
-    hidden: int
-    hidden_ns: int
-    hidden_share: float | None
 
 
 def segments(components: Components) -> list[Segment]:
@@ -198,15 +188,6 @@ def shown_devices(analysis: Analysis) -> Few[DeviceReport]:
         return Few(devices, len(devices))
     idle_first = sorted(devices, key=lambda device: -device.chosen.components.idle_ns)
     return Few(idle_first[:MOST_DEVICES], len(devices))
-
-
-def kernels(table: pa.Table, most: int = MOST_KERNELS) -> Kernels:
-    """Return the kernels with the most time."""
-    rest = table.slice(most)
-    hidden_ns = sum(rest["sum_ns"].to_pylist())
-    shares = rest["share"].to_pylist()
-    known = None if None in shares else sum(shares)
-    return Kernels(table.slice(0, most).to_pylist(), len(rest), hidden_ns, known)
 
 
 def other_share(categories: pa.Table) -> float | None:

@@ -15,6 +15,7 @@ _PARTS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
     ("totals-calls", "Calls of the host", ("call",)),
     ("totals-marks", "Marks", ("mark",)),
+    ("totals-ranges", "Ranges on the device", ("gpu_mark",)),
 )
 
 
@@ -26,6 +27,11 @@ class Part:
     title: str
     rows: list[dict[str, Any]]
     total: int
+
+    @property
+    def has_bytes(self) -> bool:
+        """Return whether a size is known of any row."""
+        return any(row["bytes"] is not None for row in self.rows)
 
 
 def untimed_parts(found: Untimed | None) -> list[Part]:

@@ -130,7 +130,7 @@ def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -
     if found is not None:
         yield from beside_the_bar(found, style)
     window = analysis.components.window_ns
-    devices = count(len(analysis.devices))
+    devices = count(len(analysis.devices_used))
     whole = f"100.0 % is what {devices} device(s) could do in {duration(window)} at the peak."
     yield Text(whole.replace("(s)", "" if devices == "1" else "s"), "dim")
 

@@ -13,6 +13,7 @@ from traceflops.mfu.lacks import NEXT_TIME
 from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.measured import why_not
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
+from traceflops.reports.terminal.collectives import collective_lines
 from traceflops.reports.terminal.untimed import untimed_lines
 from traceflops.reports.units import (
     apportioned,
@@ -75,6 +76,7 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *_kernels(analysis, style),
+        *collective_lines(analysis, _listed, style.width),
         *_notes(analysis, style),
     ]
     return [fitted(line, style) for line in lines]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from traceflops.reports.palette import look
-from traceflops.reports.units import count, duration, percent
+from traceflops.reports.units import count, duration, percent, size
 from traceflops.totals import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ _COUNTERS = 12
 _TITLES = {
     DEVICE_KINDS: "Kernels and copies with most time",
     ("call",): "Calls with most time",
-    ("mark",): "Marks with most time",
+    ("mark",): "Marks with most time, nested ones counted twice",
+    ("gpu_mark",): "Ranges with most time on the device, nested ones counted twice",
 }
 Cut = Callable[[str, int], str]
 """Returns a name of exactly so many cells."""
@@ -71,6 +72,8 @@ def _row(
     line.append(cut(label, width), look(top).colour if colour and top else "")
     line.append(f"{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
     line.append(f"{count(row['count']):>10} ×", "dim")  # noqa: RUF001
+    if row.get("bytes") is not None:
+        line.append(f"{size(row['bytes']):>10}", "dim")
     return line
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tests.cli.test_commands import JOB, assert_refused
 from tests.conftest import SAMPLES
+from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.cli.devices import EXAMPLES, devices
 from traceflops.mfu.peaks import load_devices
 
@@ -209,3 +210,24 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
 
 def test_help_has_examples() -> None:
     assert "traceflops devices --trace" in " ".join(run("--help").stdout.split())
+
+
+def test_units_are_called_what_their_maker_calls_them(tmp_path: Path) -> None:
+    """RDNA devices have 32 threads in a wave, as NVIDIA's have in a warp."""
+    rdna = properties("AMD Radeon AI PRO R9700", 12, 0, 64, 32, 32 * 2**30)
+    other = properties("NVIDIA H100 80GB HBM3", 9, 0, 132, 32, 85_000_000_000)
+    lines = "\n".join(printed("--trace", trace_of(tmp_path, rdna, other)))
+    assert "64 CUs" in lines
+    assert "132 SMs" in lines
+    assert "64 SMs" not in lines
+
+
+def test_the_check_is_with_the_clock_that_the_trace_names(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    with rocpd(path, machine=False) as file:
+        file.machine(max_engine_clk_fcompute=1200)
+        file.dispatch(file.symbol("k"), 10, 20)
+    (line,) = [line for line in printed("--trace", path) if line.startswith("check")]
+    # 304 x 2048 x 1.2 GHz = 747.1 TFLOP/s
+    assert "1200 MHz, as the trace says, = 747.1 TFLOP/s (bf16)" in line
+    assert "1307.4" in line

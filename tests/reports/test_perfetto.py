@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import traceflops as tf
 from tests.conftest import ROOT
 from traceflops.cli import app
+from traceflops.findings.finding import Finding
 from traceflops.prepare import Prepared, prepare
 from traceflops.reports.lanes import lanes
 from traceflops.reports.perfetto import render_perfetto
@@ -63,6 +64,18 @@ def test_every_device_and_process_is_named(events: list[Event]) -> None:
     }
     threads = named(events, "thread")
     assert {(one["pid"], one["tid"]) for one in events if one["ph"] == "X"} == threads.keys()
+
+
+def test_findings_lie_over_the_windows_they_are_about(prepared: Prepared) -> None:
+    found = Finding("loss-idle", "high", "Idle time takes <b>half</b>.", 0.5, None, ())
+    document = unpacked(render_perfetto(prepared, [found]))["traceEvents"]
+    (process,) = [one for one, name in named(document, "process").items() if name == "findings"]
+    (shown,) = [one for one in document if one["pid"] == process[0] and one["ph"] == "X"]
+    used = [one for windows in prepared.windows.values() for one in windows if one.used]
+    length_ns = max(one.end_ns for one in used) - min(one.start_ns for one in used)
+    assert (shown["name"], ns(shown["dur"])) == (found.sentence, length_ns)
+    assert shown["args"] == {"severity": "high", "share": 0.5, "mfu_without": None}
+    assert named(document, "thread")[shown["pid"], shown["tid"]] == "loss-idle"
 
 
 def test_components_are_those_of_the_analysis(events: list[Event], prepared: Prepared) -> None:
@@ -165,3 +178,12 @@ def test_the_command_writes_beside_nothing_and_overwrites_nothing(tmp_path: Path
     assert CliRunner().invoke(app, [*words, "-f"]).exit_code == 0
     assert target.read_bytes() == content, "the bytes depend on the trace alone"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_name_that_ends_in_json_is_of_plain_text(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "job.json", tmp_path / "job.json.gz"
+    for target in (plain, packed):
+        words = ["perfetto", str(SAMPLE), "--ranks", "1", "-o", str(target)]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert plain.read_bytes() == gzip.decompress(packed.read_bytes())
+    assert json.loads(plain.read_bytes())["traceEvents"]

@@ -83,7 +83,8 @@ def _traceflops(
 ) -> None:
     """Say from a profiler's trace where the time went, offline.
 
-    Reads traces of torch.profiler (.json, also gzip, zstd, zip, a folder of ranks, - for stdin).
+    Reads what the PyTorch profiler, AMD's rocprof and NVIDIA's Nsight leave behind: files, also
+    packed with gzip, zstd or zip, folders of ranks, and - for standard input.
     """
 
 

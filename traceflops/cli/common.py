@@ -18,7 +18,7 @@ from traceflops.phases import phase
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from traceflops.cli.options import Question, Rates, Reading
+    from traceflops.cli.options import Privacy, Question, Rates, Reading
     from traceflops.reports.terminal.summary import Style
     from traceflops.results import Analysis
     from traceflops.trace import Trace
@@ -49,10 +49,11 @@ def read_and_analyze(
     rates: Rates,
     reading: Reading,
     rules: Path | None,
-    include_environment: bool,
+    privacy: Privacy,
     pair: str | None = None,
 ) -> Analysis:
     """Return the analysis that the options ask for."""
+    privacy.check()
     selection, peaks = question.selection(), rates.peaks()
     from traceflops.analysis import analyze
     from traceflops.cli.pairing import check_pair, read_pair
@@ -63,7 +64,8 @@ def read_and_analyze(
         trace,
         selection,
         rules=rules,
-        include_environment=include_environment,
+        include_environment=privacy.include_environment,
+        redact=privacy.redact,
         peaks=peaks,
         pair=read_pair(pair, reading),
     )

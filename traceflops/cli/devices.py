@@ -169,7 +169,7 @@ def _kind(spec: DeviceSpec) -> Iterator[str]:
     yield f"one device is a {spec.one_device_is}"
 
 
-def _rates_and_source(spec: DeviceSpec) -> Iterator[str]:
+def _rates_and_source(spec: DeviceSpec, found: Match | None = None) -> Iterator[str]:
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
     yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
     if spec.memories:
@@ -180,8 +180,11 @@ def _rates_and_source(spec: DeviceSpec) -> Iterator[str]:
     known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
     if known:
         yield _line("balance", f"{', '.join(known)} FLOP per byte")
-    if spec.formula is not None and spec.part == 1:
-        yield _line("check", _formula(spec))
+    check = _seen_formula(found) if found is not None else None
+    if check is None and spec.formula is not None and spec.part == 1:
+        check = _formula(spec)
+    if check is not None:
+        yield _line("check", check)
     dated = f", taken over {spec.date}" if spec.date is not None else ""
     yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
     if spec.note:
@@ -193,6 +196,21 @@ def _formula(spec: DeviceSpec) -> str:
     return (
         f"{spec.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
         f"{spec.clock_mhz} MHz = {value:.1f} TFLOP/s"
+    )
+
+
+def _seen_formula(found: Match) -> str | None:
+    """Return the rate by the clock and the units that the trace names; None where it does not."""
+    rate, spec, seen = found.by_clock, found.spec, found.seen
+    if rate is None or spec is None:
+        return None
+    from traceflops.mfu.matching import REFERENCE
+
+    dtype = next(one for one in REFERENCE if spec.peak(one))
+    return (
+        f"{seen.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
+        f"{(seen.clock_hz or 0) / 1e6:g} MHz, as the trace says, = {float(rate) / 1000:.1f} "
+        f"TFLOP/s ({dtype}); the table has {_rate(spec.peak(dtype))}, which counts"
     )
 
 
@@ -240,7 +258,7 @@ def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
     yield _line("match", _outcome(found))
     yield _line("because", found.explanation)
     if found.spec is not None and found.confirmed:
-        yield from _rates_and_source(found.spec)
+        yield from _rates_and_source(found.spec, found)
 
 
 def _outcome(found: Match) -> str:

@@ -11,9 +11,10 @@ from traceflops.cli.common import failures, read_trace
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
-    Environment,
+    WITHOUT_IDENTITY,
     Force,
     Json,
+    Privacy,
     Question,
     Reading,
     Rules,
@@ -49,22 +50,27 @@ def export(
     json: Json = False,
     question: Question = EVERYTHING,
     rules: Rules = None,
-    include_environment: Environment = False,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Write the tables of a trace, activities with their category, call and op."""
     with failures(reading):
+        privacy.check()
         selection = question.selection()
         from traceflops.privacy import redacted
+        from traceflops.redact import Redaction
         from traceflops.reports.json.report import encode
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.restrict import restrict
 
         check_request(output, table, format_, force=force)
         trace = read_trace(traces, reading)
-        shown = restrict(trace if include_environment else redacted(trace), selection)
+        known = trace if privacy.include_environment else redacted(trace)
+        shown = restrict(known, selection)
+        names = privacy.placeholders()
+        redaction = Redaction(names, selection.step_mark) if names is not None else None
         written = []
-        for path, rows in export_tables(shown, output, table, format_, rules):
+        for path, rows in export_tables(shown, output, table, format_, rules, redaction):
             written.append({"table": path.stem, "path": str(path), "rows": rows})
             if not json:
                 typer.echo(f"{path}  {rows:,} rows")

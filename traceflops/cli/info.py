@@ -8,8 +8,9 @@ from traceflops.cli.common import failures, read_trace
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
-    Environment,
+    WITHOUT_IDENTITY,
     Json,
+    Privacy,
     Question,
     Reading,
     Traces,
@@ -24,21 +25,27 @@ def info(
     traces: Traces,
     json: Json = False,
     question: Question = EVERYTHING,
-    include_environment: Environment = False,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Say what is in a trace, what is missing and what that costs."""
     with failures(reading):
+        privacy.check()
         selection = question.selection()
         from traceflops.inventory import take_inventory
         from traceflops.privacy import redacted
+        from traceflops.redact import Redaction
         from traceflops.reports.json.report import encode
         from traceflops.reports.terminal.info import info_object, render_info
         from traceflops.restrict import restrict
 
         trace = read_trace(traces, reading)
-        shown = restrict(trace if include_environment else redacted(trace), selection)
-        inventory = take_inventory(shown, question.step_mark)
+        known = trace if privacy.include_environment else redacted(trace)
+        shown, step_mark = restrict(known, selection), question.step_mark
+        names = privacy.placeholders()
+        if names is not None:  # what marks a step is then called step
+            shown, step_mark = Redaction(names, step_mark).trace(shown), None
+        inventory = take_inventory(shown, step_mark)
         if json:
             typer.echo(encode(info_object(inventory)))
         else:

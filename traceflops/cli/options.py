@@ -19,6 +19,7 @@ from traceflops.selection import Selection, parse_duration, parse_numbers, parse
 
 if TYPE_CHECKING:
     from traceflops.mfu.tracepeaks import PeakOptions
+    from traceflops.placeholders import Placeholders
 
 Traces = Annotated[
     list[str],
@@ -31,12 +32,6 @@ Traces = Annotated[
 Rules = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Category rules to try before the built-in ones."),
-]
-Environment = Annotated[
-    bool,
-    typer.Option(
-        "--include-environment", help="Keep host and user names and home directories as they are."
-    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Force = Annotated[
@@ -136,6 +131,44 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Privacy:
+    """What of the recording machine and of the program's author is shown."""
+
+    include_environment: Annotated[
+        bool,
+        typer.Option(
+            "--include-environment",
+            help="Keep host and user names and home directories as they are.",
+        ),
+    ] = False
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            help="Replace names of files, modules, functions and annotations, and words of yours "
+            "in kernels and operators, by placeholders.",
+        ),
+    ] = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        from traceflops.privacy import check_privacy
+
+        check_privacy(self.include_environment, self.redact)
+
+    def placeholders(self) -> Placeholders | None:
+        """Return what gives names their placeholders, None where names are to stay."""
+        from traceflops.placeholders import Placeholders
+
+        return Placeholders() if self.redact else None
+
+    def words(self) -> list[str]:
+        """Return the options as they are typed."""
+        given = {"--include-environment": self.include_environment, "--redact": self.redact}
+        return [option for option, value in given.items() if value]
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How the input is read and what is told about that."""
 
@@ -189,6 +222,7 @@ class Reading:
 
 EVERYTHING = Question()
 FROM_THE_DEVICE_TABLE = Rates()
+WITHOUT_IDENTITY = Privacy()
 AS_USUAL = Reading()
 
 

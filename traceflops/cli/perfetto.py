@@ -11,8 +11,9 @@ from traceflops.cli.common import failures, read_trace, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
-    Environment,
+    WITHOUT_IDENTITY,
     Force,
+    Privacy,
     Question,
     Reading,
     Rules,
@@ -37,21 +38,24 @@ def perfetto(
             "-o",
             "--output",
             metavar="FILE",
-            help=f"File to write. Default: the trace's name with {SUFFIX}, in this folder.",
+            help="File to write; plain text if it ends in .json, else packed with gzip. Default: "
+            f"the trace's name with {SUFFIX}, in this folder.",
         ),
     ] = None,
     force: Force = False,
     question: Question = EVERYTHING,
     rules: Rules = None,
-    include_environment: Environment = False,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Write the trace with steps, components and categories as tracks, for the Perfetto UI.
+    """Write the trace for the Perfetto UI: findings, steps, components and categories are tracks.
 
     Open the file at ui.perfetto.dev or in chrome://tracing; nothing is sent there by traceflops.
     """
     with failures(reading):
+        privacy.check()
         selection = question.selection()
+        from traceflops.analysis import analysis_of
         from traceflops.prepare import prepare
         from traceflops.privacy import redacted
         from traceflops.reports.perfetto import render_perfetto
@@ -61,8 +65,17 @@ def perfetto(
         target = output or Path(stem_of(traces) + SUFFIX)
         check_new(target, force=force)
         trace = read_trace(traces, reading)
-        shown = restrict(trace if include_environment else redacted(trace), selection)
+        known = trace if privacy.include_environment else redacted(trace)
+        shown = restrict(known, selection)
         marks = Selection(step_mark=selection.step_mark)
-        prepared = prepare(shown, marks, rules=rules, include_environment=True)
-        write_pieces(target, render_perfetto(prepared))
+        prepared = prepare(
+            shown,
+            marks,
+            rules=rules,
+            include_environment=True,
+            placeholders=privacy.placeholders(),
+        )
+        packed = target.suffix.lower() != ".json"
+        findings = analysis_of(prepared).findings
+        write_pieces(target, render_perfetto(prepared, findings, packed=packed))
         typer.echo(f"{target}  open it at ui.perfetto.dev or in chrome://tracing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +13,10 @@ from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
     FROM_THE_DEVICE_TABLE,
-    Environment,
+    WITHOUT_IDENTITY,
     Force,
     Json,
+    Privacy,
     Question,
     Rates,
     Reading,
@@ -24,30 +25,105 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.pairing import Pair
+from traceflops.cli.reportcommand import Given, command_of
+from traceflops.errors import UsageError
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
+    from traceflops.reports.authored import Authored
     from traceflops.results import Analysis
 
 EXAMPLES = (
     "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
     " | zcat trace.json.gz | traceflops report - -o trace.json | "
-    "traceflops report results.db --pair counters/"
+    "traceflops report results.db --pair counters/ | "
+    "traceflops report ranks/ -o tables/ --format csv | "
+    'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open'
 )
+_ADDED = "Title and notes"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What the author adds to the report, and whether it opens at once."""
+
+    title: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Title to stand above the report.", show_default=False),
+    ] = None
+    notes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text of yours to stand at the top: paragraphs, `- ` lists, `# ` headings, "
+            "``` code; UTF-8, at most 64 kB.",
+            show_default=False,
+        ),
+    ] = None
+    open: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False
+
+    def authored(self) -> Authored:
+        """Return title and notes. Raises UsageError where they cannot be read."""
+        from traceflops.reports.authored import authored
+
+        return authored(self.title, self.notes)
+
+
+NOTHING_ADDED = Added()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the report goes: a file, or a folder of tables in a format."""
+
+    path: Path
+    format: str | None
+
+    def check(self, *, force: bool) -> None:
+        """Refuse what cannot be written, before a large file is read in vain."""
+        from traceflops.reports.reporttables import check_folder
+        from traceflops.reports.write import check_target
+
+        if self.format is None:
+            check_target(self.path, force=force)
+        else:
+            check_folder(self.path, self.format, force=force)
+
+    def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
+        """Write the report; return what was written, in words."""
+        from traceflops.reports.reporttables import save_tables
+        from traceflops.reports.write import save
+
+        if self.format is not None:
+            written = save_tables(analysis, self.path, self.format)
+            return f"{len(written)} tables to {self.path}"
+        save(analysis, self.path, force=force, command=command, authored=authored)
+        return f"{self.path} ({self.path.stat().st_size / 1e6:.1f} MB)"
 
 
 @grouped
 def report(
     traces: Traces,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write: .html, .json, .md or .zip. Default: NAME.report.html here.",
+            help="File to write: .html, .json, .md or .zip; or a folder for tables. "
+            "Default: NAME.report.html here.",
         ),
     ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Write tables to a folder: csv, parquet or arrow.",
+            show_default=False,
+        ),
+    ] = None,
+    added: Added = NOTHING_ADDED,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
     json: Json = False,
@@ -55,18 +131,16 @@ def report(
     rates: Rates = FROM_THE_DEVICE_TABLE,
     pair: Pair = None,
     rules: Rules = None,
-    include_environment: Environment = False,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Write the report as one HTML file and print its summary."""
+    """Write the report as one HTML file, or in other forms, and print its summary."""
     with failures(reading):
-        from traceflops.reports.write import check_target, save
-
-        target = output or default_target(traces)
-        check_target(target, force=force)
-        analysis = read_and_analyze(
-            traces, question, rates, reading, rules, include_environment, pair
-        )
+        target = target_of(output, format_, traces)
+        _check_open(added.open, target, silent=quiet or json)
+        authored = added.authored()
+        target.check(force=force)
+        analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         try:
             if json:
                 typer.echo(analysis.to_json())
@@ -74,48 +148,61 @@ def report(
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
-                command = _command(traces, analysis, question, rates, pair)
-                save(analysis, target, force=force, command=command)
+                given = Given(
+                    question, rates, privacy, reading, pair, rules, added.title, added.notes
+                )
+                written = target.save(
+                    analysis, command_of(traces, analysis, given), authored, force=force
+                )
         if quiet:
-            typer.echo(str(target))
+            typer.echo(str(target.path))
         elif not json:
-            typer.echo(f"\nWrote {target} ({target.stat().st_size / 1e6:.1f} MB)")
+            typer.echo(f"\nWrote {written}")
+        if added.open:
+            _show(target.path)
+
+
+def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
+    """Return where the report goes. Raises UsageError where a file and a folder are asked for."""
+    if output is None:
+        name = f"{stem_of(traces)}.report"
+        return (
+            Target(Path(f"{name}.html"), None) if format_ is None else Target(Path(name), format_)
+        )
+    path = Path(output)
+    is_folder = output.endswith(("/", "\\")) or path.is_dir()
+    if format_ is None and not is_folder:
+        return Target(path, None)
+    if format_ is not None and not is_folder and path.suffix:
+        raise UsageError(
+            f"--format writes tables to a folder, and this is the name of a file: {output}",
+            f"give a folder, such as {path.stem}/, or leave out --format",
+        )
+    return Target(path, format_ or "csv")
 
 
 def default_target(traces: list[str]) -> Path:
     """Return NAME.report.html in the current folder, NAME from the first input."""
-    return Path(f"{stem_of(traces)}.report.html")
+    return target_of(None, None, traces).path
 
 
-def _pair_shown(analysis: Analysis) -> str:
-    """Return the paired file by the name the report shows."""
-    work = analysis.measured.executed.work
-    files = [join.file for join in work.joins if join.file] if work is not None else []
-    return files[0] if files and not files[0].endswith(" files") else "FOLDER"
+def _check_open(wanted: bool, target: Target, *, silent: bool) -> None:
+    """Refuse to open what no browser shows, and beside output that a program reads."""
+    if not wanted:
+        return
+    if target.format is not None or target.path.suffix.lower() != ".html":
+        raise UsageError("--open shows a page, and none is written", "give a .html file with -o")
+    if silent:
+        raise UsageError("--open goes with neither --json nor --quiet", "leave one of them out")
 
 
-def _command(
-    traces: list[str], analysis: Analysis, question: Question, rates: Rates, pair: str | None
-) -> str:
-    """Return the command that made the report; files by the names the report shows, no paths."""
-    names = [file.name for file in analysis.source.files]
-    inputs = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
-    words = [
-        "traceflops",
-        "report",
-        *("-" if t == "-" else n for t, n in zip(traces, inputs, strict=True)),
-    ]
-    words[5:] = ["…"] if len(words) > 5 else []
-    options = {
-        "--steps": question.steps,
-        "--ranks": question.ranks,
-        "--gpu": question.gpu,
-        "--from": question.start,
-        "--to": question.end,
-        "--step-mark": question.step_mark,
-        "--pair": _pair_shown(analysis) if pair is not None else None,
-    }
-    for option, value in options.items():
-        if value is not None:
-            words += [option, value]
-    return shlex.join([*words, *rates.words()])
+def _show(page: Path) -> None:
+    """Show the page in the browser of this machine; that this fails is no fault of the report."""
+    import webbrowser
+
+    try:
+        shown = webbrowser.open(page.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        shown = False
+    if not shown:
+        typer.echo("note: no browser could be started; open the file yourself", err=True)

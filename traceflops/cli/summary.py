@@ -9,8 +9,9 @@ from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
     FROM_THE_DEVICE_TABLE,
-    Environment,
+    WITHOUT_IDENTITY,
     Json,
+    Privacy,
     Question,
     Rates,
     Reading,
@@ -36,14 +37,12 @@ def summary(
     rates: Rates = FROM_THE_DEVICE_TABLE,
     pair: Pair = None,
     rules: Rules = None,
-    include_environment: Environment = False,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Print where the time went; write nothing."""
     with failures(reading):
-        analysis = read_and_analyze(
-            traces, question, rates, reading, rules, include_environment, pair
-        )
+        analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         if json:
             typer.echo(analysis.to_json())
         else:

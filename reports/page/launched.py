@@ -1,0 +1,165 @@
+"""What launched a kernel, in words: op, modules, shapes and types of each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from traceflops.launchers import launchers
+from traceflops.reports.units import shorten_middle
+
+if TYPE_CHECKING:
+    from traceflops.prepare import Prepared
+
+Key = tuple[str, str, str, str, str]
+"""A row of a kernel table: name, kind, top, sub, rule."""
+
+_KEY: Final = ("name", "kind", "top", "sub", "rule")
+_MOST_TENSORS: Final = 6
+_SHORT_TYPES: Final = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "long int": "int64",
+    "int": "int32",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+}
+_NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to launch a kernel; texts are empty where the trace does not say.
+
+    `call` stands where no op is known. `scope_more` says how many modules the scope counts for,
+    and that it is that of the forward op. With `others` it is so many ways together.
+    """
+
+    op: str
+    call: str
+    scope: str
+    scope_more: str
+    shapes: str
+    dtypes: str
+    count: int
+    sum_ns: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The ways of each kernel, which columns any of them fills, and what a scope is."""
+
+    ways: Mapping[Key, list[Way]]
+    knows: frozenset[str]
+    scope_title: str
+
+
+NOTHING: Final = Launched({}, frozenset(), "")
+
+
+def launched(prepared: Prepared | None) -> Launched:
+    """Return what launched the kernels; nothing where the events were not kept."""
+    if prepared is None:
+        return NOTHING
+    found = launchers(prepared)
+    ways: dict[Key, list[Way]] = {}
+    for row in found.table.to_pylist():
+        ways.setdefault(key_of(row), []).append(_way(row))
+    knows = frozenset(
+        column for column in ("op", "call", "scope", "shapes", "dtypes") if found.knows(column)
+    )
+    return Launched(ways, knows, _scope_title(set(found.table["is_module"].to_pylist())))
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return what names a row of a kernel table."""
+    name, kind, top, sub, rule = (row[column] for column in _KEY)
+    return name, kind, top, sub, rule
+
+
+def missing(found: Launched) -> str:
+    """Return what the trace does not tell of launches, as a sentence; empty where it tells all."""
+    if not found.ways:
+        return ""
+    if not found.knows & {"op", "call"}:
+        return "What launched them is not in the trace."
+    lacks = [
+        text
+        for column, text in (("op", "operators"), ("scope", "modules"), ("shapes", "shapes"))
+        if column not in found.knows
+    ]
+    if not lacks:
+        return ""
+    *first, last = lacks
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return f"Not in the trace: the {listed} of what launched them."
+
+
+def _way(row: Mapping[str, Any]) -> Way:
+    return Way(
+        op=row["op"] or "",
+        call=row["call"] or "",
+        scope=row["scope"] or "",
+        scope_more=", ".join(_scope_more(row)),
+        shapes=shape_words(row["shapes"] or ""),
+        dtypes=type_words(row["dtypes"] or ""),
+        count=row["count"],
+        sum_ns=row["sum_ns"],
+        others=row["others"],
+    )
+
+
+def _scope_more(row: Mapping[str, Any]) -> Iterator[str]:
+    if (row["modules"] or 0) > 1:
+        yield f"{row['modules']:,} of them"
+    if row["backward"]:
+        yield "backward"
+
+
+def _scope_title(kinds: set[bool | None]) -> str:
+    if True in kinds and False in kinds:
+        return "Module or annotation"
+    return "Module" if True in kinds else "Annotation"
+
+
+def shape_words(text: str) -> str:
+    """Return shapes recorded as JSON in words, each with its sizes; else the text."""
+    shapes = _decoded(text)
+    if shapes is None:
+        return text
+    found = [word for shape in shapes if (word := _shape(shape))]
+    more = f" and {len(found) - _MOST_TENSORS:,} more" if len(found) > _MOST_TENSORS else ""
+    return ", ".join(found[:_MOST_TENSORS]) + more
+
+
+def type_words(text: str) -> str:
+    """Return the different element types recorded as JSON, such as "bf16, int64"."""
+    types = _decoded(text)
+    if types is None:
+        return text
+    tensors = [one for one in types if isinstance(one, str) and one not in _NO_TENSORS]
+    shown = dict.fromkeys(_SHORT_TYPES.get(one, shorten_middle(one, 30)) for one in tensors)
+    return ", ".join(list(shown)[:_MOST_TENSORS])
+
+
+def _shape(shape: Any) -> str:
+    if not isinstance(shape, list) or not shape:
+        return ""
+    if any(isinstance(size, list) for size in shape):  # a list of tensors
+        first = next((word for each in shape if (word := _shape(each))), "")
+        return f"{len(shape):,} × ({first}, …)" if len(shape) > 1 else f"({first})"  # noqa: RUF001
+    return "×".join(str(size) for size in shape)  # noqa: RUF001
+
+
+def _decoded(text: str) -> list[Any] | None:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None

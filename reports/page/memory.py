@@ -1,0 +1,290 @@
+"""The section on memory: what was allocated and reserved over time, and what the peak was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.memoryuse import Curve, MemoryUse, Series, memory_use
+from traceflops.reports.units import UNKNOWN, count, duration, percent, shorten_middle, size
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis
+
+MOST_ROWS: Final = 32
+MOST_DRAWN: Final = 8
+LEAST_DRAWN: Final = 1 << 20
+"""Bytes; a curve whose peak is lower is not drawn."""
+WIDTH, HEIGHT = 860, 210
+LEFT, RIGHT, TOP, BOTTOM = 74, 14, 12, 30
+_MOST_STEPS: Final = 60
+_X_TICKS, _Y_TICKS = 6, 4
+_STEP_OF_TICKS: Final = (1, 2, 5, 10)
+_LABEL_ROOM: Final = 12
+"""Units that stay free behind the number of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the grid: where it is, and what it says."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlot:
+    """One drawing in its own units; `allocated` (from 0 to 0, filled) and `reserved` are paths."""
+
+    label: str
+    alternative: str
+    allocated: str
+    reserved: str
+    xs: list[Tick]
+    ys: list[Tick]
+    steps: list[Tick]
+    peak_x: float
+    peak_y: float
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One device or host in words and numbers; not `is_total`: values count from 0."""
+
+    label: str
+    is_total: bool
+    first: int
+    peak: int
+    last: int
+    when: str
+    reserved: int | None
+    unused: int | None
+    device_bytes: int | None
+    share: str
+    growth: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPage:
+    """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
+
+    `low` are those whose peak is too low to be drawn.
+    """
+
+    rows: list[MemoryRow]
+    total: int
+    plots: list[MemoryPlot]
+    drawn_of: int
+    low: int
+    sentences: list[str]
+
+
+def memory_page(analysis: Analysis) -> MemoryPage | None:
+    """Return the section, None where the trace says nothing of memory."""
+    if analysis.prepared is None:
+        return None
+    found = memory_use(analysis.prepared)
+    if not found:
+        return None
+    labels = {device.device: device.label for device in analysis.devices}
+    origin_ns = min(one.allocated.curve.time_ns[0] for one in found)
+    if analysis.devices:
+        origin_ns = min(device.whole.start_ns for device in analysis.devices)
+    shown = _most_first(found)
+    drawn = [one for one in shown if _is_worth_drawing(one.allocated)]
+    return MemoryPage(
+        rows=[_row(one, labels, int(origin_ns)) for one in shown[:MOST_ROWS]],
+        total=len(shown),
+        plots=[_plot(one, labels, int(origin_ns)) for one in drawn[:MOST_DRAWN]],
+        drawn_of=len(drawn),
+        low=sum(one.allocated.peak < LEAST_DRAWN for one in shown),
+        sentences=list(_sentences(found)),
+    )
+
+
+def _most_first(found: Sequence[MemoryUse]) -> Sequence[MemoryUse]:
+    """Return all, or where there are too many those with the highest peak first."""
+    if len(found) <= MOST_DRAWN:
+        return found
+    return sorted(found, key=lambda one: (one.on_host, -one.allocated.peak))
+
+
+def _is_worth_drawing(series: Series) -> bool:
+    return len(series.curve.value) > 1 and series.peak >= LEAST_DRAWN
+
+
+def _label(use: MemoryUse, labels: dict[int, str]) -> str:
+    """Return what to call it, as devices are called in the other tables."""
+    rank = f"rank {use.rank}" if use.rank is not None else shorten_middle(use.file, 40)
+    if use.on_host:
+        return f"{rank} · host"
+    known = labels.get(use.device) if use.device is not None else None
+    return shorten_middle(known, 60) if known else f"{rank} · device without recorded work"
+
+
+def _row(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryRow:
+    allocated = use.allocated
+    step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
+    return MemoryRow(
+        label=_label(use, labels),
+        is_total=use.is_total,
+        first=allocated.first,
+        peak=allocated.peak,
+        last=allocated.last,
+        when=f"{_signed(allocated.peak_ns - origin_ns)}{step}",
+        reserved=use.reserved.peak if use.reserved is not None else None,
+        unused=use.unused_at_peak,
+        device_bytes=use.device_bytes,
+        share=percent(use.share_of_device),
+        growth=_growth(allocated),
+    )
+
+
+def _signed(ns: int) -> str:
+    return f"−{duration(-ns)}" if ns < 0 else duration(ns)  # noqa: RUF001
+
+
+def _growth(series: Series) -> str:
+    """Return how much more the last of the steps ended with than the first."""
+    growth = series.growth
+    if growth is None:
+        return UNKNOWN
+    first, last = series.steps[0], series.steps[-1]
+    which = f"steps {count(first.step)} to {count(last.step)}"
+    if not growth:
+        return f"none, {which}"
+    sign = "+" if growth > 0 else "−"  # noqa: RUF001
+    each = size(abs(growth) // (len(series.steps) - 1), binary=True)
+    return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} a step on average)"
+
+
+def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
+    """Give what the reader must know of the numbers."""
+    changes = sum(one.allocated.curve.changes for one in found)
+    yield (
+        f"{count(changes)} allocations and releases were recorded. The host makes them, ahead of "
+        "the kernels that use the memory."
+    )
+    if any(one.is_total for one in found):
+        yield (
+            "Allocated is what tensors hold, reserved what the allocator has taken from the "
+            "device, both in all; what other libraries and processes take is not in the trace."
+        )
+    if any(not one.is_total for one in found):
+        yield (
+            "Of the rows marked * only changes are known: they count from 0 where the recording "
+            "began, and a release of what was allocated before makes them negative."
+        )
+    if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in found):
+        yield (
+            "Long curves are drawn with the first, last, lowest and highest value of each short "
+            "stretch of time, so no peak is lost."
+        )
+
+
+def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
+    curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
+    low_ns = int(min(curve.time_ns[0] for curve in curves))
+    high_ns = int(max(curve.time_ns[-1] for curve in curves))
+    x = _Scale(low_ns, max(high_ns, low_ns + 1), LEFT, WIDTH - RIGHT)
+    top = int(max(curve.value.max() for curve in curves))
+    bottom = min(0, int(min(curve.value.min() for curve in curves)))
+    y = _Scale(bottom, max(top, bottom + 1), HEIGHT - BOTTOM, TOP)
+    label = _label(use, labels)
+    return MemoryPlot(
+        label=label,
+        alternative=_alternative(use, label),
+        allocated=_path(use.allocated.curve, x, y, high_ns, filled=True),
+        reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
+        xs=[
+            Tick(x.at(at), _signed(at - origin_ns))
+            for at in _time_ticks(low_ns, high_ns, origin_ns)
+        ],
+        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        steps=_step_marks(use.allocated, x),
+        peak_x=x.at(use.allocated.peak_ns),
+        peak_y=y.at(use.allocated.peak),
+        remark="" if use.is_total else "changes since the recording began",
+    )
+
+
+def _alternative(use: MemoryUse, label: str) -> str:
+    peak = size(use.allocated.peak, binary=True)
+    held = f", at most {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    return f"{label}: at most {peak} allocated{held}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """A linear scale from two values to two places of the drawing."""
+
+    low: int
+    high: int
+    start: float
+    end: float
+
+    def at(self, value: int) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int, *, filled: bool = False) -> str:
+    """Return steps as a path: each value holds until the next, the last to the end.
+
+    One that is filled begins and ends at 0.
+    """
+    xs = x.start + (curve.time_ns - x.low) / (x.high - x.low) * (x.end - x.start)
+    ys = y.start + (curve.value - y.low) / (y.high - y.low) * (y.end - y.start)
+    places = zip(np.round(xs, 1).tolist(), np.round(ys, 1).tolist(), strict=True)
+    at_x, at_y = next(places)
+    zero = f"{y.at(0):g}"
+    pieces = [f"M{at_x:g} {zero}V{at_y:g}" if filled else f"M{at_x:g} {at_y:g}"]
+    for next_x, next_y in places:
+        if next_x != at_x:
+            pieces.append(f"H{next_x:g}")
+        if next_y != at_y:
+            pieces.append(f"V{next_y:g}")
+        at_x, at_y = next_x, next_y
+    return "".join([*pieces, f"H{x.at(end_ns):g}", f"V{zero}" if filled else ""])
+
+
+def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
+    each = _round_step((high_ns - low_ns) / _X_TICKS, 10)
+    first = -((origin_ns - low_ns) // each)
+    found = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
+    return [at for at in found if low_ns <= at <= high_ns]
+
+
+def _byte_ticks(bottom: int, top: int) -> list[int]:
+    """Return values that are round in binary units, 0 among them."""
+    unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
+    each = max(1, int(unit * _round_step((top - bottom) / unit / _Y_TICKS, 10) or unit))
+    return [n * each for n in range(-(-bottom // each), top // each + 1)]
+
+
+def _round_step(rough: float, base: int) -> int:
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
+    scale = 1
+    while scale * base < rough:
+        scale *= base
+    return next(scale * one for one in _STEP_OF_TICKS if scale * one >= rough or one == base)
+
+
+def _step_marks(series: Series, x: _Scale) -> list[Tick]:
+    """Return where the used steps begin; their numbers stand where there is room for them."""
+    if len(series.steps) > _MOST_STEPS:
+        return []
+    found: list[Tick] = []
+    free = float(LEFT)
+    for step in series.steps:
+        at = x.at(step.start_ns)
+        if not LEFT <= at <= WIDTH - RIGHT:
+            continue
+        text = f"step {step.step}" if at >= free else ""
+        free = at + _LABEL_ROOM + 6 * len(text) if text else free
+        found.append(Tick(at, text))
+    return found

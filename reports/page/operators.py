@@ -1,0 +1,65 @@
+"""The table of operators: device time of what they launched, and their counted work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.operators import operators
+from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.work import WorkShown, op_work
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis
+
+MOST_OPERATORS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShown:
+    """A row of the table; `link` is what follows # in a link to it."""
+
+    row: Mapping[str, Any]
+    link: str
+    work: WorkShown | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsPage:
+    """The operators that are shown, what is not, and the time of which no operator is known."""
+
+    rows: list[OperatorShown]
+    hidden: int
+    hidden_ns: int
+    unknown_activities: int
+    unknown_ns: int
+    unknown_share: float | None
+    all_ns: int
+    has_work: bool
+    has_host: bool
+
+
+def operators_page(analysis: Analysis) -> OperatorsPage | None:
+    """Return the operators with the most device time, None where the trace has none."""
+    if analysis.prepared is None:
+        return None
+    found = operators(analysis.prepared)
+    table = found.table.slice(0, MOST_OPERATORS)
+    if not table.num_rows:
+        return None
+    rows, links = table.to_pylist(), Links("op")
+    work = op_work(analysis.measured, [row["name"] for row in rows])
+    all_ns = sum(found.table["sum_ns"].to_pylist()) + found.left_ns + found.unknown_ns
+    window_ns = analysis.components.window_ns
+    return OperatorsPage(
+        rows=[OperatorShown(row, links.of(row["name"]), work.get(row["name"])) for row in rows],
+        hidden=found.table.num_rows - len(rows) + found.left,
+        hidden_ns=all_ns - found.unknown_ns - sum(row["sum_ns"] for row in rows),
+        unknown_activities=found.unknown_activities,
+        unknown_ns=found.unknown_ns,
+        unknown_share=found.unknown_ns / window_ns if window_ns else None,
+        all_ns=all_ns,
+        has_work=bool(work),
+        has_host=any(row["host_ns"] is not None for row in rows),
+    )

@@ -1,0 +1,251 @@
+"use strict";
+// The timeline as it is painted: rows, boxes, axis, strip.
+(() => {
+  const HEAD = 18, STREAM = 17, ROW = 12, AXIS = 36, SPACE = 4;
+  const HOSTS = { annotation: 1, module: 1, op: 1, call: 1 };
+  const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // Digits after the point so that numbers so far apart differ.
+  const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+
+  const time = (ns, digits = 3) => {
+    const [name, unit] = UNITS.find(([, one]) => Math.abs(ns) >= one) || UNITS[3];
+    return `${Number((ns / unit).toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 3 })} ${name}`;
+  };
+
+  // Where rows are: each group of lanes has a heading, each lane is a row.
+  const arrange = (data, host) => {
+    const rows = [], heads = [];
+    let y = AXIS;
+    data.groups.forEach(([label, process, lanes], group) => {
+      if (process >= 0 && process !== host) return;
+      heads.push({ label, y, group });
+      y += HEAD;
+      for (const lane of lanes) {
+        const [name, stream] = data.lanes[lane];
+        rows.push({ lane, group, label: name, y, height: stream ? STREAM : ROW });
+        y += stream ? STREAM : ROW;
+      }
+      y += SPACE;
+    });
+    return { rows, heads, height: y, byLane: new Map(rows.map((row) => [row.lane, row])) };
+  };
+
+  const fit = (canvas, width, height) => {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.height = `${height}px`;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    const pen = canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    return pen;
+  };
+
+  // The textures of the page, as tiles.
+  const TILES = {
+    horizontal: (pen) => { pen.moveTo(0, 4); pen.lineTo(8, 4); },
+    vertical: (pen) => { pen.moveTo(4, 0); pen.lineTo(4, 8); },
+    cross: (pen) => { pen.moveTo(0, 4); pen.lineTo(8, 4); pen.moveTo(4, 0); pen.lineTo(4, 8); },
+    diagonal: (pen) => { for (const x of [-4, 4, 12]) { pen.moveTo(x - 4, 8); pen.lineTo(x + 4, 0); } },
+    dot: (pen) => { pen.arc(4, 4, 0.8, 0, 7); },
+  };
+  const textures = new Map();
+  const texture = (pen, pattern, ink) => {
+    const key = `${pattern} ${ink}`;
+    if (!textures.has(key)) {
+      const tile = document.createElement("canvas");
+      tile.width = tile.height = 8;
+      const brush = tile.getContext("2d");
+      brush.strokeStyle = ink;
+      brush.globalAlpha = 0.3;
+      TILES[pattern](brush);
+      brush.stroke();
+      textures.set(key, pen.createPattern(tile, "repeat"));
+    }
+    return textures.get(key);
+  };
+
+  // The looks of boxes as the theme has them; read once for all boxes of a painting.
+  const looksOf = (data) => data.looks.map(([name, fill, pattern, ink, outline]) => {
+    if (!HOSTS[name]) return { fill, pattern, ink, outline };
+    return { fill: colour(`--host-${name}`), pattern: "", ink: colour(`--host-${name}-ink`), outline: colour("--host-line") };
+  });
+
+  const step = (span, width) => {
+    const rough = span / Math.max(width / 110, 1), power = 10 ** Math.floor(Math.log10(rough));
+    return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  };
+
+  // Ticks in one unit; far from 0 compared with what is seen, they count from the left edge.
+  const ticks = (from, to, width) => {
+    const apart = step(to - from, width);
+    const far = Math.abs(from) > 2000 * (to - from);
+    const zero = far ? from : 0;
+    const largest = Math.max(Math.abs(from - zero), Math.abs(to - zero));
+    const [name, unit] = UNITS.find(([, one]) => largest >= one) || UNITS[3];
+    const digits = places(apart, unit), found = [];
+    for (let n = Math.ceil((from - zero) / apart); zero + n * apart <= to; n++) {
+      const text = (n * apart / unit).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      found.push([zero + n * apart, `${far ? "+" : ""}${text} ${name}`]);
+    }
+    return found;
+  };
+
+  const axis = (pen, view) => {
+    pen.strokeStyle = colour("--line");
+    pen.fillStyle = colour("--soft");
+    pen.font = "11px system-ui, sans-serif";
+    pen.lineWidth = 1;
+    for (const [at, text] of ticks(view.from, view.to, view.width)) {
+      const x = Math.round(view.x(at)) + 0.5;
+      pen.beginPath(); pen.moveTo(x, 17); pen.lineTo(x, view.height); pen.stroke();
+      if (x + pen.measureText(text).width / 2 < view.left + view.width && x > view.left + 14) pen.fillText(text, x - pen.measureText(text).width / 2, 12);
+    }
+  };
+
+  const steps = (pen, data, view) => {
+    const seen = data.steps.filter(([, start, end]) => end >= view.from && start <= view.to);
+    pen.strokeStyle = colour("--strong");
+    if (!seen.length || seen.length > view.width / 8) return;
+    pen.setLineDash([3, 3]);
+    for (const [number, start] of seen) {
+      const x = Math.round(view.x(start)) + 0.5;
+      if (x < view.left) continue;
+      pen.beginPath(); pen.moveTo(x, 20); pen.lineTo(x, view.height); pen.stroke();
+      if (seen.length < view.width / 60) pen.fillText(`step ${number}`, x + 3, 30);
+    }
+    pen.setLineDash([]);
+  };
+
+  // What fits into a box of a name: its own part of a qualified one.
+  const shortened = (name, room) => {
+    let text = name.length > 300 ? name.slice(0, 300) : name;
+    text = text.replace(/^void /, "").replace(/\(anonymous namespace\)::/g, "");
+    text = text.replace(/^(?:\w+::)+(?=\w)/, "");
+    return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
+  };
+
+  const names = (pen, data, view, shown, looks) => {
+    pen.font = "10px system-ui, sans-serif";
+    for (const box of shown.boxes) {
+      const row = view.rows.byLane.get(box.lane);
+      const left = Math.max(view.x(box.start), view.left), right = Math.min(view.x(box.end), view.left + view.width);
+      if (box.count > 1 || right - left < 34) continue;
+      const what = data.whats[shown.source.what[box.box]];
+      const text = shortened(data.texts[what[0]], Math.floor((right - left - 6) / 5.6));
+      const look = looks[what[1]];
+      if (look.pattern && text) {
+        pen.fillStyle = look.fill;
+        pen.fillRect(left + 2, row.y + 2, Math.min(pen.measureText(text).width + 3, right - left - 4), row.height - 5);
+      }
+      pen.fillStyle = look.ink;
+      pen.fillText(text, left + 4, row.y + row.height - (row.height > ROW ? 5 : 3), right - left - 5);
+    }
+  };
+
+  const boxes = (pen, data, view, shown, looks) => {
+    const paths = new Map();
+    for (const box of shown.boxes) {
+      const row = view.rows.byLane.get(box.lane), look = data.whats[shown.source.what[box.box]][1];
+      if (!paths.has(look)) paths.set(look, { all: new Path2D(), wide: new Path2D() });
+      const left = Math.max(view.x(box.start), view.left - 2);
+      const width = Math.max(Math.min(view.x(box.end), view.left + view.width + 2) - left, 1);
+      paths.get(look).all.rect(left, row.y, width, row.height - 1);
+      if (width >= 5) paths.get(look).wide.rect(left + 0.5, row.y + 0.5, width - 1, row.height - 2);
+    }
+    for (const [place, path] of paths) {
+      const look = looks[place];
+      pen.fillStyle = look.fill;
+      pen.fill(path.all);
+      if (look.pattern) { pen.fillStyle = texture(pen, look.pattern, look.ink); pen.fill(path.wide); }
+      pen.strokeStyle = look.outline || colour("--ground");
+      pen.lineWidth = look.outline ? 1 : 0.5;
+      pen.stroke(path.wide);
+    }
+  };
+
+  const band = (pen, view) => {
+    if (!view.band) return;
+    const left = view.x(view.band.from), width = Math.max(view.x(view.band.to) - left, 2);
+    const rows = view.rows.rows.filter((row) => view.band.groups.includes(row.group));
+    pen.fillStyle = pen.strokeStyle = colour("--focus");
+    for (const row of rows) {
+      pen.globalAlpha = 0.16; pen.fillRect(left, row.y, width, row.height);
+      pen.globalAlpha = 1; pen.strokeRect(left, row.y - 0.5, width, row.height);
+    }
+  };
+
+  const chosen = (pen, view) => {
+    const row = view.chosen && view.rows.byLane.get(view.chosen.lane);
+    if (!row) return;
+    const left = view.x(view.chosen.start);
+    pen.strokeStyle = colour("--ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(left - 1, row.y - 1, Math.max(view.x(view.chosen.end) - left, 1) + 2, row.height + 1);
+    pen.lineWidth = 1;
+  };
+
+  const labels = (pen, view) => {
+    for (const { label, y } of view.rows.heads) {
+      pen.font = "600 12px system-ui, sans-serif";
+      pen.fillStyle = colour("--ink");
+      pen.fillText(label, 0, y + HEAD - 5, view.left + view.width);
+    }
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillStyle = colour("--soft");
+    for (const row of view.rows.rows) {
+      if (row.label) pen.fillText(row.label, 0, row.y + row.height - (row.height > ROW ? 5 : 3), view.left - 6);
+    }
+  };
+
+  const paint = (canvas, data, view, shown) => {
+    const pen = fit(canvas, view.left + view.width, view.height), looks = looksOf(data);
+    axis(pen, view);
+    pen.save();
+    pen.beginPath(); pen.rect(view.left, 0, view.width, view.height); pen.clip();
+    boxes(pen, data, view, shown, looks);
+    names(pen, data, view, shown, looks);
+    pen.font = "11px system-ui, sans-serif"; pen.fillStyle = colour("--soft");
+    steps(pen, data, view);
+    band(pen, view);
+    chosen(pen, view);
+    pen.restore();
+    labels(pen, view);
+  };
+
+  const strip = (canvas, data, view) => {
+    const height = 46, pen = fit(canvas, view.left + view.width, height);
+    const [from, to] = data.whole, scale = view.width / Math.max(to - from, 1);
+    const parts = data.overview;
+    const bins = parts.length ? parts[0][1].length : 0, wide = view.width / Math.max(bins, 1);
+    pen.fillStyle = colour("--track");
+    pen.fillRect(view.left, 0, view.width, height);
+    for (let i = 0; i < bins; i++) {
+      let y = height;
+      for (const [look, shares] of parts) {
+        const part = shares[i] * height / 1000;
+        pen.fillStyle = data.looks[look][1];
+        pen.fillRect(view.left + i * wide, y -= part, wide + 0.3, part);
+      }
+    }
+    const left = view.left + (view.from - from) * scale, width = Math.max((view.to - view.from) * scale, 3);
+    pen.fillStyle = colour("--ground");
+    pen.globalAlpha = 0.6;
+    pen.fillRect(view.left, 0, Math.max(left - view.left, 0), height);
+    pen.fillRect(left + width, 0, Math.max(view.left + view.width - left - width, 0), height);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = colour("--ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(left + 1, 1, Math.max(width - 2, 1), height - 2);
+    pen.fillStyle = colour("--soft");
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillText("whole", 0, 27, view.left - 6);
+  };
+
+  Object.assign(traceflops.timeline, { arrange, paint, strip, time });
+})();

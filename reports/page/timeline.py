@@ -1,0 +1,317 @@
+"""The timeline on the page: what is drawn of a trace, in which words, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.lanes import Lane
+from traceflops.reports.page.section import Content
+from traceflops.reports.page.shown import MOST_GAPS
+from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
+from traceflops.reports.page.timelinestill import Still, still
+from traceflops.reports.palette import LOOKS
+from traceflops.reports.units import UNKNOWN, count, duration, shorten_middle, visible
+from traceflops.reports.wording import numbered
+from traceflops.rows import ABSENT
+from traceflops.timeline import (
+    Drawable,
+    Span,
+    Timeline,
+    around,
+    drawable,
+    drawn_devices,
+    parts_ns,
+)
+
+if TYPE_CHECKING:
+    from traceflops.prepare import Prepared
+    from traceflops.results import Analysis, Gap
+
+SCRIPTS: Final = ("timelinedata.js", "timelinepaint.js", "timeline.js")
+_BINS: Final = 480
+_MOST_STEPS_LISTED: Final = 60
+_LABEL_WIDTH: Final = 60
+_KIND_LABELS: Final = {"range": "annotations", "op": "ops", "call": "calls"}
+_HOST_KINDS: Final = {"annotation": "range", "module": "range", "op": "op", "call": "call"}
+_MARK_LABELS: Final = {
+    "python": "Python frame",
+    "gpu_annotation": "device annotation",
+    "sync": "wait",
+    "instant": "instant",
+    "overhead": "profiler overhead",
+    "event": "event",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place to go to: its name in the address, and what it is called."""
+
+    link: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring lanes under one heading: a device, or a thread of a host process."""
+
+    label: str
+    process: int
+    is_host: bool
+    lanes: list[int]
+
+
+def timeline_content(analysis: Analysis) -> Content | None:
+    """Return the timeline section, None where there is nothing that has a time."""
+    prepared = analysis.prepared
+    gaps = analysis.gaps(MOST_GAPS)
+    drawn = drawable(prepared, gaps) if prepared is not None else None
+    if prepared is None or drawn is None:
+        return None
+    groups = _groups(analysis, drawn.outline)
+    labels = _lane_labels(analysis, drawn.outline)
+    made = packed(prepared, drawn, _header(analysis, prepared, drawn, groups, labels))
+    timeline = made.timeline
+    kinds = {lane.kind for lane in timeline.lanes}
+    drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
+    values = {
+        "hosts": _hosts(groups),
+        "places": list(_places(analysis, timeline, gaps)),
+        "steps": _listed_steps(timeline),
+        "sentences": list(_sentences(analysis, timeline)),
+        "left_out": list(_left_out(timeline)),
+        "details": _details(timeline),
+        "still": _still(drawn, groups, labels),
+        "start_label": _start_label(timeline),
+        "present": [name for name, ns in drawn_parts.items() if ns.any()],
+        "host_looks": [look for look, kind in _HOST_KINDS.items() if kind in kinds],
+    }
+    return Content(values, scripts=SCRIPTS, data={"timeline-data": made.content})
+
+
+def gap_links(analysis: Analysis) -> list[str | None]:
+    """Return, for each of the longest gaps, the link to its place if its device is drawn."""
+    prepared, gaps = analysis.prepared, analysis.gaps(MOST_GAPS)
+    if prepared is None or not prepared.accounts:
+        return [None] * len(gaps)
+    drawn = drawn_devices(prepared, gaps).devices
+    return [f"#gap={n}" if gap.device in drawn else None for n, gap in enumerate(gaps, 1)]
+
+
+def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
+    """Return the lanes under their headings: devices by number, then hosts thread by thread."""
+    labels = {one.device: one.label for one in analysis.devices}
+    found: dict[tuple[bool, int, int], Group] = {}
+    for place, lane in enumerate(timeline.lanes):
+        if lane.device is not None:
+            key = (False, lane.device, 0)
+            label = labels.get(lane.device, f"device {lane.device}")
+        else:
+            thread = f"thread {_number(lane.track)}"
+            key = (
+                True,
+                timeline.hosts.index(lane.process),
+                ABSENT if lane.track is None else lane.track,
+            )
+            label = f"host of {_process_label(analysis, lane.process)} · {thread}"
+        group = found.setdefault(key, Group(_text(label), lane.process, lane.device is None, []))
+        group.lanes.append(place)
+    return [found[key] for key in sorted(found)]
+
+
+def _process_label(analysis: Analysis, process: int) -> str:
+    """Return what the labels of a process's devices begin with."""
+    mine = next((one for one in analysis.devices if one.process == process), None)
+    if mine is None:
+        return f"process {process}"
+    owner = f"rank {mine.rank}" if mine.rank is not None else mine.file
+    return " · ".join(part for part in (mine.owner or owner, mine.apart) if part)
+
+
+def _text(text: str) -> str:
+    return visible(shorten_middle(text, _LABEL_WIDTH))
+
+
+def _number(track: int | None) -> str:
+    return UNKNOWN if track is None else str(track)
+
+
+def _lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
+    """Return what stands beside the first row of each track, "" for its other rows."""
+    on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
+    return [_lane_label(lane, is_cpu=lane.device in on_cpu) for lane in timeline.lanes]
+
+
+def _lane_label(lane: Lane, *, is_cpu: bool) -> str:
+    if lane.depth:
+        return ""
+    if lane.kind == "stream":
+        return f"{'thread' if is_cpu else 'stream'} {_number(lane.track)}"
+    return _KIND_LABELS[lane.kind]
+
+
+def _hosts(groups: Sequence[Group]) -> list[tuple[int, str]]:
+    """Return the processes whose host threads are drawn, one at a time."""
+    found = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
+    return list(found.items())
+
+
+def _header(
+    analysis: Analysis,
+    prepared: Prepared,
+    drawn: Drawable,
+    groups: Sequence[Group],
+    labels: Sequence[str],
+) -> dict[str, Any]:
+    """Return what the script must know beside the boxes."""
+    outline = drawn.outline
+    whole = drawn.whole
+    parts = parts_ns(prepared, outline, whole, _BINS)
+    bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
+    process = {one.device: one.process for one in analysis.devices}
+    return {
+        "lanes": [
+            [label, lane.kind == "stream"]
+            for label, lane in zip(labels, outline.lanes, strict=True)
+        ],
+        "groups": [[g.label, g.process if g.is_host else -1, g.lanes] for g in groups],
+        "looks": [_look(name) for name in LOOK_NAMES],
+        "overview": [
+            [
+                LOOK_NAMES.index(name),
+                [min(round(1000 * ns / bin_ns), 1000) for ns in column.tolist()],
+            ]
+            for name, column in parts.items()
+            if column.any()
+        ],
+        "whole": _ends(whole),
+        "start": _ends(_start(outline)),
+        "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
+        "gaps": [
+            [*_ends(span), *_ends(around(span)), gap.device] if span else None
+            for span, gap in zip(outline.gaps, analysis.gaps(MOST_GAPS), strict=True)
+        ],
+        # As text: these are larger than what a script counts exactly.
+        "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
+        "process_of_device": {d: process[d] for d in outline.chosen.devices},
+        "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
+    }
+
+
+def _look(name: str) -> list[str | None]:
+    if name in LOOKS:
+        look = LOOKS[name]
+        return [look.label, look.colour, look.pattern, look.ink, look.outline]
+    return [name, None, "", None, None]
+
+
+def _ends(span: Span) -> list[int]:
+    return [span.start_ns, span.end_ns]
+
+
+def _start(timeline: Timeline) -> Span:
+    """Return the range that is drawn first: the median step, or the window without steps."""
+    steps = timeline.representative
+    if steps is not None and steps.median in timeline.steps:
+        return timeline.steps[steps.median]
+    return timeline.window
+
+
+def _places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[Place]:
+    steps = timeline.representative
+    if steps is not None:
+        named = {steps.median: "the median step", steps.worst: "the longest step used"}
+        if steps.median == steps.worst:
+            named = {steps.median: "the step used" if len(timeline.steps) == 1 else "median step"}
+        for number, name in named.items():
+            if number in timeline.steps:
+                length = duration(_length(timeline.steps[number]))
+                yield Place(f"step={number}", f"Step {number}, {name}, {length}")
+    else:
+        yield Place("window", f"The window, {duration(_length(timeline.window))}")
+    labels = {one.device: one.label for one in analysis.devices}
+    many = len(analysis.devices) > 1
+    for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
+        if span is not None:
+            where = f" on {_text(labels[gap.device])}" if many else ""
+            yield Place(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
+
+
+def _length(span: Span) -> int:
+    return span.end_ns - span.start_ns
+
+
+def _listed_steps(timeline: Timeline) -> list[int]:
+    steps = list(timeline.steps)
+    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
+
+
+def _sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
+    chosen, number = timeline.chosen, len(timeline.chosen.devices)
+    labels = {one.device: one.label for one in analysis.devices}
+    if number == chosen.of:
+        yield f"The streams of {'the device' if number == 1 else f'all {count(number)} devices'}."
+    else:
+        busiest, median = (_text(labels[d]) for d in (chosen.busiest, chosen.median))
+        yield (
+            f"The streams of {count(number)} of {count(chosen.of)} devices: {busiest}, which has "
+            f"most work of its own, {median}, which has the median, the one with least, and those "
+            "of the longest gaps."
+        )
+    if timeline.hosts:
+        of = len(timeline.hosts)
+        whose = "the host" if of == 1 else f"one of {count(of)} hosts at a time"
+        yield f"Below them the threads of {whose}: annotations, ops and calls."
+    if not timeline.aligned:
+        yield (
+            "The clocks of the files cannot be compared: each process counts from its own first "
+            "activity, so what stands one below the other did not happen at the same time."
+        )
+
+
+def _left_out(timeline: Timeline) -> Iterator[str]:
+    left = timeline.left_out
+    if left.hosts:
+        yield f"the threads of {numbered(left.hosts, 'more host')}"
+    if left.tracks:
+        events = numbered(left.events_of_tracks, "event")
+        yield f"{numbered(left.tracks, 'stream or thread')} with less time ({events})"
+    if left.deep:
+        yield f"{numbered(left.deep, 'event')} nested too deep or overlapping too many others"
+    for kind, number in left.marks.items():
+        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} mark"))
+
+
+def _details(timeline: Timeline) -> str:
+    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
+
+    Where they are so everywhere there is nothing to say either.
+    """
+    single = [level.span for level in timeline.levels if level.is_single]
+    if timeline.levels[0].is_single:
+        return ""
+    steps = timeline.representative
+    both = sorted({steps.median, steps.worst}) if steps is not None else []
+    found = [f"in step {n}" for n in both if timeline.steps.get(n) in single]
+    if timeline.window in single and not both:
+        found.append("in the window")
+    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
+    if any(gaps):
+        found.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    return " and ".join(found)
+
+
+def _start_label(timeline: Timeline) -> str:
+    steps = timeline.representative
+    if steps is not None and steps.median in timeline.steps:
+        return f"Step {steps.median}, the median one"
+    return "The window"
+
+
+def _still(drawn: Drawable, groups: Sequence[Group], labels: Sequence[str]) -> Still:
+    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
+    wanted = [g for g in groups if not g.is_host or g.process == first]
+    headed = [(g.label, g.lanes) for g in wanted]
+    return still(drawn, _start(drawn.outline), headed, labels)

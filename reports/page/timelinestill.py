@@ -1,0 +1,99 @@
+"""A range of the timeline as a drawing that needs no script: lanes of rectangles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.components import WORK
+from traceflops.lanes import Lane
+from traceflops.reports.units import count
+from traceflops.reports.wording import numbered
+
+if TYPE_CHECKING:
+    from traceflops.coarsening import Boxes
+    from traceflops.timeline import Drawable, Span
+
+_MOST_BOXES: Final = 560
+_HOST_LOOK: Final = {"range": "annotation"}
+_LEAST_WIDTH: Final = 0.08
+_WIDE: Final = 0.7
+"""Widths in percent: the least of a box, and that from which on a box shows its texture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A box: where it begins and how wide it is, in percent, and what it looks like."""
+
+    x: float
+    width: float
+    look: str
+    hatched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StillLane:
+    """One row of boxes; the first of its group has a heading, the first of a track a label."""
+
+    heading: str | None
+    label: str
+    lane: Lane
+    rects: list[Rect]
+
+    def by_look(self) -> list[tuple[str, list[Rect]]]:
+        """Return the boxes of each look."""
+        looks = dict.fromkeys(rect.look for rect in self.rects)
+        return [(look, [rect for rect in self.rects if rect.look == look]) for look in looks]
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """The drawing: its lanes, and in words how many events and boxes."""
+
+    span: Span
+    lanes: list[StillLane]
+    events_drawn: str
+    boxes_drawn: str
+
+
+def still(
+    drawn: Drawable,
+    span: Span,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    labels: Sequence[str],
+) -> Still:
+    """Return a range of time with these lanes, as few enough boxes for a page."""
+    lanes = drawn.outline.lanes
+    wanted = [(min(places), max(places) + 1) for _, places in groups]
+    boxes = drawn.boxes(span, _MOST_BOXES, wanted)
+    rows = []
+    for label, places in groups:
+        for turn, place in enumerate(places):
+            first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
+            rects = _rects(drawn, boxes, range(first, stop), span, lanes[place])
+            rows.append(StillLane(None if turn else label, labels[place], lanes[place], rects))
+    return Still(span, rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
+
+
+def _boxes(number: int) -> str:
+    return "one box" if number == 1 else f"{count(number)} boxes"
+
+
+def _rects(drawn: Drawable, boxes: Boxes, places: range, span: Span, lane: Lane) -> list[Rect]:
+    length = max(span.end_ns - span.start_ns, 1)
+    found = []
+    for place in places:
+        low = max(int(boxes.start_ns[place]), span.start_ns) - span.start_ns
+        high = min(int(boxes.end_ns[place]), span.end_ns) - span.start_ns
+        x = min(100 * low / length, 100 - _LEAST_WIDTH)
+        width = max(100 * (high - low) / length, _LEAST_WIDTH)
+        look = (
+            WORK[int(boxes.part[place])]
+            if lane.kind == "stream"
+            else _HOST_LOOK.get(lane.kind, lane.kind)
+        )
+        found.append(Rect(round(x, 2), round(width, 2), look, width >= _WIDE))
+    return found

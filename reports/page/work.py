@@ -1,0 +1,118 @@
+"""The counted work of kernels and operators: each figure in words and as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceflops.mfu.worktables import KernelRow, OpRow
+from traceflops.reports.measured import AT_MOST, THOUSAND, rate_words, roof, roofline
+from traceflops.reports.units import UNKNOWN, count, flops, percent
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.roofline import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure as it is read, and the number that sorts its column and goes into a CSV.
+
+    The number is None where it is not known; with `at_most` it is the upper of two bounds.
+    """
+
+    text: str
+    value: float | None
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkShown:
+    """The work of all kernels or operators of one name, of those launches where it is known.
+
+    `bound` is what limits it, `by` what says so; both are empty where nothing does.
+    """
+
+    name: str
+    time_ns: int
+    count: int
+    flops: Figure
+    rate: Figure
+    of_peak: Figure
+    bytes_rate: Figure
+    of_bandwidth: Figure
+    intensity: Figure
+    bound: str
+    by: str
+
+
+def kernel_work(measured: Measurement, names: Iterable[str]) -> dict[str, WorkShown]:
+    """Return the work of kernels of some names; empty where no work of any is counted."""
+    return _of_names(measured, measured.kernels, set(names))
+
+
+def op_work(measured: Measurement, names: Iterable[str]) -> dict[str, WorkShown]:
+    """Return the work of operators of some names; empty where no work of any is counted."""
+    return _of_names(measured, measured.ops, set(names))
+
+
+def counted_at(measured: Measurement) -> str:
+    """Return where the bytes of kernels were counted; empty where no work is by counters."""
+    work = measured.executed.work
+    return work.bytes_at if work is not None and is_by_counters(measured) else ""
+
+
+def is_by_counters(measured: Measurement) -> bool:
+    """Return whether the work of any kernel is known from hardware counters."""
+    return any(row.basis == "counters" for row in measured.kernels)
+
+
+def _of_names(
+    measured: Measurement, rows: Iterable[KernelRow | OpRow], names: set[str]
+) -> dict[str, WorkShown]:
+    mine = [row for row in rows if row.name in names]
+    if not any(row.measured.flops or row.measured.min_bytes for row in mine):
+        return {}
+    return {row.name: _shown(measured, row) for row in mine}
+
+
+def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
+    work, bound = row.measured, roofline(measured, row.measured, row)
+    peak, bandwidth = roof(measured, row.dtypes)
+    rate, share, intensity = rate_words(work, peak)
+    per_ns, upper = work.flops_per_ns, not work.is_exact
+    in_tera = per_ns / THOUSAND if per_ns else None
+    # Kernels that only help another one move bytes, too; theirs are counted with the other's.
+    used = work.bytes_per_ns or None
+    of_bandwidth = work.share_of_bandwidth(bandwidth) if used else None
+    return WorkShown(
+        name=row.name,
+        time_ns=work.time_ns,
+        count=row.counted if isinstance(row, KernelRow) else row.count,
+        flops=_flops(work),
+        rate=_figure(rate, in_tera, upper),
+        of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
+        bytes_rate=_figure(count(round(used)) if used is not None else UNKNOWN, used),
+        of_bandwidth=_figure(_percent(of_bandwidth), of_bandwidth),
+        intensity=_figure(intensity, work.intensity or None, upper),
+        bound=bound.bound if bound is not None else "",
+        by=bound.basis if bound is not None else "",
+    )
+
+
+def _flops(work: Measured) -> Figure:
+    if not work.flops:
+        return Figure(UNKNOWN, None)
+    text = flops(work.flops) if work.is_exact else f"{AT_MOST}{flops(work.flops)}"
+    return Figure(text, work.flops, not work.is_exact)
+
+
+def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:
+    return Figure(text, float(value) if value is not None else None, at_most)
+
+
+def _percent(share: Fraction | None) -> str:
+    return percent(float(share)) if share is not None else UNKNOWN

@@ -1,0 +1,110 @@
+"""Many events as few boxes, against counting by hand."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceflops.coarsening import Boxes, Events, at_most, merged
+
+
+def events(lanes: list[list[tuple[int, int, int]]]) -> Events:
+    """Return events from (gap before, length, part), lane by lane."""
+    rows: list[tuple[int, int, int, int, int]] = []
+    for lane, found in enumerate(lanes):
+        at = 0
+        for gap, length, part in found:
+            rows.append((lane, at + gap, at + gap + length, len(rows), part))
+            at += gap + length
+    columns = [np.array([row[k] for row in rows], np.int64) for k in range(5)]
+    return Events(*columns)
+
+
+lanes = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 3)),
+        min_size=1,
+        max_size=30,
+    ),
+    min_size=1,
+    max_size=3,
+).map(events)
+
+
+def inside(found: Events, boxes: Boxes, box: int) -> list[int]:
+    """Return the events that lie in a box, but for those without length at its edges."""
+    return [
+        one
+        for one in range(len(found))
+        if found.lane[one] == boxes.lane[box]
+        and boxes.start_ns[box] <= found.start_ns[one]
+        and found.end_ns[one] <= boxes.end_ns[box]
+        and boxes.start_ns[box] < boxes.end_ns[box]
+        and found.start_ns[one] < found.end_ns[one]
+    ]
+
+
+@given(lanes, st.integers(0, 70))
+def test_every_event_is_in_one_box_and_boxes_of_a_lane_are_apart(found: Events, cell: int) -> None:
+    boxes = merged(found, cell)
+    assert boxes.events == len(found)
+    assert boxes.busy_ns.sum() == (found.end_ns - found.start_ns).sum()
+    same = boxes.lane[1:] == boxes.lane[:-1]
+    assert (boxes.start_ns[1:][same] >= boxes.end_ns[:-1][same]).all()
+    assert (boxes.lane == np.sort(boxes.lane)).all()
+    for box in range(len(boxes)):
+        mine = inside(found, boxes, box)
+        assert sum(int(found.end_ns[i] - found.start_ns[i]) for i in mine) == boxes.busy_ns[box]
+
+
+@given(lanes, st.integers(1, 70))
+def test_what_is_long_stays_single_and_exact(found: Events, cell: int) -> None:
+    boxes = merged(found, cell)
+    single = {
+        (int(b), int(s), int(e))
+        for b, s, e, n in zip(boxes.row, boxes.start_ns, boxes.end_ns, boxes.count, strict=True)
+        if n == 1
+    }
+    for row, start, end in zip(found.row, found.start_ns, found.end_ns, strict=True):
+        if end - start >= cell:
+            assert (int(row), int(start), int(end)) in single
+
+
+@given(lanes, st.integers(1, 70))
+def test_long_gaps_stay_gaps(found: Events, cell: int) -> None:
+    boxes = merged(found, cell)
+    for box in range(len(boxes)):
+        mine = inside(found, boxes, box)
+        edges = [(int(found.start_ns[i]), int(found.end_ns[i])) for i in mine]
+        for before, after in pairwise(edges):
+            assert after[0] - before[1] < cell
+
+
+@given(lanes, st.integers(0, 70))
+def test_a_box_is_what_most_of_its_time_is(found: Events, cell: int) -> None:
+    boxes = merged(found, cell)
+    for box in np.flatnonzero(boxes.busy_ns > 0).tolist():
+        mine = inside(found, boxes, box)
+        time = dict.fromkeys(range(4), 0)
+        for i in mine:
+            time[int(found.part[i])] += int(found.end_ns[i] - found.start_ns[i])
+        part = int(boxes.part[box])
+        assert time[part] == max(time.values())
+        longest = max(
+            int(found.end_ns[i] - found.start_ns[i]) for i in mine if found.part[i] == part
+        )
+        row = int(boxes.row[box])
+        assert found.end_ns[row] - found.start_ns[row] == longest
+        assert found.part[row] == part
+
+
+@given(lanes, st.integers(1, 40))
+def test_there_are_no_more_boxes_than_wanted_but_one_a_lane(found: Events, most: int) -> None:
+    boxes = at_most(found, most)
+    assert len(boxes) <= max(most, len(set(found.lane.tolist())))
+    assert boxes.events == len(found)
+    if len(found) <= most:
+        assert (boxes.start_ns == found.start_ns).all()
+        assert (boxes.end_ns == found.end_ns).all()
+        assert (boxes.row == found.row).all()

@@ -1,0 +1,106 @@
+"""The end of the page: its data to take along, and what made it; in a browser without a network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.core.test_memoryuse import totals
+from tests.reports import factory
+from tests.reports.test_memory import MIB, trace
+from traceflops.reports.authored import Authored, blocks
+from traceflops.reports.page.closing import PAGE_BYTES, closing
+from traceflops.reports.page.html import render_html
+from traceflops.trace import Note
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+NOTES = "# Findings of mine\nIt is slow.\n- one\n- two\n```\nnvidia-smi --query-gpu=name\n```\n"
+
+
+def opened(browser: Browser, path: Path, text: str, **settings: Any) -> tuple[Page, list[str]]:
+    path.write_text(text, encoding="utf-8")
+    context = browser.new_context(offline=True, **settings)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda each: complaints.append(f"{each.type}: {each.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_timeout(500)
+    return page, [each for each in complaints if not each.startswith(("info", "log"))]
+
+
+def test_the_data_can_be_taken_along(browser: Browser, tmp_path: Path) -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    page, complaints = opened(browser, tmp_path / "my run#1.html", render_html(analysis))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download data (JSON)").click()
+    assert download.value.suggested_filename == "my run#1.json"
+    saved = Path(download.value.path())
+    assert saved.read_bytes() == analysis.to_json().encode() + b"\n", "what -o report.json writes"
+    assert complaints == []
+    page.context.close()
+
+
+def test_without_scripts_there_is_no_button(browser: Browser, tmp_path: Path) -> None:
+    text = render_html(factory.analysis())
+    page, _ = opened(browser, tmp_path / "a.html", text, java_script_enabled=False)
+    assert not page.locator("#download").is_visible()
+    page.context.close()
+
+
+def test_data_that_would_make_the_page_too_large_is_left_out() -> None:
+    analysis = factory.analysis()
+    values = closing(analysis, None, PAGE_BYTES - 100).content.values
+    assert values["data"] is None
+    assert "kB packed" in values["left_out"]
+    fits = closing(analysis, None, PAGE_BYTES - 100_000).content
+    assert (fits.values["data"], fits.values["left_out"]) == ("report-data", "")
+
+
+def test_what_is_too_much_is_not_even_written_out() -> None:
+    many = factory.analysis(names=[(f"k{n}", "compute", "gemm") for n in range(30_000)])
+    values = closing(many, None, 0).content.values
+    assert values["data"] is None
+    assert values["left_out"].startswith("it has about 30,")
+    text = render_html(many)
+    assert "The data of this report is not in this file" in text
+    assert len(text.encode()) < PAGE_BYTES
+
+
+def test_a_redacted_page_says_so() -> None:
+    analysis = factory.analysis()
+    assert "Names were replaced by placeholders" not in render_html(analysis)
+    redacted = replace(analysis, notes=(Note("dropped", "redacted", "By --redact names …"),))
+    assert "Names were replaced by placeholders" in render_html(redacted)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_axe_finds_nothing_in_memory_and_notes(
+    browser: Browser, tmp_path: Path, width: int, theme: Any
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    rows = totals((80, 100 * MIB, 400 * MIB), (110, 300 * MIB, 400 * MIB), (250, 12, 500 * MIB))
+    added = Authored("Slow since Tuesday", tuple(blocks(NOTES)))
+    text = render_html(tf.analyze(trace(*rows)), "traceflops report x", added)
+    page, _ = opened(
+        browser,
+        tmp_path / "a.html",
+        text,
+        bypass_csp=True,
+        color_scheme=theme,
+        viewport={"width": width, "height": 900},
+    )
+    found = Axe().run(page, options=RULES).response["violations"]
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.context.close()
+    assert [(each["id"], each["nodes"][0]["html"][:300]) for each in found] == []
+    assert wide <= width

@@ -1,0 +1,53 @@
+"""What collectives moved, in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tests.reports import factory
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.summary import Style, render_terminal
+from traceflops.results import Analysis, Collective
+
+ROWS = (
+    Collective("allreduce", 8, 12, 3_000_000, 1_000_000, 12, 48_000_000, 3_000_000),
+    Collective("_allgather_base", None, 1, 20_000, 0, 0, None, 0),
+    Collective(None, None, 2, 10, 10, 0, None, 0),
+)
+
+
+def with_rows(*rows: Collective) -> Analysis:
+    return replace(factory.analysis(), collectives=rows)
+
+
+def lines(analysis: Analysis, width: int = 100) -> list[str]:
+    return [line.plain for line in render_terminal(analysis, Style(width))]
+
+
+def test_the_longest_kinds_in_the_terminal() -> None:
+    found = lines(with_rows(*ROWS))
+    assert (
+        "  allreduce, 8 ranks: 12 \N{MULTIPLICATION SIGN} 4.00 MB, 3 ms, 1 ms exposed, 16 GB/s"
+        in found
+    )
+    assert "  allgather base: 1 \N{MULTIPLICATION SIGN}, 20 µs, 0 ns exposed, 1 kind more" in found
+    assert max(map(len, lines(with_rows(*ROWS), 64))) <= 64
+
+
+def test_without_any_there_is_nothing_of_it() -> None:
+    analysis = with_rows()
+    assert not any("exposed," in line for line in lines(analysis))
+    assert 'id="communication"' not in render_html(analysis)
+
+
+def test_the_page_has_a_section_and_its_names_are_text() -> None:
+    nasty = replace(ROWS[0], collective="<script>alert(1)</script>")
+    page = render_html(with_rows(*ROWS, nasty))
+    (section,) = re.findall(r'<section id="communication">.*?</section>', page, re.DOTALL)
+    assert 'href="#communication"' in page
+    assert section.count("<tr>") == 1 + 4
+    assert "allreduce, 8 ranks" in section
+    assert 'data-value="48000000"' in section
+    assert "16 GB/s" in section
+    assert "<script>" not in section

@@ -1,0 +1,394 @@
+# ruff: noqa: RUF001
+"""The tables of the page: what they say, how they sort, filter, unfold and go into a CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.core.build import launched, trace_of
+from tests.reports import factory
+from tests.reports.test_browser import Opened, opened
+from tests.reports.test_html import Tree
+from traceflops.rankspread import StepTimes, step_times, straggler
+from traceflops.reports.page import heatmap, kernels, ranks, series, steps
+from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.html import render_html
+from traceflops.reports.page.launched import shape_words, type_words
+from traceflops.results import Analysis
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", '="a"', 'plain, and "quoted"')
+
+
+def section(text: str, name: str) -> str:
+    return text.split(f'<section id="{name}">')[1].split("</section>")[0]
+
+
+def steps_of(analysis: Analysis) -> steps.StepsPage:
+    return steps.steps_page(analysis, series.rows(analysis.devices))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[4096],[4096,1024],[],[]]", "4096, 4096×1024"),
+        ("[[[46157824]],[]]", "(46157824)"),
+        ("[[[2,3],[4]],[]]", "2 × (2×3, …)"),
+        ("[]", ""),
+        ("[[1],[2],[3],[4],[5],[6],[7],[8]]", "1, 2, 3, 4, 5, 6 and 2 more"),
+        ("[[1,2", "[[1,2"),
+        ("[" * 500, "[" * 500),
+    ],
+)
+def test_shapes_in_words(text: str, words: str) -> None:
+    assert shape_words(text) == words
+
+
+def test_types_in_words() -> None:
+    assert type_words('["c10::BFloat16","c10::BFloat16","long int","Scalar",""]') == "bf16, int64"
+    assert type_words('["TensorList"]') == ""
+
+
+def test_a_link_holds_the_whole_name_and_is_there_once() -> None:
+    links = Links("kernel")
+    assert links.of('a "b" <c> ü\0') == "kernel=a%20%22b%22%20%3Cc%3E%20%C3%BC%00"
+    assert links.of('a "b" <c> ü\0') == ""
+    assert links.of("x" * 300_000) == ""
+
+
+def test_each_category_keeps_its_longest_kernels() -> None:
+    names = [(f"kernel_{i}", "memory", "elementwise") for i in range(130)]
+    names += [(f"copy_{i}", "memory", "copy") for i in range(5)]
+    page = kernels.kernels_page(factory.analysis(names=names))
+    shown = [one.row["name"] for one in page.rows]
+    assert shown == [f"kernel_{i}" for i in range(100)] + ["copy_0", "copy_1", "copy_2"]
+    assert (page.of_categories, page.hidden) == (3, 32)
+    left = [row["sum_ns"] for row in factory.analysis(names=names).kernels.to_pylist()]
+    assert page.hidden_ns == sum(left[100:130]) + sum(left[133:])
+
+
+def test_categories_of_one_name_have_links_of_their_own() -> None:
+    rows = [{"top": "memory", "sub": "copy"}, {"top": "other", "sub": "copy"}]
+    assert kernels.category_link("memory", "copy", rows) == "category=memory/copy"
+    assert kernels.category_link("memory", "copy", rows[:1]) == "category=copy"
+
+
+def test_work_stands_beside_its_kernel_and_is_left_out_where_nothing_is_known() -> None:
+    four = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))), "kernels")
+    assert "TFLOP/s</th>" in four
+    assert 'compute <span class="by">by shapes</span>' in four
+    amd = section(render_html(tf.analyze(tf.read(SAMPLES / "rocprofv3_json"))), "kernels")
+    assert "TFLOP/s</th>" not in amd
+    assert "hipExtModuleLaunchKernel" in amd
+    assert "Not in the trace: the operators, modules and shapes of what launched them." in amd
+
+
+def test_launchers_are_there_without_scripts() -> None:
+    text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "kernels")
+    assert "<summary>What launched each kernel</summary>" in text
+    assert 'GPT/Block <span class="by">3 of them, backward</span>' in text
+    assert "4096×4096, 4096×1024" in text
+
+
+def test_without_launches_the_section_says_so_once() -> None:
+    rows = [{"name": f"k{i}", "start_ns": 100 * i, "dur_ns": 10} for i in range(4)]
+    text = render_html(tf.analyze(trace_of(activities=rows)))
+    assert text.count("What launched them is not in the trace.") == 1
+    assert 'id="operators"' not in text
+
+
+def test_operators_say_what_they_add_up_to() -> None:
+    text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "operators")
+    names = Tree(text).text("code")
+    assert names[:2] == ["aten::mm", "aten::addmm"]
+    assert "adds up to the 18.7 ms of all kernels" in text
+
+
+def test_a_step_stands_against_the_median_of_the_steps_used() -> None:
+    page = steps_of(factory.analysis([factory.device(0, factory.windows(24, slow=17))]))
+    # 23 steps are used; 17 has 96 ms more communication than the 74 ms of every other one.
+    assert page.medians["communication"] == 74_000_000
+    shown = {one.row.label: one for one in page.rows}
+    place = page.components.index("communication")
+    part = shown["17"].parts[place]
+    assert (part.ns, part.more, part.is_much) == (170_000_000, "+96 ms", True)
+    assert shown["3"].parts[place].more == "±0"
+    assert shown["before"].parts[place].more == ""
+    assert [one.row.label for one in page.rows if one.slowest] == ["17"]
+    assert shown["17"].link == "step=17"
+    assert shown["before"].link == ""
+
+
+def test_of_10000_steps_the_first_and_the_longest_are_shown() -> None:
+    made = factory.analysis([factory.device(0, factory.windows(10_000, slow=4_170))])
+    page = steps_of(made)
+    labels = [one.row.label for one in page.rows]
+    assert (len(labels), page.total, page.first, page.worst) == (200, 10_002, 50, 150)
+    assert labels[:50] == ["before", *map(str, range(49))]
+    assert "4170" in labels
+    assert labels[50:] == sorted(labels[50:], key=int)
+    text = render_html(made)
+    assert len(section(text, "steps").encode()) < 200_000
+    assert "The first 50 and the 150 longest others of 10,002 windows." in text
+
+
+def devices_with(communication: list[int], work: list[int], count: int = 5) -> list[Any]:
+    """Return devices whose steps all have these milliseconds of communication and compute."""
+    made = []
+    for number, (waits, works) in enumerate(zip(communication, work, strict=True)):
+        mine = factory.windows(count)
+        parts = factory.account(works, 0, waits, 0, 0)
+        mine = tuple(
+            replace(w, account=parts, end_ns=w.start_ns + (works + waits) * 1_000_000)
+            for w in mine
+            if w.role == "step"
+        )
+        made.append(factory.device(number, mine))
+    return made
+
+
+def test_the_rank_that_the_others_wait_for_is_named_with_numbers() -> None:
+    slow = straggler(devices_with([40, 40, 10, 40], [60, 60, 90, 60]))
+    assert slow is not None
+    assert (slow.device.rank, slow.own_ns, slow.more_ns) == (2, 90_000_000, 30_000_000)
+    assert (slow.waited_ns, slow.slowest_in, slow.steps) == (30_000_000, 4, 4)
+    made = factory.analysis(devices_with([40, 40, 10, 40], [60, 60, 90, 60]))
+    said = ranks.ranks_page(made).straggler
+    assert said.startswith("Rank 2 · gpu 2 is the slowest: outside exposed communication")
+    assert "takes 90 ms there, 30 ms (30.0 % of a step) more than the median of the others" in said
+    assert said.endswith("The others have 30 ms more exposed communication: they wait.")
+
+
+@pytest.mark.parametrize(
+    ("waits", "works"),
+    [([40, 40, 40], [60, 60, 60]), ([40, 40, 39], [60, 60, 61]), ([40], [60])],
+)
+def test_equal_ranks_have_no_straggler(waits: list[int], works: list[int]) -> None:
+    assert straggler(devices_with(waits, works)) is None
+
+
+def test_a_slow_rank_that_nobody_waits_for_is_not_said_to_be_awaited() -> None:
+    slow = straggler(devices_with([40, 40, 40], [60, 60, 90]))
+    assert slow is not None
+    assert not slow.others_wait
+
+
+def test_the_map_shows_each_step_against_its_median() -> None:
+    ns = np.array([[100.0, 100.0], [100.0, 100.0], [100.0, 130.0]])
+    found = heatmap.heat_map(StepTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
+    assert found is not None
+    titles = {cell.title: shade.name for shade in found.shades for cell in shade.cells}
+    assert titles["rank 2, step 8: +30.0 %"] == "high-2"
+    assert titles["rank 0, step 7: +0.0 %"] == "even"
+    assert sum(shade.number for shade in found.shades) == 6
+
+
+def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
+    ns = np.full((512, 300), 100.0)
+    ns[77, 123] = 250.0
+    ns[300, 5] = np.nan
+    found = heatmap.heat_map(StepTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
+    assert found is not None
+    assert (found.ranks, found.steps) == (8, 3)
+    numbers = {shade.name: shade.number for shade in found.shades}
+    assert numbers == {
+        "low-3": 0,
+        "low-2": 0,
+        "low-1": 0,
+        "even": 64 * 100 - 1,
+        "high-1": 0,
+        "high-2": 0,
+        "high-3": 1,
+    }
+    assert next(s.path for s in found.shades if s.name == "high-3") == "M41 9h1v1h-1z"
+    noise = np.random.default_rng(1).normal(100, 10, (512, 300))
+    loud = heatmap.heat_map(StepTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
+    assert loud is not None
+    assert sum(len(shade.path) for shade in loud.shades) < 150_000
+
+
+def test_steps_that_some_ranks_lack_have_no_cell() -> None:
+    made = [factory.device(0, factory.windows(4)), factory.device(1, factory.windows(3))]
+    times = step_times(made)
+    assert times.steps == (0, 1, 2, 3)
+    assert np.isnan(times.ns[1, 3])
+    assert not np.isnan(times.medians).any()
+
+
+# In a browser.
+
+
+def long_trace() -> Analysis:
+    """Return a trace whose names are hostile, formulas among them."""
+    names = [*FORMULAS, "</script><b>x", "n" * 5_000, "\u202egnp.exe", "a%20b&c=d#e"]
+    tables = launched(*((name, 10 * i, 1_000 * i, 900 - i) for i, name in enumerate(names, 1)))
+    return tf.analyze(trace_of(**tables))
+
+
+@pytest.fixture(scope="module")
+def sample(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    path = tmp_path_factory.mktemp("tables") / "sample.html"
+    text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    found = opened(browser, path, text)
+    yield found
+    assert found.complaints == []
+    found.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    path = tmp_path_factory.mktemp("tables") / "hostile.html"
+    found = opened(browser, path, render_html(long_trace()))
+    yield found
+    assert found.complaints == []
+    found.page.context.close()
+
+
+def go_to(found: Opened, link: str) -> None:
+    found.page.evaluate("link => { location.hash = link; }", link)
+    found.page.wait_for_timeout(100)
+
+
+def csv_of(found: Opened, table: str) -> list[list[str]]:
+    """Return what the button of a table hands to the clipboard."""
+    found.page.evaluate(
+        "() => { Object.defineProperty(navigator, 'clipboard', { configurable: true,"
+        " value: { writeText: async (text) => { window.taken = text; } } }); }"
+    )
+    found.page.locator(f".tools[data-table={table}] button[data-csv=copy]").click()
+    found.page.wait_for_timeout(50)
+    return list(csv.reader(io.StringIO(found.page.evaluate("window.taken"), newline="")))
+
+
+def test_a_row_unfolds_by_keyboard_and_names_what_launched_it(sample: Opened) -> None:
+    row = sample.page.locator("#kernel-table tbody tr", has_text="coopA_NNT").first
+    toggle = row.locator("button.unfold")
+    assert toggle.get_attribute("aria-expanded") == "false"
+    toggle.focus()
+    sample.page.keyboard.press("Enter")
+    assert toggle.get_attribute("aria-expanded") == "true"
+    panel = sample.page.locator(f"#{toggle.get_attribute('aria-controls')}")
+    assert "aten::mm" in panel.inner_text()
+    assert "4096×8192, 8192×2048" in panel.inner_text()
+    sample.page.keyboard.press("Space")
+    assert not panel.is_visible()
+
+
+def test_what_is_unfolded_moves_with_its_row(sample: Opened) -> None:
+    row = sample.page.locator("#kernel-table > tbody > tr").first
+    row.locator("button.unfold").click()
+    for _ in range(2):
+        sample.page.locator("#kernel-table").get_by_role("button", name="Time").click()
+        apart = sample.page.locator("#kernel-table tbody tr.unfolded").first.evaluate(
+            "row => row.id.replace('-row', '') === row.previousElementSibling.dataset.about"
+        )
+        assert apart
+    row.locator("button.unfold").click()
+
+
+def test_numbers_sort_and_the_unknown_stays_last(sample: Opened) -> None:
+    head = sample.page.locator("#kernel-table thead th", has_text="TFLOP/s")
+    cells = "rows => rows.map(row => row.cells[7].dataset.value)"
+    for order in ("descending", "ascending"):
+        head.get_by_role("button").click()
+        assert head.get_attribute("aria-sort") == order
+        rows = sample.page.locator("#kernel-table > tbody > tr:not(.unfolded)")
+        values = rows.evaluate_all(cells)
+        known = [float(value) for value in values if value]
+        assert known == sorted(known, reverse=order == "descending")
+        assert not any(values[len(known) :])
+        assert len(known) < len(values)
+
+
+def test_a_category_leads_to_its_kernels_and_back(sample: Opened) -> None:
+    sample.page.locator("#category-table a", has_text="gemm").click()
+    sample.page.wait_for_timeout(100)
+    rows = sample.page.locator("#kernel-table > tbody > tr:visible")
+    tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
+    assert tops == {"compute/gemm"}
+    assert "in category gemm" in sample.page.locator("#kernel-found").inner_text()
+    sample.page.get_by_role("button", name="All categories").click()
+    assert rows.count() > 5
+
+
+def test_a_step_and_a_rank_have_links(sample: Opened) -> None:
+    go_to(sample, "step=22")
+    assert sample.page.locator("#step-table").is_visible()
+    assert sample.page.locator("tr.wanted th").inner_text() == "22"
+    go_to(sample, "rank=3")
+    assert sample.page.locator("tr.wanted th").inner_text().endswith("rank 3 · gpu 3")
+    assert sample.page.locator("#about-rank-4-row svg.spark").is_visible()
+    go_to(sample, "step=999")
+    status = sample.page.locator(".tools[data-table=step-table] [role=status]")
+    assert status.inner_text() == "This step is not among the rows shown."
+    assert sample.page.locator("tr.wanted").count() == 0
+
+
+@pytest.mark.parametrize("name", ["a%20b&c=d#e", "</script><b>x", "\u202egnp.exe", '="a"'])
+def test_a_link_to_a_kernel_finds_the_whole_name(hostile: Opened, name: str) -> None:
+    hostile.page.fill("#kernel-filter", "nothing has this name")
+    go_to(hostile, f"kernel={quote(name, safe='')}")
+    row = hostile.page.locator("tr.wanted")
+    assert row.is_visible()
+    shown = hostile.page.locator("tr.wanted + tr.unfolded .whole code")
+    assert shown.text_content() == name
+
+
+def test_a_csv_has_whole_names_raw_numbers_and_no_formula(hostile: Opened) -> None:
+    hostile.page.fill("#kernel-filter", "")
+    head, *rows = csv_of(hostile, "kernel-table")
+    assert head[:5] == ["name", "category", "time_ns", "share", "count"]
+    found = {row[0]: row for row in rows}
+    for name in FORMULAS:
+        written = name if name.startswith("plain") else f"'{name}"
+        assert written in found
+    assert not [name for name in found if name[0] in "=+-@\t\r"]
+    assert "n" * 5_000 in found
+    assert found["'=1+1"][2] == "899"
+    assert hostile.page.locator("#kernel-found").inner_text() == f"Copied {len(rows)} rows."
+
+
+def test_a_csv_of_steps_is_in_nanoseconds(sample: Opened) -> None:
+    go_to(sample, "step=22")
+    head, *rows = csv_of(sample, "step-table")
+    assert head[:3] == ["step", "time_ns", "compute_ns"]
+    times = {row[0]: int(row[1]) for row in rows}
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    expected = {row.label: row.dur_ns for row in series.rows(analysis.devices)}
+    assert {re.split(r"\s", label)[0]: ns for label, ns in times.items()} == expected
+
+
+def test_where_copying_is_forbidden_the_name_is_selected(hostile: Opened) -> None:
+    go_to(hostile, "kernel=" + "n" * 5_000)
+    hostile.page.evaluate(
+        "() => { Object.defineProperty(navigator, 'clipboard',"
+        " { configurable: true, value: undefined }); }"
+    )
+    bar = hostile.page.locator("tr.wanted + tr.unfolded .whole")
+    bar.get_by_role("button", name="Copy name").click()
+    assert hostile.page.evaluate("getSelection().toString()") == "n" * 5_000
+    assert "Selected" in bar.get_by_role("status").inner_text()
+
+
+def test_without_scripts_what_is_behind_a_row_can_be_read(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
+    found = opened(browser, tmp_path / "plain.html", text, scripts=False)
+    found.page.locator("summary", has_text="What launched each kernel").click()
+    found.page.locator("details.about summary").first.click()
+    assert found.page.get_by_text("aten::mm").first.is_visible()
+    assert not found.page.locator(".tools").first.is_visible()
+    found.page.context.close()

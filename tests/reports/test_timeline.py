@@ -1,0 +1,351 @@
+"""The timeline of the page: its bytes, its words, and what it does in a browser."""
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.core.build import launched, step_marks, trace_of
+from tests.reports.factory import HOSTILE
+from tests.reports.test_browser import Opened, opened, until
+from traceflops.reports.page.html import render_html
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+MICRO = 1_000
+FIRST_ROW = 36 + 18 + 8
+"""Where the middle of the first row of boxes is: below the axis and the first heading."""
+
+
+@cache
+def four() -> tf.Analysis:
+    return tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+
+
+@cache
+def small(steps: int = 6) -> tf.Analysis:
+    """Return steps of 100 µs with a kernel of 60 and one of 20, the fourth one 30 µs longer."""
+    works, marks, ops, at = [], [], [], 0
+    for step in range(steps):
+        late = 30 * MICRO if step == 3 else 0
+        marks.append((f"ProfilerStep#{step}", at, 100 * MICRO + late))
+        works.append(("sm90_xmma_gemm_bf16", at, at + 5 * MICRO, 60 * MICRO))
+        works.append(("my_copy_kernel", at + 2, at + 70 * MICRO + late, 20 * MICRO))
+        ops.append({"name": "aten::mm", "start_ns": at, "dur_ns": 1, "input_dims": "[[4,8],[8,2]]"})
+        at += 100 * MICRO + late
+    tables = launched(*works) | {"marks": step_marks(*marks), "ops": ops}
+    return tf.analyze(trace_of(**tables))
+
+
+def data_of(text: str) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the columns that a page carries."""
+    packed = re.findall(r'id="timeline-data">([^<]*)<', text)[0]
+    content = gzip.decompress(base64.b64decode(packed))
+    size = int.from_bytes(content[:4], "little")
+    return json.loads(content[4 : 4 + size]), content[4 + size :]
+
+
+def column(header: dict[str, Any], content: bytes, level: int, name: str) -> list[int]:
+    count = sum(header["levels"][level]["lanes"])
+    offset, width = header["levels"][level][name]
+    planes = [content[offset + p * count : offset + (p + 1) * count] for p in range(width)]
+    return [sum(plane[i] << 8 * p for p, plane in enumerate(planes)) for i in range(count)]
+
+
+def test_the_bytes_hold_every_event_of_a_small_trace_exactly() -> None:
+    analysis = small()
+    header, content = data_of(render_html(analysis))
+    assert len(header["levels"]) == 1
+    gaps, lengths = (column(header, content, 0, name) for name in ("gap", "length"))
+    whats, causes = (column(header, content, 0, name) for name in ("what", "cause"))
+    kernels = header["levels"][0]["lanes"][0]
+    assert kernels == 12
+    at, found = header["levels"][0]["base"], []
+    for gap, length, what, cause in zip(gaps, lengths, whats, causes, strict=True):
+        at += gap
+        name = header["texts"][header["whats"][what][0]]
+        found.append(
+            (
+                name,
+                at,
+                length,
+                [header["texts"][t] if t >= 0 else "" for t in header["causes"][cause]],
+            )
+        )
+        at += length
+    assert found[:2] == [
+        ("sm90_xmma_gemm_bf16", 0, 60 * MICRO, ["aten::mm", "[[4,8],[8,2]]"]),
+        ("my_copy_kernel", 65 * MICRO, 20 * MICRO, ["", ""]),
+    ]
+    assert found[7][1] == 3 * 100 * MICRO + 95 * MICRO
+    assert set(column(header, content, 0, "more")) == {0}
+
+
+def test_the_section_says_what_is_drawn_and_what_is_not() -> None:
+    text = render_html(four())
+    section = text.split('<section id="timeline">')[1].split("</section>")[0]
+    assert "The streams of all 4 devices." in section
+    assert "192 device annotations; 8 instants" in section
+    assert len(re.findall("<rect", section)) < 1_300
+    shown = re.search(r"([\d,]+) events drawn as ([\d,]+) boxes; those", section)
+    assert shown is not None
+    events, boxes = (int(number.replace(",", "")) for number in shown.groups())
+    assert boxes <= 560
+    assert events > boxes
+    packed = len(re.findall(r'id="timeline-data">([^<]*)<', text)[0])
+    assert packed < 350_000
+
+
+def test_traces_without_a_timeline_have_no_section() -> None:
+    for trace in (trace_of(), trace_of(calls=[{"start_ns": 1}])):
+        assert 'id="timeline"' not in render_html(tf.analyze(trace))
+
+
+def test_gaps_of_devices_that_are_drawn_are_linked() -> None:
+    text = render_html(small())
+    links = re.findall(r'class="to-timeline" href="#gap=(\d+)"', text)
+    assert links == [str(n) for n in range(1, min(len(small().gaps(10)), 10) + 1)]
+    assert 'value="gap=1"' in text
+
+
+def test_a_moment_is_drawn() -> None:
+    text = render_html(tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 4, "dur_ns": 0}])))
+    assert "The window: one event drawn as one box" in text
+
+
+@pytest.fixture(scope="module")
+def page(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    path = tmp_path_factory.mktemp("timeline") / "small.html"
+    found = opened(browser, path, render_html(small()))
+    settle(found)
+    yield found
+    found.page.context.close()
+
+
+def settle(found: Opened) -> None:
+    until(found.page.main_frame, "document.getElementById('timeline-status').textContent !== ''")
+    found.page.wait_for_timeout(100)
+
+
+def status(found: Opened) -> str:
+    found.page.wait_for_timeout(120)
+    return found.page.locator("#timeline-status").inner_text()
+
+
+def events_drawn(found: Opened) -> int:
+    return int(status(found).split(" ")[0].replace(",", ""))
+
+
+def hover(found: Opened, share: float, y: int = FIRST_ROW) -> str:
+    """Return what shows when the pointer rests there; `share` is of the width of the axis."""
+    view = found.page.locator("#timeline-view")
+    view.scroll_into_view_if_needed()
+    box = view.bounding_box()
+    assert box
+    left = 104
+    found.page.mouse.move(box["x"] + left + share * (box["width"] - left), box["y"] + y)
+    found.page.wait_for_timeout(60)
+    tip = found.page.locator("#timeline-tip")
+    return tip.inner_text() if tip.is_visible() else ""
+
+
+def colours(found: Opened) -> set[str]:
+    return set(
+        found.page.evaluate(
+            """() => {
+                const canvas = document.querySelector('#timeline-view canvas');
+                const pen = new OffscreenCanvas(canvas.width, canvas.height)
+                    .getContext('2d', { willReadFrequently: true });
+                pen.drawImage(canvas, 0, 0);
+                const data = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+                const seen = new Set();
+                for (let i = 0; i < data.length; i += 4)
+                    if (data[i + 3] > 200) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+                return [...seen].map((one) => '#' + one.toString(16).padStart(6, '0'));
+            }"""
+        )
+    )
+
+
+def test_it_is_painted_in_the_colours_of_the_components(page: Opened) -> None:
+    assert page.requests == [page.page.url]
+    assert page.complaints == []
+    assert {"#2a6f97", "#eeba4c"} <= colours(page)
+    assert not page.page.locator(".timeline-still").is_visible()
+
+
+def test_it_begins_with_the_median_step_and_other_places_can_be_chosen(page: Opened) -> None:
+    chosen = page.page.locator("#timeline-place")
+    assert (
+        chosen.evaluate("one => one.selectedOptions[0].text") == "Step 2, the median step, 100 µs"
+    )
+    page.page.select_option("#timeline-place", "step=3")
+    assert "132.6 µs from" in status(page)
+    page.page.select_option("#timeline-place", "whole")
+    assert events_drawn(page) == small().prepared.trace.activities.num_rows + 12 + 6 + 6  # type: ignore[union-attr]
+
+
+def test_keys_move_and_zoom(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    before = status(page)
+    page.page.focus("#timeline-view")
+    page.page.keyboard.press("+")
+    assert "63.75 µs from" in status(page)
+    page.page.keyboard.press("-")
+    assert status(page) == before
+    page.page.keyboard.press("ArrowRight")
+    assert "from 219.4 µs" in status(page)
+    page.page.keyboard.press("0")
+    assert events_drawn(page) == 36
+
+
+def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    status(page)
+    lines = hover(page, 0.3).splitlines()
+    assert [line for line in lines if line] == [
+        "sm90_xmma_gemm_bf16",
+        "60 µs at 200 µs · made.json · gpu 0 · stream 7",
+        "compute, gemm",
+        "launched by aten::mm",
+        "shapes [[4,8],[8,2]]",
+    ]
+    assert hover(page, 0.95) == ""
+
+
+def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
+    longest = small().gaps(1)[0]
+    page.page.locator("a.to-timeline").first.click()
+    assert f"{3 * longest.dur_ns / MICRO:g} µs from" in status(page)
+    assert page.page.locator("#timeline-place").input_value() == "gap=1"
+    top = "document.getElementById('timeline').getBoundingClientRect().top"
+    until(page.page.main_frame, f"Math.abs({top}) < 90")
+    assert hover(page, 0.5) == ""
+    assert hover(page, 0.75).startswith("my_copy_kernel")
+
+
+def test_links_lead_to_steps_and_to_stretches_of_the_trace(page: Opened) -> None:
+    page.page.evaluate("location.hash = '#step=4'")
+    assert "102 µs from 429 µs" in status(page)
+    origin = min(one.whole.start_ns for one in small().devices)
+    page.page.evaluate(f"location.hash = '#t={origin + 5000}-{origin + 15000},0'")
+    assert "30 µs from -5 µs" in status(page)
+    before = status(page)
+    for wrong in ("#t=5-1,0", "#t=1-2,77", "#step=99", "#gap=0", "#gap=x", "#%E0%A4%A"):
+        page.page.evaluate(f"location.hash = '{wrong}'")
+        assert status(page) == before
+    assert page.complaints == []
+
+
+def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    status(page)
+    page.page.focus("#timeline-view")
+    page.page.keyboard.press("n")
+    page.page.keyboard.press("n")
+    panel = page.page.locator("#timeline-chosen")
+    assert "my_copy_kernel" in panel.inner_text() or "sm90_xmma" in panel.inner_text()
+    page.page.keyboard.press("Escape")
+    assert not panel.is_visible()
+    page.page.locator("#timeline-table summary").click()
+    status(page)
+    rows = page.page.locator("#timeline-table tbody tr")
+    found = rows.all_inner_texts()
+    assert found[0].startswith("ProfilerStep#3\thost of made.json · thread 1 · annotations\t295 µs")
+    assert any(one.startswith("sm90_xmma_gemm_bf16\tmade.json · gpu 0 · stream 7") for one in found)
+    page.page.locator("#timeline-table summary").click()
+
+
+def test_the_strip_moves_the_view(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    before = status(page)
+    strip = page.page.locator("#timeline-strip")
+    strip.scroll_into_view_if_needed()
+    box = strip.bounding_box()
+    assert box
+    page.page.mouse.click(box["x"] + 104 + 0.9 * (box["width"] - 104), box["y"] + 20)
+    after = status(page)
+    assert after != before
+    assert "102 µs from" in after
+
+
+def test_zooming_in_shows_single_events(browser: "Browser", tmp_path: Path) -> None:
+    found = opened(browser, tmp_path / "four.html", render_html(four()))
+    settle(found)
+    found.page.select_option("#timeline-place", "whole")
+    text = status(found)
+    events, boxes = (
+        int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:events|boxes)", text)
+    )
+    assert boxes < events
+    assert boxes <= 10_000
+    found.page.focus("#timeline-view")
+    for _ in range(9):
+        found.page.keyboard.press("+")
+    text = status(found)
+    events, boxes = (
+        int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:events|boxes)", text)
+    )
+    assert 0 < boxes == events
+    found.page.select_option("#timeline-host", "-1")
+    assert events_drawn(found) < events
+    found.page.select_option("#timeline-place", "gap=1")
+    beside = found.page.locator("#timeline-host").input_value()
+    assert beside == str(four().devices[four().gaps(1)[0].device].process)
+    assert found.complaints == []
+    found.page.context.close()
+
+
+def test_hostile_names_stay_text(browser: "Browser", tmp_path: Path) -> None:
+    names = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
+    works = [(name, 10 * i, 10 + 100 * i, 90) for i, name in enumerate(names)]
+    ops = [
+        {"name": name, "start_ns": 10 * i, "dur_ns": 9, "input_dims": name}
+        for i, name in enumerate(names)
+    ]
+    trace = trace_of(
+        processes=[{"file": names[1]}],
+        marks=[{"name": name, "start_ns": 0, "dur_ns": 2_000} for name in names[:3]],
+        ops=ops,
+        **launched(*works),
+    )
+    found = opened(browser, tmp_path / "hostile.html", render_html(tf.analyze(trace)))
+    settle(found)
+    found.page.select_option("#timeline-place", "whole")
+    status(found)
+    shown = {hover(found, (i + 0.6) / len(names)) for i in range(len(names))}
+    assert any(
+        text.startswith(HOSTILE[1]) and f"launched by {HOSTILE[1]}" in text for text in shown
+    )
+    found.page.locator("#timeline-table summary").click()
+    status(found)
+    assert found.page.locator("img").count() == 0
+    assert found.requests == [found.page.url]
+    assert found.complaints == []
+    found.page.context.close()
+
+
+def test_without_scripts_and_on_paper_a_drawing_stands_for_it(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    text = render_html(small())
+    found = opened(browser, tmp_path / "plain.html", text, scripts=False)
+    still = found.page.locator(".timeline-still")
+    assert still.is_visible()
+    assert not found.page.locator(".timeline-live").is_visible()
+    assert still.locator("figcaption").inner_text().startswith("Step 2, the median one: ")
+    found.page.context.close()
+    printed = opened(browser, tmp_path / "print.html", text)
+    printed.page.emulate_media(media="print")
+    assert printed.page.locator(".timeline-still").is_visible()
+    assert not printed.page.locator(".timeline-live").is_visible()
+    printed.page.context.close()

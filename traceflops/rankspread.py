@@ -1,0 +1,105 @@
+"""How the devices of a job differ: the time of each step on each, and the one that others await."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.results import DeviceReport
+
+FloatArray = npt.NDArray[np.float64]
+
+LEAST_EXCESS: Final = 0.02
+"""A straggler takes at least so much of a step longer than the median of the others."""
+
+LEAST_STEPS: Final = 2 / 3
+"""In at least so many of the steps it is the slowest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Step times in ns: a row per device, a column per step number; NaN where there is none."""
+
+    steps: tuple[int, ...]
+    ns: FloatArray
+
+    @property
+    def medians(self) -> FloatArray:
+        """Return the median of each step over the devices that have it."""
+        return np.nanmedian(self.ns, axis=0) if self.ns.size else np.empty(0)
+
+    def relative(self) -> FloatArray:
+        """Return each time as a multiple of the median of its step, NaN where that is nothing."""
+        medians = self.medians
+        return self.ns / np.where(medians > 0, medians, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The device that takes longest outside exposed communication, means per step of all.
+
+    `more_ns` is how much longer than the median of the others, `waited_ns` how much more exposed
+    communication these have; `slowest_in` of `steps` steps it was the slowest.
+    """
+
+    device: DeviceReport
+    own_ns: int
+    more_ns: int
+    waited_ns: int
+    step_ns: int
+    slowest_in: int
+    steps: int
+
+    @property
+    def others_wait(self) -> bool:
+        """Return whether the others' communication is longer by at least half of the excess."""
+        return 2 * self.waited_ns >= self.more_ns
+
+
+def step_times(devices: Sequence[DeviceReport]) -> StepTimes:
+    """Return the time of every step on every device."""
+    found = [{w.step: w.dur_ns for w in device.steps} for device in devices]
+    steps = sorted({step for times in found for step in times if step is not None})
+    ns = np.array(
+        [[times.get(step, np.nan) for step in steps] for times in found], dtype=np.float64
+    )
+    return StepTimes(tuple(steps), ns.reshape(len(devices), len(steps)))
+
+
+def straggler(devices: Sequence[DeviceReport]) -> Straggler | None:
+    """Return the device that is slower than the others in most steps used, None if there is none.
+
+    Where ranks wait for each other all steps take equally long: the one that others wait for has
+    more time outside communication, and less in it.
+    """
+    used = [
+        {w.step: w for w in device.steps if w.used and w.step is not None} for device in devices
+    ]
+    common = sorted(set.intersection(*(set(one) for one in used))) if used else []
+    if len(devices) < 2 or not common:
+        return None
+    parts = [[one[step].account.components for step in common] for one in used]
+    waiting = np.array([[c.communication_ns for c in row] for row in parts], dtype=np.float64)
+    whole = np.array([[c.window_ns for c in row] for row in parts], dtype=np.float64)
+    own = whole - waiting
+    mean = own.mean(axis=1)
+    worst = int(mean.argmax())
+    others = np.delete(np.arange(len(devices)), worst)
+    more = float(mean[worst] - np.median(mean[others]))
+    waited = float(np.median(waiting[others].mean(axis=1)) - waiting[worst].mean())
+    slowest_in = int((own[worst] > own[others].max(axis=0)).sum())
+    if more < LEAST_EXCESS * whole[worst].mean() or slowest_in < LEAST_STEPS * len(common):
+        return None
+    return Straggler(
+        device=devices[worst],
+        own_ns=round(mean[worst]),
+        more_ns=round(more),
+        waited_ns=round(waited),
+        step_ns=round(whole[worst].mean()),
+        slowest_in=slowest_in,
+        steps=len(common),
+    )

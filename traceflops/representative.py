@@ -1,0 +1,79 @@
+"""Which steps and devices stand for all: the usual one and the worst."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceflops.results import EMPTY_ACCOUNT, Components, Gap
+
+if TYPE_CHECKING:
+    from traceflops.prepare import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class RepresentativeSteps:
+    """Numbers of used steps: the one of median length, and the longest."""
+
+    median: int
+    worst: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDevices:
+    """Devices in the order of their numbers, and those that stand for all `of` them.
+
+    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
+    the median of it.
+    """
+
+    devices: tuple[int, ...]
+    busiest: int
+    median: int
+    of: int
+
+
+def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
+    """Return the steps that stand for those used, None where no step is used.
+
+    A step is as long as its windows are on average over the devices. Of two in the middle the
+    shorter one is the median; of equal ones the first counts.
+    """
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for windows in prepared.windows.values():
+        for window in windows:
+            if window.used and window.step is not None:
+                found[window.step].append(window.dur_ns)
+    if not found:
+        return None
+    ordered = sorted(found, key=lambda step: (_mean(found[step]), step))
+    longest = _mean(found[ordered[-1]])
+    worst = min(step for step in ordered if _mean(found[step]) == longest)
+    return RepresentativeSteps(ordered[(len(ordered) - 1) // 2], worst)
+
+
+def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> ChosenDevices:
+    """Return all devices if they are no more than `most`, else the representative ones.
+
+    Those are the one with most work of its own, the median one, the one with least, and those of
+    the longest gaps.
+    """
+    work = {device: _own_work_ns(prepared, device) for device in prepared.accounts}
+    ordered = sorted(work, key=lambda device: (-work[device], device))
+    busiest, median = ordered[0], ordered[len(ordered) // 2]
+    wanted = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
+    some = [device for device in wanted if device in work][:most]
+    chosen = tuple(sorted(work if len(work) <= most else some))
+    return ChosenDevices(chosen, busiest, median, len(work))
+
+
+def _mean(lengths: Sequence[int]) -> float:
+    return sum(lengths) / len(lengths)
+
+
+def _own_work_ns(prepared: Prepared, device: int) -> int:
+    used = [window.account for window in prepared.windows[device] if window.used]
+    parts: Components = sum(used, EMPTY_ACCOUNT).components
+    return parts.window_ns - parts.communication_ns - parts.idle_ns

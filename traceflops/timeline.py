@@ -1,0 +1,316 @@
+"""The timeline of a trace: lanes of devices and host threads, and their events as boxes.
+
+The whole recording is there as no more boxes than a budget allows. Where those stand for several
+events, the representative steps and the surroundings of the longest gaps are there in detail too.
+Times count from the first activity; where the clocks of processes cannot be compared, from the
+first activity of each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.coarsening import Boxes, Events, at_most, together
+from traceflops.columns import IntArray, numbers
+from traceflops.components import WORK
+from traceflops.lanes import Lane, LaneGroup, device_lanes, host_lanes, marks_left_out
+from traceflops.representative import (
+    ChosenDevices,
+    RepresentativeSteps,
+    chosen_devices,
+    representative_steps,
+)
+from traceflops.results import Gap
+
+if TYPE_CHECKING:
+    from traceflops.prepare import Prepared
+
+_MOST_DEVICES: Final = 8
+_MOST_HOSTS: Final = 4
+_UNALIGNED: Final = "clocks-not-aligned"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most boxes: of a recording drawn whole, of one that needs details, of each detail."""
+
+    all: int = 120_000
+    whole: int = 40_000
+    step: int = 36_000
+    gap: int = 800
+
+    def times(self, share: float) -> Budget:
+        """Return a budget of so much of this one."""
+        whole, step, gap = (max(round(n * share), 1) for n in (self.whole, self.step, self.gap))
+        return Budget(max(round(self.all * share), 1), whole, step, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of the timeline's time."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """All that lies in a range of time, as boxes."""
+
+    span: Span
+    boxes: Boxes
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether each box is one event."""
+        return self.boxes.events == len(self.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is not drawn: counts of devices, hosts, tracks and events, and of marks by kind.
+
+    `deep` are events of the lanes drawn that lie below the last row.
+    """
+
+    devices: int
+    hosts: int
+    tracks: int
+    events_of_tracks: int
+    deep: int
+    marks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Lanes, those of devices first, and their boxes at one level or several.
+
+    The first level is the whole recording. `steps` are the ranges of steps over the devices
+    drawn, `gaps` those of the gaps asked for, None where their device is not drawn. `origin_ns`
+    is, by process, the time that is 0; `aligned` says that it is one and the same.
+    """
+
+    lanes: tuple[Lane, ...]
+    levels: tuple[Level, ...]
+    chosen: ChosenDevices
+    hosts: tuple[int, ...]
+    origin_ns: Mapping[int, int]
+    aligned: bool
+    steps: Mapping[int, Span]
+    representative: RepresentativeSteps | None
+    window: Span
+    gaps: tuple[Span | None, ...]
+    left_out: LeftOut
+
+    @property
+    def events(self) -> int:
+        """Return how many events there are on the lanes."""
+        return self.levels[0].boxes.events
+
+
+@dataclass(frozen=True, slots=True)
+class Drawable:
+    """The lanes of a trace with all their events, from which levels of any budget are made.
+
+    `groups` are ranges of lanes: those of a device, or of the host of a process.
+    """
+
+    outline: Timeline
+    events: Events
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def whole(self) -> Span:
+        """Return the range from the first start to the last end of all events."""
+        return Span(int(self.events.start_ns.min()), int(self.events.end_ns.max()))
+
+    def within(self, budget: Budget) -> Timeline:
+        """Return the timeline with no more boxes than a budget allows."""
+        whole = self.whole
+        if len(self.events) <= budget.all:
+            return replace(self.outline, levels=(self._level(whole, budget.all),))
+        levels = [self._level(whole, budget.whole)]
+        for span, most in self._details(budget):
+            levels.append(self._level(span, most))
+        return replace(self.outline, levels=tuple(levels))
+
+    def boxes(
+        self, span: Span, most: int, groups: Sequence[tuple[int, int]] | None = None
+    ) -> Boxes:
+        """Return what lies in a range of time as no more than so many boxes, or one a lane.
+
+        Only that on some groups of lanes, if they are given.
+        """
+        mine = self.events.touching(span.start_ns, span.end_ns)
+        edges = [np.searchsorted(mine.lane, lanes) for lanes in groups or self.groups]
+        parts = [mine.where(slice(*edge)) for edge in edges]
+        # The first group may take half of all boxes; others get what those with less leave them.
+        order = [0, *sorted(range(1, len(parts)), key=lambda place: len(parts[place]))]
+        made: list[Boxes] = []
+        left = most
+        for turn, place in enumerate(order):
+            share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
+            made.append(at_most(parts[place], max(share, 1)))
+            left -= len(made[-1])
+        return together(made)
+
+    def _level(self, span: Span, most: int) -> Level:
+        return Level(span, self.boxes(span, most))
+
+    def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
+        steps = self.outline.representative
+        numbers_ = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
+        for span in [self.outline.steps[n] for n in numbers_ if n in self.outline.steps]:
+            yield span, budget.step
+        if not numbers_:
+            yield self.outline.window, budget.step
+        for gap in self.outline.gaps:
+            if gap is not None:
+                yield around(gap), budget.gap
+
+
+def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
+    """Return the devices that a timeline with these gaps draws; there must be any."""
+    return chosen_devices(prepared, gaps, _MOST_DEVICES)
+
+
+def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
+    """Return what can be drawn of a trace, None where no device did any work."""
+    if not prepared.accounts:
+        return None
+    chosen = drawn_devices(prepared, gaps)
+    origins, aligned = _origins(prepared, chosen)
+    process = _process_of(prepared)
+    first = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
+    hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *first)))
+    of_devices = [
+        device_lanes(prepared, device, origins[process[device]], len(first)) for device in first
+    ]
+    of_hosts = [host_lanes(prepared.trace, one, origins[one]) for one in hosts[:_MOST_HOSTS]]
+    drawn = [*of_devices, *(one for one in of_hosts if one.lanes)]
+    shown = tuple(one.lanes[0].process for one in of_hosts if one.lanes)
+    events = _numbered(drawn)
+    ends = list(accumulate(len(one.lanes) for one in drawn))
+    steps = _steps(prepared, chosen, origins)
+    outline = Timeline(
+        lanes=tuple(lane for one in drawn for lane in one.lanes),
+        levels=(),
+        chosen=chosen,
+        hosts=shown,
+        origin_ns=origins,
+        aligned=aligned,
+        steps=steps,
+        representative=representative_steps(prepared),
+        window=_window(prepared, chosen, origins),
+        gaps=tuple(_gap_span(gap, chosen, origins, process) for gap in gaps),
+        left_out=_left_out(prepared, chosen, hosts, drawn),
+    )
+    return Drawable(outline, events, tuple(zip([0, *ends], ends, strict=False)))
+
+
+def around(span: Span) -> Span:
+    """Return a range with as much time again before and after it."""
+    length = span.end_ns - span.start_ns
+    return Span(span.start_ns - length, span.end_ns + length)
+
+
+def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> dict[str, IntArray]:
+    """Return the time of each component in equal parts of a range, over the devices drawn."""
+    edges = np.linspace(span.start_ns, span.end_ns, bins + 1).astype(np.int64)
+    process = _process_of(prepared)
+    found = {name: np.zeros(bins, dtype=np.int64) for name in WORK}
+    for device in timeline.chosen.devices:
+        at = edges + timeline.origin_ns[process[device]]
+        for name, instants in prepared.accounts[device].timeline.parts.items():
+            found[name] += instants.length_within(at[:-1], at[1:])
+    return found
+
+
+def _process_of(prepared: Prepared) -> list[int]:
+    found: list[int] = numbers(prepared.trace.devices["process"]).tolist()
+    return found
+
+
+def _origins(prepared: Prepared, chosen: ChosenDevices) -> tuple[dict[int, int], bool]:
+    """Return the time that is 0 by process, and whether it is the same for all."""
+    process = _process_of(prepared)
+    starts: dict[int, int] = {}
+    for device, account in prepared.accounts.items():
+        low = account.rows.span[0]
+        starts[process[device]] = min(low, starts.get(process[device], low))
+    spans = [prepared.accounts[device].rows.span for device in chosen.devices]
+    apart = max(low for low, _ in spans) > min(high for _, high in spans)
+    unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
+    if len(starts) > 1 and (unaligned or apart):
+        return starts, False
+    return dict.fromkeys(starts, min(starts.values())), True
+
+
+def _numbered(drawn: Sequence[LaneGroup]) -> Events:
+    """Return the events of all lanes, numbered through."""
+    before = [0, *accumulate(len(one.lanes) for one in drawn)]
+    columns = [
+        np.concatenate([getattr(one.events, name) for one in drawn])
+        for name in ("lane", "start_ns", "end_ns", "row", "part")
+    ]
+    columns[0] = columns[0] + np.repeat(before[:-1], [len(one.events) for one in drawn])
+    return Events(*columns)
+
+
+def _steps(
+    prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]
+) -> dict[int, Span]:
+    """Return the range of each step, from its first start to its last end on any device drawn."""
+    process = _process_of(prepared)
+    found: dict[int, Span] = {}
+    for device in chosen.devices:
+        origin = origins[process[device]]
+        for window in prepared.windows[device]:
+            if window.step is not None:
+                span = Span(window.start_ns - origin, window.end_ns - origin)
+                found[window.step] = _hull(found.get(window.step, span), span)
+    return dict(sorted(found.items()))
+
+
+def _window(prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]) -> Span:
+    """Return the range of the chosen windows, or of everything where there is none."""
+    process = _process_of(prepared)
+    found: Span | None = None
+    for device in chosen.devices:
+        windows = [w for w in prepared.windows[device] if w.used]
+        for window in windows or prepared.windows[device]:
+            origin = origins[process[device]]
+            span = Span(window.start_ns - origin, window.end_ns - origin)
+            found = _hull(found or span, span)
+    return found or Span(0, 0)
+
+
+def _hull(one: Span, other: Span) -> Span:
+    return Span(min(one.start_ns, other.start_ns), max(one.end_ns, other.end_ns))
+
+
+def _gap_span(
+    gap: Gap, chosen: ChosenDevices, origins: Mapping[int, int], process: Sequence[int]
+) -> Span | None:
+    if gap.device not in chosen.devices:
+        return None
+    start = gap.start_ns - origins[process[gap.device]]
+    return Span(start, start + gap.dur_ns)
+
+
+def _left_out(
+    prepared: Prepared, chosen: ChosenDevices, hosts: Sequence[int], drawn: Sequence[LaneGroup]
+) -> LeftOut:
+    return LeftOut(
+        devices=chosen.of - len(chosen.devices),
+        hosts=max(len(hosts) - _MOST_HOSTS, 0),
+        tracks=sum(one.tracks_left_out for one in drawn),
+        events_of_tracks=sum(one.events_left_out for one in drawn),
+        deep=sum(sum(one.too_deep.values()) for one in drawn),
+        marks=marks_left_out(prepared.trace),
+    )
