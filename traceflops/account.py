@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traceflops.categories.activities import Categorised
-from traceflops.columns import BoolArray, IntArray, names, numbers
+from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.components import WORK, Timeline, timeline
 from traceflops.groups import runs
 from traceflops.hostwork import Whole
@@ -75,7 +75,9 @@ class DeviceAccount:
         self._call = linked.links.call_of_activity[row]
         self._launches = Launches(self._call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
-        self.has_calls = _has_launches(trace) and not self._is_cpu(row)
+        self.has_calls = not self._is_cpu(row) and (
+            bool((self._call >= 0).any()) or _has_launches(trace, row)
+        )
         self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
 
     def _parts(self) -> dict[str, BoolArray]:
@@ -165,10 +167,17 @@ class DeviceAccount:
         return str(self._linked.trace.table(table)["name"][row].as_py())
 
 
-def _has_launches(trace: Trace) -> bool:
-    """Return whether calls were recorded that launch work; those of RCCL alone do not tell."""
-    apis = set(names(trace.calls["api"])) if trace.calls.num_rows else set()
-    return bool(apis - {"rccl"})
+def _has_launches(trace: Trace, row: IntArray) -> bool:
+    """Return whether calls that launch work were recorded of the processes of some activities.
+
+    Those of RCCL alone do not tell.
+    """
+    apis = names(trace.calls["api"]) if trace.calls.num_rows else []
+    if not set(apis) - {"rccl"}:
+        return False
+    launching = np.array([*(api != "rccl" for api in apis), True])[codes(trace.calls["api"])]
+    processes = np.unique(numbers(trace.activities["process"])[row])
+    return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
 
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:

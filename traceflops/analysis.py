@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories.activities import Categorised
 from traceflops.chosen import chosen_activities, chosen_time
+from traceflops.collectivework import collective_work
 from traceflops.columns import numbers
+from traceflops.devicelabels import told_apart
 from traceflops.deviceparts import partition_text
 from traceflops.findings.losses import loss_findings
 from traceflops.kernels import category_table, kernel_table
@@ -20,7 +22,10 @@ from traceflops.mfu.toldpadding import without_told_padding
 from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.overhead import profiler_notes
 from traceflops.phases import phase
+from traceflops.placeholders import Placeholders
 from traceflops.prepare import Prepared, prepare
+from traceflops.privacy import check_privacy
+from traceflops.redact import removed
 from traceflops.remedies import remedy
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
 from traceflops.selection import Selection
@@ -30,6 +35,8 @@ from traceflops.whole import whole_span
 from traceflops.words import time_amount
 
 _FEW_OVERLAPS = 0.01
+_CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
+"""Notes of readers that say which calls are not known, or whose."""
 
 
 def analyze(
@@ -40,20 +47,32 @@ def analyze(
     include_environment: bool = False,
     peaks: PeakOptions = FROM_THE_TRACE,
     pair: Trace | None = None,
+    redact: bool = False,
 ) -> Analysis:
     """Return where the time of a trace went and how much of its devices was used.
 
     `peaks` says what the devices can do where the trace does not. `rules` is a file of category
     rules that are tried before the built-in ones. Host and user names and home directories are
     shortened unless `include_environment` is set. `pair` is another recording of the same program,
-    whose shapes or counters tell the FLOPs of kernels. Raises UsageError where the selection asks
+    whose shapes or counters tell the FLOPs of kernels. With `redact` names are replaced by
+    placeholders (docs/privacy.md). Raises UsageError where the selection asks
     for something the trace does not have, and where the pair tells nothing.
     """
-    prepared = prepare(trace, selection, rules=rules, include_environment=include_environment)
-    other = None
-    if pair is not None:
-        other = prepare(pair, rules=rules, include_environment=include_environment)
-    return analysis_of(prepared, peaks, pair=other)
+    check_privacy(include_environment, redact)
+    placeholders = Placeholders() if redact else None
+    asked: Any = {
+        "rules": rules,
+        "include_environment": include_environment,
+        "placeholders": placeholders,
+    }
+    prepared = prepare(trace, selection, **asked)
+    other = prepare(pair, **asked) if pair is not None else None
+    analysis = analysis_of(prepared, peaks, pair=other)
+    if placeholders is None:
+        return analysis
+    told = removed(placeholders)  # with what the pair had
+    notes = tuple(told if note.code == told.code else note for note in analysis.notes)
+    return replace(analysis, notes=notes)
 
 
 def analysis_of(
@@ -70,9 +89,8 @@ def analysis_of(
     linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
     windows = prepared.windows
     with phase("accounts"):
-        devices = _told_apart(
-            [_device_report(linked, d, account, windows[d]) for d, account in accounts.items()]
-        )
+        reports = [_device_report(linked, d, one, windows[d]) for d, one in accounts.items()]
+        devices = told_apart(linked.trace, reports)
     total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
@@ -95,7 +113,7 @@ def analysis_of(
         notes=(
             *linked.trace.notes,
             *plan.notes,
-            *_device_notes(devices),
+            *_device_notes(linked.trace, devices),
             *_no_calls_notes(linked.trace, devices),
             *_linked_notes(linked),
             *profiler_notes(linked.trace, accounts),
@@ -104,6 +122,7 @@ def analysis_of(
         measured=measured,
         untimed=prepared.untimed,
         findings=tuple(loss_findings(total, measured, basis_of(plan.choice))),
+        collectives=collective_work(linked, accounts, windows),
         prepared=prepared,
     )
 
@@ -146,21 +165,12 @@ def _device_report(
     )
 
 
-def _told_apart(devices: list[DeviceReport]) -> list[DeviceReport]:
-    """Mark devices of which several files have one of the same rank and number."""
-    counts = Counter((device.rank, device.type, device.local_id) for device in devices)
-    return [
-        replace(device, twin=counts[device.rank, device.type, device.local_id] > 1)
-        for device in devices
-    ]
-
-
 def _chosen_account(windows: tuple[Window, ...]) -> Account:
     return sum((w.account for w in windows if w.used), EMPTY_ACCOUNT)
 
 
-def _device_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
-    return (*_link_notes(devices), *_overlap_notes(devices))
+def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
+    return (*_link_notes(trace, devices), *_overlap_notes(devices))
 
 
 def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
@@ -183,12 +193,15 @@ def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
     )
 
 
-def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say how many activities have no launch record; sums over the devices shown."""
+def _link_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say how many activities have no launch record, unless the reader of the trace said so.
+
+    Sums are over the devices shown.
+    """
     known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
     unlinked = sum(sum(counts.values()) for counts in known)
     total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
-    if not unlinked:
+    if not unlinked or _is_said(trace, *_CALLS_SAID):
         return ()
     return (
         Note(
@@ -205,7 +218,7 @@ def _link_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
 def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
     """Say that work cannot be linked to launches, unless the reader of the trace said so."""
     without = [d for d in devices if d.type != "cpu" and d.whole.unlinked is None]
-    if not without or any(note.code == "no-calls" for note in trace.notes):
+    if not without or _is_said(trace, "no-calls", *_CALLS_SAID):
         return ()
     how = remedy(trace.source.format, "calls")
     text = (
@@ -213,6 +226,10 @@ def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ..
         "why a device was idle is unknown."
     )
     return (Note("missing", "no-calls", f"{text} To record them: {how}." if how else text),)
+
+
+def _is_said(trace: Trace, *codes: str) -> bool:
+    return any(note.code in codes for note in trace.notes)
 
 
 def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,9 @@ from traceflops.columns import IntArray, codes, names, number_column, string_col
 from traceflops.groups import first_rows, group_rows
 from traceflops.hostwork import Whole
 from traceflops.intervals import Intervals
+from traceflops.rows import Names
 from traceflops.trace import Trace
+from traceflops.words import kernel_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ def kernel_table(
     without any).
     """
     activities = trace.activities
+    labels, kinds = names(activities["name"]), names(activities["kind"])
     duration = whole.whole_ns[chosen.row]
     begins = whole.first[chosen.row]
     columns = (
@@ -82,14 +86,13 @@ def kernel_table(
         categorised.category[chosen.row],
         categorised.rule[chosen.row],
     )
-    group, first = group_rows(columns)
+    group, first = group_rows((_one_per_kernel(labels)[columns[0]], *columns[1:]))
     sums = _sums(group, chosen.inside_ns, len(first))
-    labels, kinds = names(activities["name"]), names(activities["kind"])
     order = _longest_first(sums, [labels[c] for c in columns[0][first].tolist()])
     name, kind, category, rule = (column[first][order] for column in columns)
     categories = [categorised.categories[c] for c in category.tolist()]
     texts = {
-        "name": [labels[c] for c in name.tolist()],
+        "name": [kernel_name(labels[c]) for c in name.tolist()],
         "kind": [kinds[c] for c in kind.tolist()],
         "top": [c.top for c in categories],
         "sub": [c.sub for c in categories],
@@ -103,6 +106,12 @@ def kernel_table(
         "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
     }
     return _table(texts, figures, device_time_ns)
+
+
+def _one_per_kernel(labels: Sequence[str]) -> IntArray:
+    """Return one number per kernel: some records have its descriptor's name, with an ending."""
+    numbers = Names()
+    return np.append(numbers.codes(map(kernel_name, labels)), -1)
 
 
 def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:

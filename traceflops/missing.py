@@ -114,10 +114,15 @@ def _is_untimed(trace: Trace) -> bool:
 
 
 def _no_calls(trace: Trace) -> bool:
-    """Return whether there are no calls, or only the moments at which work was queued."""
+    """Return whether there are no calls, not even the moments at which work was queued."""
+    return not trace.calls.num_rows
+
+
+def _only_queueing(trace: Trace) -> bool:
+    """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
     queued = [place for place, name in enumerate(names(calls)) if name == _QUEUED]
-    return bool(np.isin(codes(calls), queued).all())
+    return len(calls) > 0 and bool(np.isin(codes(calls), queued).all())
 
 
 def _copies(trace: Trace) -> IntArray:
@@ -173,6 +178,13 @@ _CHECKS: Final = (
         _no_calls,
         "runtime calls",
         "idle time cannot be split by cause; work cannot be linked to steps or ops",
+    ),
+    _Check(
+        "calls",
+        _only_queueing,
+        "runtime calls",
+        "which call queued a kernel is unknown, and of idle time what the host did meanwhile; "
+        "work cannot be linked to steps or ops",
     ),
     _Check(
         "collectives",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from traceflops.errors import UsageError
 from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.links import link
 from traceflops.phases import phase
+from traceflops.placeholders import Placeholders
 from traceflops.privacy import redacted
+from traceflops.redact import HIDDEN, Redaction
 from traceflops.results import Window
 from traceflops.selection import Selection
 from traceflops.trace import Trace
@@ -52,19 +54,44 @@ def prepare(
     *,
     rules: Path | None = None,
     include_environment: bool = False,
+    placeholders: Placeholders | None = None,
 ) -> Prepared:
-    """Return a trace ready for questions; arguments and errors are those of `analyze`."""
+    """Return a trace ready for questions; other arguments and errors are those of `analyze`.
+
+    With `placeholders` the names in it are replaced by them, once they have told what they tell:
+    the categories of kernels, and what is a step.
+    """
     selection = selection or Selection()
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
         classifier = load(rules)
-        linked = _linked(with_host_activities(shown), classifier)
+        named = linked = _linked(with_host_activities(shown), classifier)
+    totals = untimed(shown, classifier)
+    if placeholders is not None:
+        with phase("redact"):
+            redaction = Redaction(placeholders, selection.step_mark)
+            linked = _without_names(named, redaction)
+            totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts = _accounts(linked, selection)
     with phase("steps"):
-        plan = plan_steps(linked, accounts, selection)
+        plan = plan_steps(named, accounts, selection)
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
-    return Prepared(selection, linked, accounts, plan, windows, untimed(shown, classifier))
+    if placeholders is not None and selection.step_mark is not None:
+        selection = replace(selection, step_mark=HIDDEN)
+        plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
+    return Prepared(selection, linked, accounts, plan, windows, totals)
+
+
+def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:
+    """Return the same without the names of its author; rules of a file of theirs are numbered."""
+    categorised = linked.categorised
+    rules = tuple(map(redaction.rule, categorised.rules))
+    return replace(
+        linked,
+        trace=redaction.trace(linked.trace),
+        categorised=replace(categorised, rules=rules),
+    )
 
 
 def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
@@ -92,13 +119,19 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
 
 
 def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
-    ranks = trace.processes["rank"].to_pylist()
+    of_ranks = _devices_of(trace, selection.ranks) if selection.ranks is not None else None
     for row in trace.devices.to_pylist():
-        rank = ranks[row["process"]]
-        if selection.ranks is not None and rank not in selection.ranks:
+        if of_ranks is not None and row["device"] not in of_ranks:
             continue
         if selection.gpus is None or row["local_id"] in selection.gpus:
             yield row["device"]
+
+
+def _devices_of(trace: Trace, ranks: Collection[int]) -> set[int]:
+    """Return the devices that did work of some ranks: processes may share one."""
+    wanted = [process for process, rank in enumerate(trace.ranks) if rank in ranks]
+    mine = np.isin(numbers(trace.activities["process"]), wanted)
+    return set(np.unique(numbers(trace.activities["device"])[mine]).tolist())
 
 
 def _nothing_selected(trace: Trace) -> UsageError:

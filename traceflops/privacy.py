@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import IntArray, codes, dictionary_column, names
+from traceflops.errors import UsageError
 from traceflops.rows import Names
 from traceflops.trace import Note, Source, SourceFile, Trace
 
@@ -29,6 +30,14 @@ _HOME = re.compile(
 """Home directories: /home/N, /Users/N, /data/users/N, /fsx/home2/N, /u/N, /root, C:\\Users\\N."""
 _SHORTEST_NAME = 3
 """Host and user names shorter than this would hit ordinary words; they are left alone."""
+
+
+def check_privacy(include_environment: bool, redact: bool) -> None:
+    """Refuse to keep names of host and user in what is to be without names."""
+    if include_environment and redact:
+        raise UsageError(
+            "--redact and --include-environment exclude each other", "give one of them"
+        )
 
 
 def redacted(trace: Trace) -> Trace:
@@ -66,7 +75,7 @@ def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
         if (name, field.name) == ("processes", "host"):
-            table = table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+            table = table.set_column(place, field, _numbered(table[field.name]))
             continue
         old = names(table[field.name])
         new = [scrub(text) for text in old]
@@ -74,6 +83,16 @@ def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
             column = _recoded(codes(table[field.name]), new)
             table = table.set_column(place, field, column)
     return table
+
+
+def _numbered(hosts: pa.ChunkedArray) -> pa.Array:
+    """Return numbers in the place of the names of hosts, so that several are told apart."""
+    found = list(dict.fromkeys(filter(None, hosts.to_pylist())))
+    if len(found) < 2:
+        return pa.nulls(len(hosts), hosts.type)
+    number = {host: place for place, host in enumerate(found)}
+    rows = [number.get(host, -1) for host in hosts.to_pylist()]
+    return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(found))])
 
 
 def _recoded(old_codes: IntArray, texts: list[str]) -> pa.DictionaryArray:

@@ -239,8 +239,8 @@ class DeviceReport:
     """One device: what it is, its whole span, its windows and the chosen ones added up.
 
     Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
-    account of the windows with `used` set. `twin` says that another file has a device of the same
-    rank and number.
+    account of the windows with `used` set. `owner` is what stands for the process in the label, ""
+    for its rank or file; `apart` is what else tells the device from others.
     """
 
     device: int
@@ -256,17 +256,18 @@ class DeviceReport:
     windows: tuple[Window, ...]
     chosen: Account
     gaps: tuple[Gap, ...]
-    twin: bool = False
+    owner: str = ""
+    apart: str = ""
     architecture: str | None = None
     partition: str | None = None
 
     @property
     def label(self) -> str:
         """Return what to call the device in a table."""
-        rank = f"rank {self.rank}" if self.rank is not None else self.file
+        owner = f"rank {self.rank}" if self.rank is not None else self.file
         device = self.type if self.type == "cpu" else f"{self.type} {self.local_id}"
-        apart = f" · {self.file}" if self.twin and self.rank is not None else ""
-        return f"{rank} · {device}{apart}"
+        apart = f" · {self.apart}" if self.apart else ""
+        return f"{self.owner or owner} · {device}{apart}"
 
     @property
     def steps(self) -> tuple[Window, ...]:
@@ -299,14 +300,39 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """Kernels of one kind of collective among so many ranks, in the chosen windows.
+
+    `sum_ns` is their time inside the windows and `exposed_ns` the part in which nothing else ran
+    on their device; collectives that run at the same time count each. `bytes` are those of the
+    messages of `sized` of them, whose durations are `sized_ns`. Unknown is None.
+    """
+
+    collective: str | None
+    ranks: int | None
+    count: int
+    sum_ns: int
+    exposed_ns: int
+    sized: int
+    bytes: int | None
+    sized_ns: int
+
+    @property
+    def bytes_per_ns(self) -> float | None:
+        """Return bytes of messages by the time of their kernels: GB/s as NCCL counts (algbw)."""
+        return self.bytes / self.sized_ns if self.bytes is not None and self.sized_ns else None
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """Everything a report shows.
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
     one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
     says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
-    what they cost. `prepared` is what all of it was computed from, for reports that show single
-    events; None where that was not kept.
+    what they cost. `collectives` are there where the trace says which of them a kernel ran.
+    `prepared` is what all of it was computed from, for reports that show single events; None where
+    that was not kept.
     """
 
     source: Source
@@ -321,6 +347,7 @@ class Analysis:
     measured: Measurement
     untimed: Untimed | None = None
     findings: tuple[Finding, ...] = ()
+    collectives: tuple[Collective, ...] = ()
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -332,6 +359,11 @@ class Analysis:
     def windows_used(self) -> int:
         """Return how many windows the figures are added up over: steps times devices, as a rule."""
         return sum(window.used for device in self.devices for window in device.windows)
+
+    @property
+    def devices_used(self) -> tuple[DeviceReport, ...]:
+        """Return the devices that the figures are about: those with a chosen window."""
+        return tuple(d for d in self.devices if any(window.used for window in d.windows))
 
     def mean_ns(self, total_ns: int) -> float:
         """Return a time of all chosen windows as the mean per window."""

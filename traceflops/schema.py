@@ -178,17 +178,22 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("repetition", pa.int32(), "pass of a run that was repeated to count more"),
         Column("threads", pa.int64(), "threads of the launch (work-items)"),
         Column("block_threads", pa.int64(), "threads of a block (work-group)"),
+        Column("grid", _TRIPLE, "blocks of the launch, x y z"),
+        Column("block", _TRIPLE, "threads of a block, x y z"),
         _required("counter", NAME_TYPE, "name of the hardware counter"),
         _required("value", pa.float64(), "value; unit as the counter's name says"),
     ),
     "totals": (
         _PROCESS,
-        _required("kind", NAME_TYPE, "what is summed up: kernel, memcpy, memset, call, mark"),
+        _required("kind", NAME_TYPE, "of what: kernel, memcpy, memset, call, mark, gpu_mark"),
         _NAME,
         Column("count", pa.int64(), "records of that name"),
         Column("total_ns", pa.int64(), "sum of their durations, overlaps counted twice", "ns"),
         Column("min_ns", pa.int64(), "shortest", "ns"),
         Column("max_ns", pa.int64(), "longest", "ns"),
+        Column("bytes", pa.int64(), "bytes that they copied or set", "bytes"),
+        Column("grid", _TRIPLE, "blocks of these launches, x y z"),
+        Column("block", _TRIPLE, "threads of a block, x y z"),
     ),
 }
 

@@ -9,14 +9,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.columns import IntArray, codes, names, number_column, numbers
 from traceflops.groups import joint_codes
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 DEVICE_KINDS: Final = ("kernel", "memcpy", "memset")
-HOST_TABLES: Final = {"call": "calls", "mark": "marks"}
+HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
 """Kinds that are summed up here where the source has the records and not their sums."""
+
+_PROJECTED: Final = "gpu_annotation"
+"""The kind of marks that are ranges of the host as they are seen on the device: gpu_mark here."""
 
 _TOO_LARGE: Final = 2.0**62
 
@@ -31,6 +34,7 @@ class Total:
     sum_ns: int | None
     min_ns: int | None
     max_ns: int | None
+    bytes: int | None = None
 
     @property
     def side(self) -> str:
@@ -51,7 +55,7 @@ def totals_of(trace: Trace) -> list[Total]:
     kinds = {one.kind for one in found}
     for kind, table in HOST_TABLES.items():
         if kind not in kinds:
-            found += _added_up(kind, trace.table(table))
+            found += _added_up(kind, _of_kind(kind, trace.table(table)))
     sides = ("device", *HOST_TABLES)
     place = {side: at for at, side in enumerate(sides)}
     return sorted(
@@ -83,10 +87,24 @@ def _given(table: pa.Table) -> Iterator[Total]:
             ("total_ns", np.add),
             ("min_ns", np.minimum),
             ("max_ns", np.maximum),
+            ("bytes", np.add),
         )
     ]
     for k, n, *of in zip(kind[first].tolist(), name[first].tolist(), *figures, strict=True):
         yield Total(kinds[k], labels[n], *of)
+
+
+def _of_kind(kind: str, records: pa.Table) -> pa.Table:
+    """Return the records that are summed up under a kind."""
+    if "kind" not in records.schema.names or not records.num_rows:
+        return records
+    labels = names(records["kind"])
+    is_projected = np.array([one == _PROJECTED for one in labels], dtype=np.bool_)
+    wanted = is_projected[codes(records["kind"])] == (kind == "gpu_mark")
+    rows = np.flatnonzero(wanted)
+    if len(rows) == records.num_rows:
+        return records
+    return records.take(number_column(rows, pa.int64()))
 
 
 def _added_up(kind: str, records: pa.Table) -> Iterator[Total]:

@@ -51,7 +51,8 @@ class Source:
     (never environment, host or user). `identities` are the host and user names the files give;
     they are there to be taken out of what is shared. `event_counts` counts the records by
     category, read or not. `description` is what the files say of their run, by the words in
-    docs/selfdescribing.md: plain JSON values, as they were written.
+    docs/selfdescribing.md: plain JSON values, as they were written. `lifetimes` are the first and
+    the last moment of each process on the trace's clock, where the file states them.
     """
 
     format: str
@@ -63,15 +64,22 @@ class Source:
     event_counts: Mapping[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
     description: Mapping[str, object] | None = None
+    lifetimes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one or more input files were read into. Tables follow `traceflops.schema`."""
+    """What one or more input files were read into. Tables follow `traceflops.schema`.
+
+    `places` say for each row of the devices table where in its machine the device is, so that it is
+    known again in another file of the same clock; None where the file does not tell, and empty
+    where it tells of none. They are in no table.
+    """
 
     source: Source
     tables: Mapping[str, pa.Table]
     notes: tuple[Note, ...] = ()
+    places: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse tables that do not follow the declared schema."""

@@ -7,6 +7,7 @@ have no time to account for: no idle time, no overlap, no components, no MFU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,8 @@ _OF_KIND: Final = {
     "memcpy": (Category("memory", "copy"), "kind-memcpy"),
     "memset": (Category("memory", "memset"), "kind-memset"),
 }
+_MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
+"""Copies that the driver made for unified memory, as profilers of NVIDIA name them."""
 _Decided = tuple[Category | None, str | None]
 
 
@@ -38,8 +41,8 @@ class Untimed:
     """Sums by name (`rows`), those of device work by category, and what was counted (`counted`).
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,
-    max_ns (null where a source does not say), share of all of that side: of device work, of calls,
-    or of marks; device work first, the longest first. `categories`: top, sub, count, sum_ns,
+    max_ns, bytes (null where a source does not say), share of all of that side: of device work, of
+    calls, or of marks; device work first, the longest first. `categories`: top, sub, count, sum_ns,
     share. `counted`: name, top, sub, rule, launches, for kernels whose counters were read;
     `counters` are their names. `record` is the command line that records a timeline.
     """
@@ -91,6 +94,8 @@ def _decide(totals: Sequence[Total], classifier: Classifier) -> list[_Decided]:
     for at, one in enumerate(totals):
         if one.kind not in DEVICE_KINDS:
             found.append((None, None))
+        elif one.kind == "memcpy" and _MIGRATION.search(one.name):
+            found.append((Category("memory", "migration"), "migration"))
         elif one.kind in _OF_KIND or at >= _MOST_NAMES:
             found.append(_OF_KIND.get(one.kind, _OTHER))
         else:
@@ -114,6 +119,7 @@ def _rows(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
         "mean_ns": [one.mean_ns for one in totals],
         "min_ns": [one.min_ns for one in totals],
         "max_ns": [one.max_ns for one in totals],
+        "bytes": [one.bytes for one in totals],
     }
     return _table(texts, figures, [_share(one.sum_ns, whole.get(one.side)) for one in totals])
 

@@ -50,9 +50,16 @@ def untimed_verdict(found: Untimed | None) -> Verdict | None:
         return Verdict(f"{without}; there are totals by name{_most(found)}.", None, None)
     if found.launches:
         counted = several(found.counted.num_rows, "kernel")
-        launches = f"{found.launches:,} launches of {counted}"
+        noun = "launch" if found.launches == 1 else "launches"
+        launches = f"{found.launches:,} {noun} of {counted}"
         return Verdict(f"{without}; there are counters of {launches}.", None, None)
     kinds = set(found.rows["kind"].to_pylist())
+    if "gpu_mark" in kinds:
+        return Verdict(
+            "There are no kernels in this trace, only ranges as they are seen on the device.",
+            None,
+            None,
+        )
     host = "calls and marks" if len(kinds) > 1 else f"{next(iter(kinds), 'call')}s"
     return Verdict(f"There is no device work in this trace, only {host} of the host.", None, None)
 

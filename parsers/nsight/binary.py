@@ -29,7 +29,7 @@ def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     raise NotATrace(
         f"{_place(source)} is a binary report of Nsight Systems (.nsys-rep, .qdrep{by})",
         f"export it with nsys of that version or later: nsys export --type sqlite "
-        f"--include-json=true {shlex.quote(_place(source))} (from 2024.6 on also "
+        f"--include-json=true {_argument(source, 'REPORT.nsys-rep')} (from 2024.6 on also "
         "--type parquetdir, better for very large ones)",
     )
 
@@ -56,13 +56,18 @@ def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 def _ncu_refused(source: ByteSource) -> NotATrace:
     return NotATrace(
         f"{_place(source)} is a binary report of Nsight Compute (.ncu-rep)",
-        f"export it: ncu --import {shlex.quote(_place(source))} --csv --page raw > "
+        f"export it: ncu --import {_argument(source, 'REPORT.ncu-rep')} --csv --page raw > "
         "kernels.csv; or install NVIDIA's package ncu_report, with which it is read as it is",
     )
 
 
 def _place(source: ByteSource) -> str:
     return str(source.path or source.name)
+
+
+def _argument(source: ByteSource, otherwise: str) -> str:
+    """Return the file as a command takes it; what came from standard input is none."""
+    return otherwise if source.path is None else shlex.quote(str(source.path))
 
 
 NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)

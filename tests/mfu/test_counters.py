@@ -35,7 +35,7 @@ from traceflops.analysis import analyze
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.tracepeaks import PeakOptions
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.trace import Note, Trace
 
 BYTES = {"FETCH_SIZE": 24.0, "WRITE_SIZE": 8.0}
 
@@ -99,13 +99,23 @@ def test_a_run_of_other_length_is_joined_by_name_and_size() -> None:
 
 def test_launches_of_one_size_that_differ_are_a_range() -> None:
     units = [UNITS, UNITS // 2, UNITS // 4]
-    found = measured(rocprof(timed(50), counted(3, units)))
+    found = measured(rocprof(timed(50), counted(51, units * 17)))
     assert ways(found) == {"between": 50}
     assert found.executed.executed_flops == 50 * FLOPS
     assert found.executed.executed_at_least == 50 * FLOPS // 4
     assert found.hfu_range is not None
     assert found.hfu_range.least == found.hfu_range.most / 4
     assert found.figure == "HFU 6.86 % to 27.4 %"
+
+
+def test_some_launches_that_differ_bound_nothing() -> None:
+    """Three of fifty were counted: the others may have done less or more than any of them."""
+    found = measured(rocprof(timed(50), counted(3, [UNITS, UNITS // 2, UNITS // 4])))
+    assert ways(found) == {"ambiguous": 50}
+    assert found.executed.executed_flops == 0
+    assert found.hfu is None
+    assert found.hfu_range is None
+    assert any("only some of them" in note.text for note in found.notes)
 
 
 def test_in_equal_numbers_each_launch_has_its_own_counters() -> None:
@@ -199,8 +209,17 @@ def test_the_same_dispatch_of_the_same_run() -> None:
     units = [UNITS, UNITS // 2, UNITS // 4]
     rows = [{**row, "correlation": row["dispatch"]} for row in counted(3, units)][:-10]
     found = measured(rocprof(timed(3), rows))
-    assert ways(found) == {"dispatch": 2, "between": 1}
-    assert "counters-same-run" in codes(found)
+    assert ways(found) == {"dispatch": 2, "ambiguous": 1}
+    assert "counted-while-timed" in codes(found)
+
+
+def test_that_counters_are_of_the_timed_run_is_said_once() -> None:
+    rows = [{**row, "correlation": row["dispatch"]} for row in counted(3, [UNITS])]
+    trace = rocprof(timed(3), rows)
+    said = replace(trace, notes=(Note("assumed", "counted-while-timed", "Said by the reader."),))
+    for one in (said, trace):
+        notes = [note.text for note in analyze(one).notes if note.code == "counted-while-timed"]
+        assert len(notes) == 1
 
 
 def test_times_of_a_counted_run_are_never_used() -> None:
@@ -357,7 +376,10 @@ def test_processes_of_one_trace_are_the_same_without_ranks() -> None:
     assert ways(measured(timed_run)) == {"order": 8}
     pair = trace_of(kernel_counters=rows, **both)
     apart = measured(trace_of(activities=work, **both), pair)
-    assert ways(apart) == {"between": 8}, "which process is which of another run is not known"
+    assert ways(apart) == {"order": 8}, "the first process is the first of as many"
+    alone = {**both, "processes": [{"process": 0}], "devices": both["devices"][:1]}
+    less = measured(trace_of(activities=timed(4), **alone), pair)
+    assert ways(less) == {"between": 4}, "which of two processes is the only one is not known"
 
 
 def test_counters_of_one_rank_are_those_of_all_by_name_and_size() -> None:

@@ -197,14 +197,31 @@ def test_kernels_that_help_a_product_do_none_of_it() -> None:
     [
         {"grid": [256 * 256, 1, 1], "block": [256, 1, 1]},
         {"grid": None, "block": None},
-        {"grid": [16, 16, 1], "block": [16, 16, 1]},
     ],
-    ids=["in-threads", "not-recorded", "of-two-sides"],
+    ids=["in-threads", "not-recorded"],
 )
 def test_grids_are_compared_as_they_were_meant(size: dict[str, Any]) -> None:
     """Some launches of ROCm have their grid in threads in a PyTorch trace, or none at all."""
     found = measured(launches(10), pytorch([(1000, 1000, 1000)] * 3, **size))
     assert ways(found) == {"alike": 10}
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "way"),
+    [
+        ([16, 16, 1], [16, 16, 1], "alike"),
+        ([256, 256, 1], [16, 16, 1], "alike"),  # in threads
+        ([256, 1, 1], [16, 16, 1], "absent"),
+        ([16, 16, 1], [256, 1, 1], "absent"),
+        ([16, 1, 16], [16, 16, 1], "absent"),
+        ([128, 512, 1], [16, 16, 1], "absent"),  # in threads: 8 x 32 blocks
+    ],
+)
+def test_each_axis_of_a_size_counts(grid: list[int], block: list[int], way: str) -> None:
+    """As many threads in another shape are another launch, where both runs tell the shape."""
+    size = {"grid": [16, 16, 1], "block": [16, 16, 1]}
+    pair = pytorch([(1000, 1000, 1000)] * 3, grid=grid, block=block)
+    assert ways(measured(launches(10, **size), pair)) == {way: 10}
 
 
 def test_other_sizes_are_other_launches() -> None:
