@@ -25,4 +25,4 @@ def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     return read_pages(sources)
 
 
-NCU_CSV: Final = Format("ncu CSV", _recognises, _read)
+NCU_CSV: Final = Format("ncu CSV", _recognises, _read, gathers=True)

@@ -15,8 +15,10 @@ import numpy as np
 from traceflops.errors import InputError
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.nsight.ncu.plans import Page
-from traceflops.parsers.nsight.ncu.read import NcuFile, fill_sizes
-from traceflops.parsers.nsight.ncu.trace import trace_of
+from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage
+from traceflops.parsers.nsight.ncu.runs import runs
+from traceflops.parsers.nsight.ncu.sizes import fill_sizes
+from traceflops.parsers.nsight.ncu.trace import trace_of, with_values
 from traceflops.parsers.nsight.ncu.units import unit_of
 from traceflops.trace import Trace
 
@@ -34,12 +36,12 @@ def has_package() -> bool:
 
 def read_report(source: ByteSource) -> Trace:
     """Return the counters in a report. Raises InputError where the package cannot read it."""
-    file = NcuFile(source)
-    file.pages["report"] = Page("raw", "report", {})
+    page = NcuPage(source, Page("raw", "report", {}))
+    file = NcuFile(source, [page])
     try:
         package: Any = importlib.import_module(_PACKAGE)
         for number, action in enumerate(_actions(package.load_report(str(source.path)))):
-            _add(number, action, file)
+            _add(number, action, page)
     except InputError:
         raise
     except Exception as error:  # the package is not ours: it may raise anything
@@ -48,8 +50,8 @@ def read_report(source: ByteSource) -> Trace:
             f"NVIDIA's package ncu_report cannot read: {source.name} ({reason})",
             f"export it: ncu --import {source.name} --csv --page raw > kernels.csv",
         ) from None
-    fill_sizes(file.table)
-    return trace_of(file)
+    fill_sizes(page.table)
+    return trace_of(runs([with_values(file)])[0])
 
 
 def _actions(report: Any) -> Iterator[Any]:
@@ -60,7 +62,7 @@ def _actions(report: Any) -> Iterator[Any]:
             yield part.action_by_idx(place)
 
 
-def _add(number: int, action: Any, file: NcuFile) -> None:
+def _add(number: int, action: Any, page: NcuPage) -> None:
     """Add the metrics of a kernel."""
     counters, values = [], []
     capability: dict[str, str] = {}
@@ -68,18 +70,18 @@ def _add(number: int, action: Any, file: NcuFile) -> None:
         metric = action.metric_by_name(name)
         value = _number(metric)
         if value is None:
-            file.odd["text"] += 1
+            page.odd["text"] += 1
             continue
         if name in _CAPABILITY:
             capability[name] = str(int(value))
-        counters.append(file.table.names["counter"][name])
+        counters.append(page.table.names["counter"][name])
         values.append(value * 10.0 ** unit_of(str(metric.unit() or "")).power)
-    file.rows["kernels"] += 1
-    file.table.add(
+    page.rows["kernels"] += 1
+    page.table.add(
         len(values),
         process=0,
-        device=file.devices[f"0|{'.'.join(capability.get(name, '') for name in _CAPABILITY)}"],
-        name=file.table.names["name"][str(action.name())],
+        device=page.devices[f"0|{'.'.join(capability.get(name, '') for name in _CAPABILITY)}"],
+        name=page.table.names["name"][str(action.name())],
         dispatch=number,
         counter=np.array(counters, np.int32),
         value=np.array(values, np.float64),

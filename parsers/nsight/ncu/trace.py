@@ -2,74 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.csvfiles.notes import text_notes
+from traceflops.parsers.filenames import rank_in_name
 from traceflops.parsers.gathered import DeviceFacts, Gathered, ProcessFacts
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.ncu.read import NcuFile, read_ncu
+from traceflops.parsers.nsight.ncu.notes import run_notes
+from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
+from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
+from traceflops.parsers.nsight.nsys.setaside import Failed, with_set_aside
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.rows import ABSENT
-from traceflops.trace import Note, NoteKind, Source, SourceFile, Trace
-from traceflops.words import several
+from traceflops.trace import Source, SourceFile, Trace
 
 FORMAT: Final = "ncu CSV"
 
 
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return the traces of some pages. Raises InputError for one without a value."""
-    return [trace_of(read_ncu(source)) for source in sources]
+    """Return the traces of some files: one for each, or for files that are passes of one run.
+
+    A file that cannot be read is a note as long as another can. Raises InputError where none has a
+    value.
+    """
+    files: list[NcuFile] = []
+    failed: list[Failed] = []
+    for source in sources:
+        try:
+            files.append(with_values(read_ncu(source)))
+        except InputError as error:
+            failed.append((source.name, error))
+        finally:
+            source.close()
+    return with_set_aside([trace_of(run) for run in runs(files)], failed)
 
 
-def trace_of(file: NcuFile) -> Trace:
-    """Return the trace of a page. Raises InputError where it holds no value."""
-    if not file.table.count:
+def with_values(file: NcuFile) -> NcuFile:
+    """Return a file that holds values. Raises InputError for any other."""
+    if not any(page.table.count for page in file.pages):
         raise _nothing(file)
+    return file
+
+
+def trace_of(run: Run) -> Trace:
+    """Return the trace of one or several files of a run."""
     gathered = Gathered()
-    _place(file, gathered)
-    launches = _launches(file)
-    gathered["kernel_counters"].absorb(file.table)
+    launches: set[tuple[int, ...]] = set()
+    counts: Counter[str] = Counter()
+    for placed in run.pages:
+        page = placed.page
+        counts += page.rows
+        if not page.table.count:
+            continue
+        _place(placed, gathered)
+        launches |= _launches(page)
+        gathered["kernel_counters"].absorb(page.table)
+    counts["launches"] = len(launches)
     overflowed = gathered.overflowed
-    counts = {"launches": launches, **file.rows}
+    layouts = dict.fromkeys(placed.page.page.layout for placed in run.pages)
     source = Source(
         format=FORMAT,
-        files=(SourceFile(file.source.name, file.source.stored_bytes, file.source.text_bytes),),
+        files=tuple(
+            SourceFile(f.source.name, f.source.stored_bytes, f.source.text_bytes) for f in run.files
+        ),
         tool="Nsight Compute (ncu)",
-        facts={"page": ", ".join(file.pages)},
+        facts={"page": ", ".join(layouts)},
         event_counts={name: count for name, count in sorted(counts.items()) if count},
-        identities=tuple(host for host in file.hosts if host),
+        identities=tuple(host for file in run.files for host in file.hosts if host),
     )
-    notes = [*_notes(file), *overflow_notes(overflowed, file.source.name)]
-    return Trace(source, gathered.finish(), tuple(replace(n, file=file.source.name) for n in notes))
+    notes = [
+        *run_notes(run),
+        *overflow_notes(overflowed, run.files[0].source.name),
+    ]
+    return Trace(source, gathered.finish(), tuple(notes))
 
 
-def _place(file: NcuFile, gathered: Gathered) -> None:
+def _place(placed: Placed, gathered: Gathered) -> None:
     """Put the numbers of processes and devices in the place of their ids."""
-    pids = np.unique(file.table.column("process")).tolist()
-    name = file.source.name
+    page, table = placed.page, placed.page.table
+    name = page.source.name
     processes = {
         pid: gathered.process(
-            pid, ProcessFacts(name, None, None, None, None if pid == ABSENT else pid)
+            key, ProcessFacts(name, rank_in_name(name), None, None, None if pid == ABSENT else pid)
         )
-        for pid in pids
+        for pid, key in placed.processes.items()
     }
+    first = next(iter(processes.values()))
     devices = np.array(
         [
-            gathered.device(text, processes[pids[0]], *_device(text, file.facts.get(text, {})))
-            for text in file.devices
+            gathered.device((placed.device, text), first, *_device(text, page.facts.get(text, {})))
+            for text in page.devices
         ],
         np.int64,
     )
-    process = file.table.column("process")
-    distinct, place = np.unique(process, return_inverse=True)
+    distinct, place = np.unique(table.column("process"), return_inverse=True)
     numbers = np.array([processes[pid] for pid in distinct.tolist()], np.int64)
-    file.table.replace("process", numbers[place.reshape(-1)])
-    file.table.replace("device", devices[file.table.column("device")])
+    table.replace("process", numbers[place.reshape(-1)])
+    table.replace("device", devices[table.column("device")])
+    table.replace("repetition", np.full(table.count, placed.repetition, np.int64))
 
 
 def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
@@ -94,20 +128,21 @@ def _is_small(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 6
 
 
-def _launches(file: NcuFile) -> int:
-    table = file.table
-    keys = np.stack([table.column("process"), table.column("dispatch"), table.column("name")])
-    return int(np.unique(keys, axis=1).shape[1])
+def _launches(page: NcuPage) -> set[tuple[int, ...]]:
+    table = page.table
+    keys = np.stack([table.column(name) for name in ("process", "dispatch")])
+    return set(map(tuple, np.unique(keys, axis=1).T.tolist()))
 
 
 def _nothing(file: NcuFile) -> InputError:
     name = file.source.name
-    if file.rows["metrics"] or file.rows["kernels"]:
+    rows = sum((page.rows for page in file.pages), Counter[str]())
+    if rows["metrics"] or rows["kernels"]:
         return InputError(
             f"no metric in it has a value: {name}",
             "profile again on a device that has them (ncu --query-metrics lists them)",
         )
-    if file.rows["rules"]:
+    if rows["rules"]:
         return InputError(
             f"only rules and no metric are in it: {name}",
             "export again with ncu --import FILE --csv --page raw",
@@ -120,41 +155,3 @@ def _nothing(file: NcuFile) -> InputError:
     return InputError(
         f"no row in it: {name} (only a header)", "profile again; no kernel was profiled"
     )
-
-
-_ODD: Final[tuple[tuple[str, NoteKind, str, str, str], ...]] = (
-    ("none", "missing", "not-available", "value", "n/a: not counted on this device, or not used"),
-    ("instances", "dropped", "instances-unread", "metric", "a list of instances without a total"),
-    ("text", "dropped", "no-number", "value", "a word and no number"),
-)
-
-
-def _notes(file: NcuFile) -> Iterator[Note]:
-    yield from text_notes(file.damage, file.source.cut)
-    bad = sum(file.damage.bad_cells.values())
-    if bad:
-        text = f"{several(bad, 'number')} could not be read and are left out."
-        yield Note("dropped", "bad-cells", text, bad)
-    for what, kind, code, noun, sentence in _ODD:
-        count = file.odd[what]
-        if count:
-            verb = "is" if count == 1 else "are"
-            text = f"{several(count, noun)} {verb} {sentence}: left out."
-            yield Note(kind, code, text, count)
-    if file.odd["scaled"]:
-        yield Note("assumed", "values-rounded", _ROUNDED, file.odd["scaled"])
-    if file.comma:
-        yield Note("assumed", "decimal-commas", _COMMAS)
-    yield Note("missing", "no-timeline", _NO_TIMES)
-
-
-_ROUNDED: Final = (
-    "Values stand in the file in units with a prefix (Mbyte, us) and a few digits, so they are as "
-    "exact as that; ncu --import FILE --csv --page raw --print-units base writes them whole."
-)
-_COMMAS: Final = "Numbers were printed with a decimal comma: the point is the mark of thousands."
-_NO_TIMES: Final = (
-    "Nsight Compute runs kernels one at a time, repeatedly, with emptied caches and mostly locked "
-    "clocks: its durations are not used, and there is no timeline. Give these counters to a timed "
-    "run of the same program: traceflops report RUN --pair FILE."
-)

@@ -84,3 +84,26 @@ def _number(text: str, *, comma: bool) -> Decimal | None:
     except InvalidOperation:
         return None
     return value if value.is_finite() and abs(value.adjusted()) < 250 else None
+
+
+_COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
+_COUNTED: Final = ("", "inst", "op", "flop", "thread", "warp")
+
+
+def fits(counter: str, unit: Unit) -> bool:
+    """Return whether a unit may be that of a counter, by what the counter's name says it counts.
+
+    Bytes and times have a unit, which is scaled from page to page: without it, or with one that is
+    not known, their values are of any size.
+    """
+    name, _, rollup = counter.partition(".")
+    if "__" not in name or ".pct" in counter or rollup.endswith((".pct", ".ratio")):
+        return True
+    top, _, bottom = unit.base.partition("/")
+    if rollup.endswith("per_second"):
+        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in _TIMES
+    if "__time_duration" in name:
+        return unit.base == "ns"
+    if "__bytes" in name or "_t_bytes" in name:
+        return top == "byte"
+    return _COUNTS.search(name) is None or top in _COUNTED

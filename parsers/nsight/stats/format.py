@@ -11,8 +11,9 @@ from traceflops.parsers.inputs import ByteSource
 from traceflops.trace import Trace
 
 _SIGN: Final = re.compile(
-    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|Total(?: Time)?|KAvg) ?"
-    rb"\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)|CorrId|CorrID|Total Time|Operations",
+    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|KAvg"
+    rb"|Total(?:(?: Proj| Range)? Time)?) ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)"
+    rb"|CorrId|Total Time|Operations|Projected Start",
     re.I,
 )
 
@@ -20,8 +21,9 @@ _SIGN: Final = re.compile(
 def _recognises(head: bytes) -> bool:
     if _SIGN.search(head) is None or head.lstrip()[:1] in (b"{", b"[", b"<"):
         return False
+    from traceflops.parsers.nsight.stats.console import console_header
     from traceflops.parsers.nsight.stats.plans import STATS_TABLES
-    from traceflops.parsers.nsight.stats.text import console_header, first_header
+    from traceflops.parsers.nsight.stats.text import first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None
     return has_csv or console_header(head, STATS_TABLES) is not None

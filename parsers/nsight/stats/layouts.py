@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Records = Literal["activities", "calls", "marks", "launches", "totals", "sizes", "nested"]
@@ -31,24 +31,21 @@ BYTE_UNITS: Final[Mapping[str, int]] = {
 class Report:
     """One report: its name, the columns that make it, and what its rows are.
 
-    `kind` is what its sums are of; empty where each row says it. `better` are reports that say the
-    same of the same records, and more.
+    `kind` is what its sums are of; empty where each row says it.
     """
 
     name: str
     needs: frozenset[str]
     records: Records
     kind: str = ""
-    better: tuple[str, ...] = ()
 
 
-def _report(
-    name: str, needs: str, records: Records, kind: str = "", better: tuple[str, ...] = ()
-) -> Report:
-    return Report(name, frozenset(needs.split("|")), records, kind, better)
+def _report(name: str, needs: str, records: Records, kind: str = "") -> Report:
+    return Report(name, frozenset(needs.split("|")), records, kind)
 
 
-_SUMS: Final = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_sum")
+RANGE_SUM: Final = "nvtx_pushpop_sum"
+"""Also what nvtx_startend_sum looks like: only its name tells which of the two a table is."""
 
 REPORTS: Final = (
     _report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
@@ -57,15 +54,17 @@ REPORTS: Final = (
     _report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
     _report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
     _report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
-    _report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark", ("nvtx_sum",)),
-    _report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "mark", ("nvtx_sum",)),
+    _report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "gpu_mark"),
+    _report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
     _report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
-    _report("nvtx_sum", "total time|instances|range", "totals", "mark"),
-    _report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel", _SUMS),
-    _report("cuda_api_gpu_sum", "total time|category|operation", "totals", "", _SUMS[:2]),
+    _report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
+    _report(RANGE_SUM, "total time|instances|range", "totals", "mark"),
+    _report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
+    _report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
     _report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
     _report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
     _report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
+    _report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
     _report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
 """In the order in which a header is asked whether it is theirs: those with more columns first."""
@@ -79,15 +78,15 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("call_start", ("api start",), "time"),
     ("call_duration", ("api dur",), "time"),
     ("call", ("api function", "api name"), "text"),
-    ("total", ("total time", "total range time", "total proj time"), "time"),
+    ("total", ("total time", "total proj time", "total range time"), "time"),
     ("size", ("total",), "size"),
     (
         "count",
         ("instances", "num calls", "count", "operations", "range instances", "calls"),
         "integer",
     ),
-    ("shortest", ("min", "minimum", "kmin"), "time"),
-    ("longest", ("max", "maximum", "kmax"), "time"),
+    ("shortest", ("min", "minimum", "kmin", "proj min"), "time"),
+    ("longest", ("max", "maximum", "kmax", "proj max"), "time"),
     ("name", ("kernel name", "name", "range", "operation"), "text"),
     ("category", ("category",), "text"),
     ("correlation", ("corrid",), "integer"),
@@ -101,6 +100,7 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("stream", ("strm",), "integer"),
     ("pid", ("pid",), "integer"),
     ("thread", ("tid",), "integer"),
+    ("rank", ("rank",), "integer"),
 )
 """Each role, the columns that have it, the best first, and what its cells are."""
 
@@ -116,3 +116,16 @@ def report_of(columns: Sequence[str]) -> Report | None:
     """Return the report with these columns, by what they are called; None if it is none."""
     words = frozenset(columns)
     return next((one for one in REPORTS if one.needs <= words), None)
+
+
+_SAME_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    RANGE_SUM: ("nvtx_startend_sum", "nvtxsssum"),
+    "cuda_api_sum": ("osrt_sum", "osrtsum"),
+}
+"""Reports that look like another one: only what names them tells them from it."""
+
+
+def report_named(report: Report, *names: str) -> Report:
+    """Return a report under the name that it is given, where several have its columns."""
+    twins = _SAME_COLUMNS.get(report.name, ())
+    return replace(report, name=twins[0]) if any(name in twins for name in names) else report

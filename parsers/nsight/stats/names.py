@@ -12,6 +12,8 @@ _WAY: Final = re.compile(
     r"\b(host|device|peer|array|[HDPA])[- ]?to[- ]?(host|device|peer|array|[HDPA])\b", re.I
 )
 _PEER: Final = re.compile(r"\bP2P\b|peer", re.I)
+_MIGRATION: Final = "migration"
+_UNIFIED: Final = re.compile(r"\bunified\b", re.I)
 
 
 def kind_of(name: str) -> str:
@@ -22,9 +24,19 @@ def kind_of(name: str) -> str:
 
 
 def direction_of(name: str) -> str | None:
-    """Return the direction of a copy by its name, such as [CUDA memcpy Host-to-Device]."""
+    """Return the direction of a copy by its name, such as [CUDA memcpy Host-to-Device].
+
+    As in databases, those that the driver made for unified memory begin with `migration`.
+    """
     if kind_of(name) != "memcpy":
         return None
+    way = _way(name)
+    if _UNIFIED.search(name) is None:
+        return way
+    return _MIGRATION if way is None else f"{_MIGRATION} {way}"
+
+
+def _way(name: str) -> str | None:
     found = _WAY.search(name)
     if found is None:
         return "PtoP" if _PEER.search(name) else None

@@ -20,6 +20,8 @@ _ODD: Final[tuple[tuple[str, NoteKind, str, str], ...]] = (
     ("no-duration", "repaired", "record", "without a duration: counted as 0 ns"),
     ("negative-duration", "repaired", "record", "of negative duration: counted as 0 ns"),
     ("other-calls", "dropped", "call", "left out: not of CUDA (the operating system's)"),
+    ("negative-sum", "dropped", "sum", "below 0: unknown, not shown"),
+    ("beyond", "dropped", "number", "too large to be a time or a size in 64 bits: unknown"),
 )
 _NESTED: Final = "nested"
 
@@ -40,14 +42,15 @@ def profile_notes(
     """Give the notes of a profile: those of its files, then those of the whole."""
     for file in files:
         for note in _file_notes(file):
-            yield replace(note, file=file.source.name)
-    name = files[0].source.name if len(files) == 1 else None
-    yield from overflow_notes(told.overflowed, files[0].source.name)
+            yield replace(note, file=file.name)
+    name = files[0].name if len(files) == 1 else None
+    yield from overflow_notes(told.overflowed, files[0].name)
     if told.rank is not None:
         text = f"Rank {told.rank} is from the name of the file."
         yield Note("assumed", "rank-from-name", text, None, name)
     if told.repeated:
-        text = f"{', '.join(told.repeated)} tells again what another report tells: not counted."
+        verb = "tells" if len(told.repeated) == 1 else "tell"
+        text = f"{', '.join(told.repeated)} {verb} again what another report tells: not counted."
         yield Note("dropped", "report-repeated", text, len(told.repeated), name)
     if tables["activities"].num_rows:
         yield from _timeline_notes(tables, told, name)
@@ -60,7 +63,7 @@ def profile_notes(
 def _file_notes(file: StatsFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
     odd: Counter[str] = Counter()
-    for part in file.parts.values():
+    for part in file.parts:
         odd.update(part.odd)
     bad = sum(file.damage.bad_cells.values())
     if bad:
@@ -75,10 +78,29 @@ def _file_notes(file: StatsFile) -> Iterator[Note]:
             "there once for each range around it."
         )
         yield Note("dropped", "nested-sums", text, odd[_NESTED])
+    yield from _table_notes(file, odd)
     if odd["no-unit"]:
         yield Note("assumed", "unit-assumed", _NO_UNIT)
+    if odd["no-size-unit"]:
+        yield Note("missing", "sizes-without-unit", _NO_SIZE_UNIT, odd["no-size-unit"])
     if odd["rounded-bytes"]:
         yield Note("assumed", "sizes-rounded", _ROUNDED, odd["rounded-bytes"])
+
+
+def _table_notes(file: StatsFile, odd: Counter[str]) -> Iterator[Note]:
+    """Give what became of whole tables of a file."""
+    if file.profile:
+        yield Note("assumed", "several-profiles", _SEVERAL)
+    if file.unread:
+        text = (
+            f"{several(len(file.unread), 'table')} could not be read: of a report that is not "
+            f"known here, or without a sound header ({_listed(file.unread)})."
+        )
+        yield Note("dropped", "tables-unread", text, len(file.unread))
+    if odd["repeated"]:
+        tables = several(odd["repeated"], "table")
+        text = f"{tables} left out: the same as one before, number by number."
+        yield Note("dropped", "table-repeated", text, odd["repeated"])
 
 
 def _timeline_notes(tables: Mapping[str, pa.Table], told: Told, name: str | None) -> Iterator[Note]:
@@ -93,6 +115,19 @@ def _timeline_notes(tables: Mapping[str, pa.Table], told: Told, name: str | None
         yield Note("missing", "no-calls", _NO_CALLS, None, name)
 
 
+def _listed(titles: Sequence[str]) -> str:
+    some = "; ".join("".join(c if c.isprintable() else "?" for c in one) for one in titles[:3])
+    return f"{some}, ..." if len(titles) > 3 else some
+
+
+_SEVERAL: Final = (
+    "The file holds reports of several profiles, one after the other: each is taken for a run or "
+    "rank of its own."
+)
+_NO_SIZE_UNIT: Final = (
+    "The columns of sizes do not say their unit, which differs between releases: how much was "
+    "copied is unknown."
+)
 _NO_UNIT: Final = "The columns of times do not say their unit: read as ns, as old releases write."
 _ROUNDED: Final = (
     "Sizes of copies stand in the table in a large unit with three decimals: bytes are as exact "

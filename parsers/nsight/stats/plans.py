@@ -57,7 +57,7 @@ class StatsTables:
             place = words.index(word)
             unit = columns[place][1]
             scale = _scale(kind, unit)
-            if scale is None:
+            if scale is None or (kind == "time" and report.records == "sizes"):
                 continue
             without |= kind == "time" and unit is None
             fields[role] = Field(place, _cells(kind, scale))

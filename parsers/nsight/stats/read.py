@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traceflops.parsers.csvfiles.parts import Cut
 from traceflops.parsers.csvfiles.text import BLOCK_BYTES, CsvText, Damage
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.stats.console import Console
+from traceflops.parsers.nsight.stats.layouts import report_named
 from traceflops.parsers.nsight.stats.plans import STATS_TABLES, Table
+from traceflops.parsers.nsight.stats.profiles import profiles
 from traceflops.parsers.nsight.stats.rows import Part, add_rows
-from traceflops.parsers.nsight.stats.text import plain_csv
+from traceflops.parsers.nsight.stats.sections import Section, sections
 
 
 @dataclass(slots=True)
 class StatsFile:
-    """What a file says: its reports by name, in the order of the file."""
+    """What a file says of one profile; `profile` names it where the file has several of them.
+
+    `unread` are titles of tables that are not known here, or whose header was lost.
+    """
 
     source: ByteSource
-    parts: dict[str, Part] = field(default_factory=dict)
+    profile: str = ""
+    parts: list[Part] = field(default_factory=list)
     damage: Damage = field(default_factory=Damage)
+    unread: Sequence[str] = ()
+    is_further: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the file's name, and the profile of several."""
+        return f"{self.source.name} ({self.profile})" if self.profile else self.source.name
 
 
-def read_stats(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> StatsFile:
-    """Return what a file says; no part where it holds no report after all."""
-    text = CsvText(plain_csv(source, STATS_TABLES), STATS_TABLES, block_bytes)
-    file = StatsFile(source, damage=text.damage)
+def read_stats(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> list[StatsFile]:
+    """Return what a file says by profile; no part where it holds no report after all."""
+    damage, console = Damage(), Console(STATS_TABLES)
+    parts: list[Part] = []
+    for section in sections(source, STATS_TABLES, console):
+        parts += _read(section, damage, block_bytes)
+    damage.repeated_headers = 0  # each header begins a table of its own
+    files = [
+        StatsFile(source, name, mine, Damage(), is_further=place > 0)
+        for place, (name, mine) in enumerate(profiles(parts).items())
+    ] or [StatsFile(source)]
+    files[0].damage, files[0].unread = damage, console.unread
+    return files
+
+
+def _read(section: Section, damage: Damage, block_bytes: int) -> list[Part]:
+    """Return the tables of a section; a header without rows is one, too."""
+    text = CsvText(section.source, STATS_TABLES, block_bytes, damage)
+    parts: list[Part] = []
+    plan = None
     for block in text:
         table: Table = block.plan.what
-        part = file.parts.setdefault(table.report.name, Part(table.report))
-        add_rows(Cut(block.rows, block.columns), table, part)
-    if text.plan is not None:
-        report = text.plan.what.report
-        file.parts.setdefault(report.name, Part(report))
-    return file
+        if block.plan is not plan:
+            plan = block.plan
+            parts.append(Part(report_named(table.report, section.report), section.profile))
+        add_rows(Cut(block.rows, block.columns), table, parts[-1])
+    if not parts and text.plan is not None:
+        parts.append(Part(report_named(text.plan.what.report, section.report), section.profile))
+    return parts

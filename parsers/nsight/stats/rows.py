@@ -21,6 +21,7 @@ from traceflops.rows import ABSENT, Array, Names
 
 _UNNAMED: Final = "(without a name)"
 _LIMIT_NS: Final = 2**61
+_MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")
 _TRIPLE: Final = re.compile(r"-?\d+")
 _CATEGORIES: Final = {
@@ -33,16 +34,18 @@ _CATEGORIES: Final = {
 
 @dataclass(slots=True)
 class Part:
-    """The rows of one report in one file.
+    """The rows of one report in one file, of a profile as the file names it.
 
     The column `process` of its tables holds process ids, `device` places in `devices`, the texts by
-    which the report names them. `copied` are bytes by what was done with them.
+    which the report names them. `ranks` are those that a process id is said to be.
     """
 
     report: Report
+    profile: str = ""
     tables: dict[str, TableBuilder] = field(default_factory=dict)
     devices: Names = field(default_factory=Names)
     odd: Counter[str] = field(default_factory=Counter)
+    ranks: dict[int, set[int]] = field(default_factory=dict)
     rows: int = 0
 
     def __getitem__(self, name: str) -> TableBuilder:
@@ -51,12 +54,27 @@ class Part:
             self.tables[name] = TableBuilder(name)
         return self.tables[name]
 
+    def absorb(self, other: Part) -> None:
+        """Append the rows of another table of the same report."""
+        places = self.devices.codes(other.devices)
+        for name, table in other.tables.items():
+            for _, columns in table.pieces:
+                if name == "activities":
+                    columns["device"] = places[columns["device"]].astype(np.int64)
+            self[name].absorb(table)
+        for pid, ranks in other.ranks.items():
+            self.ranks.setdefault(pid, set()).update(ranks)
+        self.odd.update(other.odd)
+        self.rows += other.rows
+
 
 def add_rows(cut: Cut, table: Table, part: Part) -> None:
     """Add rows of a report."""
     part.rows += cut.count
     if table.without_unit:
         part.odd["no-unit"] += cut.count
+    if table.report.records == "sizes" and "size" not in table.scales:
+        part.odd["no-size-unit"] += cut.count
     _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
@@ -81,9 +99,12 @@ class _Rows:
         if column is None or isinstance(column, Texts):
             return np.full(self.cut.count, ABSENT, np.int64)
         if column.dtype.kind == "i":
-            return np.where(np.abs(column) < _LIMIT_NS, column, ABSENT)
+            fits = (column > -_LIMIT_NS) & (column < _LIMIT_NS)
+            self.part.odd["beyond"] += int(np.count_nonzero(~fits & (column != ABSENT)))
+            return np.where(fits, column, ABSENT)
         scaled = column * float(self.scales.get(role, 1))
         known = np.isfinite(scaled) & (np.abs(scaled) < _LIMIT_NS)
+        self.part.odd["beyond"] += int(np.count_nonzero(~known & np.isfinite(column)))
         return np.where(known, np.rint(np.where(known, scaled, 0.0)).astype(np.int64), ABSENT)
 
     def count(self, role: str, least: int = 0) -> IntArray:
@@ -220,16 +241,26 @@ def _apis(rows: _Rows, role: str, names: Names) -> Array:
 def _add_marks(rows: _Rows) -> None:
     is_projected = rows.part.report.name == "nvtx_gpu_proj_trace"
     rows, start, length = _timed(rows, "start", "duration")
+    if rows.has("rank"):
+        pairs = np.stack([rows.count("pid"), rows.count("rank")])
+        for pid, rank in np.unique(pairs, axis=1).T.tolist():
+            rows.part.ranks.setdefault(pid, set()).add(rank)
     table = rows.part["marks"]
     table.add(
         rows.cut.count,
         process=rows.count("pid"),
         thread=rows.count("thread"),
         kind=table.names["kind"]["gpu_annotation" if is_projected else "annotation"],
-        name=rows.cut.codes("name", table.names["name"], UNNAMED_RANGE),
+        name=_ranges(rows, table),
         start_ns=start,
         dur_ns=length,
     )
+
+
+def _ranges(rows: _Rows, table: TableBuilder) -> Array:
+    """Return the names of ranges as databases have them: those of no domain begin with a colon."""
+    texts, text = rows.texts("name")
+    return table.names["name"].codes(one.removeprefix(":") or UNNAMED_RANGE for one in texts)[text]
 
 
 def _add_totals(rows: _Rows) -> None:
@@ -237,25 +268,44 @@ def _add_totals(rows: _Rows) -> None:
     texts, text = rows.texts("name")
     kinds = _kinds(rows, texts, text)
     others = kinds == ""
-    part.odd["other-calls"] += int(np.count_nonzero(others))
+    part.odd["other-calls"] += _calls_in(rows.only(others)) if others.any() else 0
     rows, kinds = rows.only(~others), kinds[~others]
+    if not rows.cut.count:
+        return
     table = part["totals"]
     codes = np.array([table.names["kind"][kind] for kind in kinds.tolist()], np.int32)
-    is_sum = part.report.records == "totals"
-    is_exact = part.report.name != "nvtx_gpu_proj_sum"
+    is_range = part.report.kind in ("mark", "gpu_mark")
+    sizes = {name: rows.triples(name) for name in ("grid", "block")}
     table.add(
         rows.cut.count,
         process=ABSENT,
         kind=codes,
-        name=rows.cut.codes("name", table.names["name"], _UNNAMED),
-        count=rows.count("count"),
-        **({"total_ns": _positive(rows.amount("total"))} if is_sum else {}),
-        **({"min_ns": _positive(rows.amount("shortest"))} if is_sum and is_exact else {}),
-        **({"max_ns": _positive(rows.amount("longest"))} if is_sum and is_exact else {}),
+        name=_ranges(rows, table)
+        if is_range
+        else rows.cut.codes("name", table.names["name"], _UNNAMED),
+        count=_positive(rows.cut.numbers("count"), part),
+        **{column: _positive(rows.amount(r), part) for r, column in _sums(part.report).items()},
+        **{name: each for name, each in sizes.items() if each is not None},
     )
 
 
-def _positive(values: IntArray) -> IntArray:
+def _calls_in(rows: _Rows) -> int:
+    """Return how many calls some sums are of; rows without a number of calls are one each."""
+    counts = rows.count("count", 1)
+    return int(np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS)).sum())
+
+
+def _sums(report: Report) -> Mapping[str, str]:
+    """Return the columns that the sums of a report fill, by role."""
+    if report.records == "sizes":
+        return {"size": "bytes"}
+    shortest = {"shortest": "min_ns", "longest": "max_ns"}
+    return {"total": "total_ns", **({} if "total range time" in report.needs else shortest)}
+
+
+def _positive(values: IntArray, part: Part) -> IntArray:
+    """Return sums; those below 0 are none, and counted."""
+    part.odd["negative-sum"] += int(np.count_nonzero((values < 0) & (values != ABSENT)))
     return np.where(values >= 0, values, ABSENT)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.stats.layouts import REPORTS
+from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
 from traceflops.trace import Note, Trace
@@ -18,12 +18,12 @@ _OLD_NAMES: Final = (
     *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),
     *("gpumemsizesum", "apigpusum", "gpusum", "kernexecsum", "kernexectrace", "nvtxsum"),
     *("nvtxpptrace", "nvtxppsum", "nvtxkernsum", "nvtxgpuproj", "pushpopsum", "pushpoptrace"),
-    *("cuda_gpu_kern_gb_sum", "cuda_gpu_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "osrt_sum"),
+    *("cuda_gpu_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "osrt_sum", "nvtxsssum"),
 )
 _ENDINGS: Final = re.compile(r"(?:\.(?:csv|tsv|txt|log|gz|zst))*$", re.IGNORECASE)
 _NAMES: Final = sorted({*_OLD_NAMES, *(one.name for one in REPORTS)}, key=len, reverse=True)
 _REPORT: Final = re.compile(
-    rf"(?:^|(?<=[_.-]))(?:{'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
+    rf"(?:^|(?<=[_.-]))({'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
 )
 
 
@@ -33,23 +33,34 @@ def key_of(name: str) -> str:
     return _REPORT.sub("", stem).strip("_.-")
 
 
+def _named(file: StatsFile) -> StatsFile:
+    """Return a file, its only report under the name that the file's own name gives it."""
+    found = _REPORT.search(_ENDINGS.sub("", file.source.name))
+    if found is not None and len(file.parts) == 1:
+        part = file.parts[0]
+        part.report = report_named(part.report, found[1])
+    return file
+
+
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return a trace for each profile that some reports are of.
 
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     row that can be used.
     """
-    sets: dict[tuple[str, str], list[StatsFile]] = {}
+    sets: dict[tuple[str, str, str], list[StatsFile]] = {}
     failed: list[tuple[str, InputError]] = []
     for source in sources:
         try:
-            file = read_stats(source)
+            files = read_stats(source)
         except InputError as error:
             failed.append((source.name, error))
             continue
         finally:
             source.close()
-        sets.setdefault((source.folder, key_of(source.name)), []).append(file)
+        for file in files:
+            key = (source.folder, key_of(source.name), file.profile)
+            sets.setdefault(key, []).append(_named(file))
     if not sets:
         raise failed[0][1]
     traces, empty = [], []
@@ -68,7 +79,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
 def _nothing(files: Sequence[StatsFile]) -> InputError:
     """Return what to say of files without a record of work."""
     name = files[0].source.name
-    parts = [part for file in files for part in file.parts.values()]
+    parts = [part for file in files for part in file.parts]
     if any(part.odd["nested"] for part in parts):
         return NotATrace(
             f"a report of kernels by NVTX range, which counts a kernel once for each range around "

@@ -1,21 +1,18 @@
-"""What `nsys stats` prints, made into plain CSV: without its messages, console tables as rows.
-
-Console tables stand between rules of dashes, which say where each column begins and ends; their
-numbers have separators of thousands, and the decimal mark of the country they were printed in.
-"""
+"""What `nsys stats` prints, made into plain CSV: without its messages, console tables as rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.csvfiles.heads import Plan, Tables, header_in
+from traceflops.parsers.csvfiles.heads import Tables, header_in
 from traceflops.parsers.csvfiles.lines import Bytes, line_starts
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.stats.console import Console
 
 _MESSAGES: Final = re.compile(
     rb"(?:Processing \[|Generating |NOTICE: |NOTE: |WARNING: |ERROR: |SKIPPED: |Exporting \["
@@ -30,17 +27,12 @@ _BEGINNINGS: Final = (
 )
 _MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN")
 _MARKED_LINE: Final = re.compile(rb"==[A-Z]+==")
-_RULE: Final = re.compile(
-    rb"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z"
-)
-"""Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
-_DASHES: Final = re.compile(rb"[-=]+")
-_NUMBER: Final = re.compile(r"^-?\d[\d.,'\u00a0\u202f\u2009 ]*$")
-_MARKS: Final = ".,'\u00a0\u202f\u2009 "
-_THREES: Final = re.compile(r"^-?\d{1,3}(?:(\D)\d{3})(?:\1\d{3})*$")
+_NUMBER_CELL: Final = re.compile(rb'(?:^|[,;\t])"?-?\d[\d.]*"?(?=[,;\t\r\n]|\Z)')
 _SEPARATORS: Final = (",", ";", "\t")
 _LOOKED_AT: Final = 400
 """So many lines are looked at for the first header."""
+
+_LEAST_BYTES: Final = 1 << 17
 
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
@@ -58,11 +50,6 @@ class Filtered(ByteSource):
         """Yield what the filter makes of the content."""
         yield from self._filter(self._inner)
         self.cut = self._inner.cut
-
-
-def plain_csv(source: ByteSource, tables: Tables) -> Filtered:
-    """Return the source as CSV that has nothing but tables."""
-    return Filtered(source, lambda inner: _tables_of(inner, tables))
 
 
 def from_header(source: ByteSource, tables: Tables) -> Filtered:
@@ -95,21 +82,31 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
         yield rest
 
 
-def _tables_of(source: ByteSource, tables: Tables) -> Iterator[bytes]:
-    blocks = whole_lines(source)
-    first = next(blocks, b"").removeprefix(b"\xef\xbb\xbf")
+def plain_tables(blocks: Iterator[bytes], tables: Tables, console: Console) -> Iterator[bytes]:
+    """Yield blocks of whole lines as CSV that has nothing but tables."""
+    first = _beginning(blocks)
     if b"\r" in first and b"\n" not in first:
         first = first.replace(b"\r", b"\n")
     at = first_header(first, tables)
     if at is None:
-        console = _Console(tables)
         yield from console.rows(first)
         for block in blocks:
             yield from console.rows(block)
         return
+    console.title = ""
     yield without_messages(first[at:], _BEGINNINGS, _MESSAGES)
     for block in blocks:
         yield without_messages(block, _BEGINNINGS, _MESSAGES)
+
+
+def _beginning(blocks: Iterator[bytes]) -> bytes:
+    """Return so many blocks that a header is among them where there is one."""
+    found = b""
+    for block in blocks:
+        found += block
+        if len(found) >= _LEAST_BYTES:
+            break
+    return found
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:
@@ -141,124 +138,12 @@ def without_messages(
     parts, at = [], 0
     for line in np.flatnonzero(wanted).tolist():
         begin, end = int(starts[line]), int(ends[line])
-        if messages.match(text, begin, end):
+        if messages.match(text, begin, end) and not is_row(text[begin:end]):
             parts.append(text[at:begin])
             at = end
     return b"".join([*parts, text[at:]]) if at else text
 
 
-def _row(cells: Sequence[str]) -> bytes:
-    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
-    return ",".join(quoted).encode() + b"\n"
-
-
-def console_header(text: bytes, tables: Tables) -> Plan | None:
-    """Return what to read of the first console table in a text, None where it has none."""
-    before = b""
-    for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
-        if _RULE.match(line) and before.strip():
-            plan = tables.of_header(_names(before, _columns(line)))
-            if plan is not None:
-                return plan
-        if not _RULE.match(line):
-            before = line
-    return None
-
-
-@dataclass(slots=True)
-class _Console:
-    """Makes rows of CSV of console tables, line by line."""
-
-    tables: Tables
-    before: bytes = b""
-    columns: tuple[tuple[int, int], ...] = ()
-    plan: Plan | None = None
-    comma: bool | None = None
-
-    def rows(self, text: bytes) -> Iterator[bytes]:
-        """Yield the rows in some lines, each table behind its header."""
-        lines = text.decode(errors="replace").splitlines()
-        self._tell_decimal_mark(lines)
-        for line in lines:
-            if _RULE.match(line.encode()):
-                if self.before.strip():
-                    yield from self._begin(line)
-                continue
-            if self.plan is not None and line.strip():
-                cells = _cells(line, self.columns)
-                if len(cells) == self.plan.columns and _has_digit(cells):
-                    yield _row([self._plain(cell, at) for at, cell in enumerate(cells)])
-            elif not line.strip() and self.plan is not None:
-                self.plan = None
-            self.before = line.encode()
-
-    def _begin(self, rule: str) -> Iterator[bytes]:
-        columns = _columns(rule.encode())
-        names = _names(self.before, columns)
-        plan = self.tables.of_header(names)
-        self.before = b""
-        if plan is not None:
-            self.plan, self.columns = plan, columns
-            yield _row(names)
-
-    def _plain(self, cell: str, place: int) -> str:
-        """Return a cell as CSV has it: a number without separators, its decimal mark a point."""
-        assert self.plan is not None
-        kinds = {field.place: field.kind for field in self.plan.fields.values()}
-        kind = kinds.get(place)
-        if kind in (None, "text") or not _NUMBER.match(cell):
-            return cell
-        if kind == "integer":
-            return re.sub(r"[^\d-]", "", cell)
-        return plain_decimal(cell, comma=bool(self.comma))
-
-    def _tell_decimal_mark(self, lines: Sequence[str]) -> None:
-        """Find out from numbers of which it is clear whether a comma is the decimal mark."""
-        if self.comma is None:
-            found = (clear_mark(cell) for line in lines for cell in line.split())
-            told = next((mark for mark in found if mark is not None), None)
-            self.comma = None if told is None else told == ","
-
-
-def clear_mark(cell: str) -> str | None:
-    """Return the decimal mark of a number where there is no doubt about it, else None."""
-    marks = [c for c in cell if c in ".,"]
-    if not marks or not _NUMBER.match(cell) or marks.count(marks[-1]) > 1:
-        return None
-    whole, _, rest = cell.rpartition(marks[-1])
-    if len(set(marks)) == 2 or len(rest) != 3 or len(whole.lstrip("-")) > 3 or whole == "0":
-        return marks[-1]
-    return None
-
-
-def plain_decimal(cell: str, *, comma: bool) -> str:
-    """Return a number with separators of thousands as one without, its decimal mark a point."""
-    mark = "," if comma else "."
-    whole, _, rest = cell.partition(mark)
-    return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
-
-
-def _columns(rule: bytes) -> tuple[tuple[int, int], ...]:
-    return tuple(found.span() for found in _DASHES.finditer(rule))
-
-
-def _names(line: bytes, columns: Sequence[tuple[int, int]]) -> list[str]:
-    text = line.decode(errors="replace")
-    if "|" in text:
-        return [cell.strip() for cell in text.strip().strip("|").split("|")]
-    cells = [text[begin : max(end, begin)].strip() for begin, end in columns]
-    spaced = re.split(r"\s{2,}", text.strip())
-    return spaced if len(spaced) == len(columns) else cells
-
-
-def _cells(line: str, columns: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the cells of a row; the last column goes on to the end of the line."""
-    if line.lstrip().startswith("|"):
-        return [cell.strip() for cell in line.strip().strip("|").split("|", len(columns) - 1)]
-    ends = [*(begin for begin, _ in columns[1:]), len(line)]
-    starts = [0, *ends[:-1]]
-    return [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
-
-
-def _has_digit(cells: Sequence[str]) -> bool:
-    return any(cell[:1].isdigit() for cell in cells)
+def is_row(line: bytes) -> bool:
+    """Return whether a line is a row of a table, whatever its first cell reads: it has numbers."""
+    return len(list(islice(_NUMBER_CELL.finditer(line), 2))) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from traceflops.columns import IntArray
 from traceflops.parsers.csvfiles.parts import chosen
 from traceflops.parsers.filenames import rank_in_name
 from traceflops.parsers.gathered import DeviceFacts, Gathered, ProcessFacts
+from traceflops.parsers.nsight.stats.joining import give_ids, with_sizes
 from traceflops.parsers.nsight.stats.notes import Told, profile_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
 from traceflops.parsers.nsight.stats.rows import Part
@@ -23,21 +24,27 @@ from traceflops.trace import Source, SourceFile, Trace
 FORMAT: Final = "nsys stats"
 _DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
+_PROJECTED: Final = "projected marks"
 _TIMELINES: Final = {
     "kernel": "activities",
     "memcpy": "activities",
     "memset": "activities",
     "call": "calls",
     "mark": "marks",
+    "gpu_mark": _PROJECTED,
 }
 """The table with the records whose totals are of each kind."""
 _ORDER: Final = (
     *("cuda_gpu_trace", "cuda_api_trace", "cuda_kern_exec_trace"),
     *("nvtx_pushpop_trace", "nvtx_startend_trace", "nvtx_gpu_proj_trace"),
-    *("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum", "nvtx_sum"),
+    *("cuda_gpu_kern_gb_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum"),
+    *("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum"),
     *("cuda_api_gpu_sum", "cuda_kern_exec_sum", "nvtx_gpu_proj_sum", "cuda_gpu_mem_size_sum"),
 )
 """Reports that say most first: of each kind of record one of them counts."""
+_SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
+"""Reports of one kind that tell of different records."""
+_MOST_RANKS: Final = 2**31
 _PLACES: Final = {name: place for place, name in enumerate(_ORDER)}
 
 
@@ -50,6 +57,7 @@ class Assembly:
         self.told = Told()
         self._pids: list[int] = []
         self._rank: int | None = None
+        self._ranks: dict[int, int] = {}
 
     def trace(self) -> Trace | None:
         """Return the trace; None where there is no record in the files."""
@@ -57,11 +65,12 @@ class Assembly:
         parts = sorted(self._parts(), key=lambda one: _PLACES.get(one[1].report.name, last))
         self._pids = sorted({pid for _, part in parts for pid in _pids(part) if pid != ABSENT})
         self._rank = self._rank_in_names()
+        self._ranks = _ranks(part for _, part in parts)
         for pid in self._pids:
             self._process(pid)
-        taken: set[str] = set()
-        for file, part in parts:
-            self._add_records(file, part, taken)
+        taken: dict[str, str] = {}
+        for _, part in parts:
+            self._add_records(part, taken)
         for _, part in parts:
             self._add_totals(part, taken)
         if not any(table.count for table in self.gathered.tables.values()):
@@ -74,35 +83,38 @@ class Assembly:
 
     def _parts(self) -> Iterator[tuple[StatsFile, Part]]:
         for file in self.files:
-            for part in file.parts.values():
+            for part in file.parts:
                 yield file, part
 
     def _rank_in_names(self) -> int | None:
-        found = (rank_in_name(file.source.name) for file in self.files)
+        found = (rank_in_name(file.profile or file.source.name) for file in self.files)
         rank = next((one for one in found if one is not None), None)
         self.told.rank = rank
         return rank
 
     def _process(self, pid: int | None) -> int:
-        facts = ProcessFacts(self.files[0].source.name, self._rank, None, None, pid)
+        rank = self._ranks.get(ABSENT if pid is None else pid, self._rank)
+        facts = ProcessFacts(self.files[0].name, rank, None, None, pid)
         return self.gathered.process(pid, facts)
 
-    def _add_records(self, file: StatsFile, part: Part, taken: set[str]) -> None:
+    def _add_records(self, part: Part, taken: dict[str, str]) -> None:
         """Add the records of a report, of tables that no better report has filled."""
-        filled = set()
-        for name in _RECORDS:
-            table = part.tables.get(name)
-            if table is None or not table.count:
-                continue
-            if name in taken and name != "marks":
-                self.told.repeated.append(part.report.name)
-                continue
-            filled.add(name)
+        if "activities" in taken and "calls" not in taken and part.report.records == "launches":
+            kernels = part.tables.pop("activities", None)
+            if kernels is not None and "calls" in part.tables:
+                give_ids(part.tables["calls"], kernels, self.gathered["activities"])
+        wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
+        fresh = [name for name in wanted if name == "marks" or name not in taken]
+        if wanted and not fresh:
+            self.told.repeated.append(part.report.name)
+        for name in fresh:
+            table = part.tables.pop(name)
             self._place_processes(table)
             if name == "activities":
-                self._place_devices(part)
-            self.gathered[name].absorb(part.tables.pop(name))
-        taken |= filled
+                self._place_devices(list(part.devices), table)
+            self.gathered[name].absorb(table)
+        is_projected = part.report.name == "nvtx_gpu_proj_trace"
+        taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
     def _place_processes(self, table: TableBuilder) -> None:
         """Put the numbers of processes in the place of their ids."""
@@ -123,42 +135,51 @@ class Assembly:
         self.told.processes = len(self._pids)
         return self._process(None)
 
-    def _place_devices(self, part: Part) -> None:
+    def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         numbers: dict[str, int] = {}
-        texts = list(part.devices)
         for text in sorted(texts, key=lambda one: (_local_id(one), one)):
             product, local = _DEVICE.match(text), _local_id(text)
             name = (product[1] if product else text).strip()
             facts = DeviceFacts(product=name if name and not name.isdecimal() else None)
             numbers[text] = self.gathered.device(text, self._first_process(), local, facts)
         codes = np.array([numbers[text] for text in texts], np.int64)
-        for _, columns in part.tables["activities"].pieces:
+        for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
 
     def _first_process(self) -> int:
         return self._number(ABSENT) if len(self._pids) != 1 else self._process(self._pids[0])
 
-    def _add_totals(self, part: Part, taken: set[str]) -> None:
-        """Add the sums of what no record and no better report tells."""
+    def _add_totals(self, part: Part, taken: dict[str, str]) -> None:
+        """Add the sums of what no record and no better report tells; sizes to sums of times."""
         table = part.tables.get("totals")
         if table is None or not table.count:
             return
+        if part.report.records == "sizes":
+            table = with_sizes(self.gathered["totals"], table)
         kinds = list(table.names["kind"])
-        wanted = [_TIMELINES[kind] not in taken and kind not in taken for kind in kinds]
+        wanted = [not self._is_told(kind, part.report.name, taken) for kind in kinds]
         used = np.unique(table.column("kind")).tolist()
-        if not any(wanted[code] for code in used):
+        if used and not any(wanted[code] for code in used):
+            self.told.repeated.append(part.report.name)
             return
         table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
             columns["process"] = self._number(ABSENT)
-        taken |= {kinds[code] for code in used}
+        taken |= {kinds[code]: part.report.name for code in used if wanted[code]}
         self.gathered["totals"].absorb(table)
+
+    def _is_told(self, kind: str, report: str, taken: Mapping[str, str]) -> bool:
+        """Return whether a better report has the records of a kind, or their sums."""
+        other = taken.get(kind)
+        return _TIMELINES[kind] in taken or not (other is None or {other, report} <= _SIBLINGS)
 
     def _source(self, events: Counter[str]) -> Source:
         return Source(
             format=FORMAT,
             files=tuple(
-                SourceFile(f.source.name, f.source.stored_bytes, f.source.text_bytes)
+                SourceFile(f.name, None, None)
+                if f.is_further
+                else SourceFile(f.name, f.source.stored_bytes, f.source.text_bytes)
                 for f in self.files
             ),
             tool="Nsight Systems (nsys stats)",
@@ -172,6 +193,15 @@ def _pids(part: Part) -> list[int]:
         np.unique(part.tables[name].column("process")) for name in _RECORDS if name in part.tables
     ]
     return np.concatenate(found).tolist() if found else []
+
+
+def _ranks(parts: Iterable[Part]) -> dict[int, int]:
+    """Return the rank of each process id that is said to be of one only."""
+    found: dict[int, set[int]] = {}
+    for part in parts:
+        for pid, ranks in part.ranks.items():
+            found.setdefault(pid, set()).update(ranks)
+    return {pid: min(r) for pid, r in found.items() if len(r) == 1 and 0 <= min(r) < _MOST_RANKS}
 
 
 def _local_id(text: str) -> int:

@@ -161,14 +161,14 @@ def test_products_by_threads_stand_beside_those_of_tensor_cores() -> None:
 
 
 def test_ranks_are_counted_alike_by_the_page_of_one() -> None:
-    """Products of one tile and grid may differ in depth: then FLOPs lie between bounds."""
+    """Products of one tile and grid may differ in depth: each rank launches them in that order."""
     run = run_of(ranks=2)
     found = measured(timed(run), page(run))
     flops = sum(flops for flops, _ in in_used_steps(run))
-    assert found.hfu_range is not None
     length_ns = sum(length_ns for _, length_ns in in_used_steps(run))
-    low, high = found.hfu_range.least, found.hfu_range.most
-    assert low <= Fraction(flops, length_ns * PEAK["bf16"]) <= high
+    assert found.hfu == Fraction(flops, length_ns * PEAK["bf16"])
+    assert found.hfu_range is not None
+    assert found.hfu_range.least == found.hfu_range.most == found.hfu
 
 
 def test_one_launch_of_each_kernel_is_enough_where_all_do_the_same() -> None:

@@ -19,6 +19,7 @@ from traceflops.parsers.crew import Crew
 from traceflops.parsers.formats import Reading
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.nsight.ncu.read import read_ncu
+from traceflops.parsers.nsight.ncu.runs import runs
 from traceflops.parsers.nsight.ncu.trace import trace_of
 from traceflops.parsers.nsight.stats.read import read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
@@ -127,12 +128,12 @@ def test_noise_behind_a_beginning(name: str, noise: bytes) -> None:
 def test_the_size_of_blocks_changes_nothing(block: int) -> None:
     name = "x_cuda_gpu_trace.csv"
     whole, pieces = (
-        Assembly([read_stats(source_of(name, FILES[name]), size)]).trace()
+        Assembly(read_stats(source_of(name, FILES[name]), size)).trace()
         for size in (1 << 20, block)
     )
     assert whole is not None
     assert pieces is not None
     assert pieces.activities.to_pylist() == whole.activities.to_pylist()
     page = FILES["x.ncu.csv"]
-    pages = [trace_of(read_ncu(source_of("x", page), size)) for size in (1 << 20, block)]
+    pages = [trace_of(runs([read_ncu(source_of("x", page), size)])[0]) for size in (1 << 20, block)]
     assert pages[0].kernel_counters.to_pylist() == pages[1].kernel_counters.to_pylist()
