@@ -233,8 +233,8 @@ def _unknown(head: bytes) -> Foreign:
             return what
     return Foreign(
         f"not JSON; it begins with {_printable(head[:40])}",
-        "give a trace of torch.profiler (.json, .gz, .zst, .zip), an export of rocprof (rocpd, CSV, "
-        "JSON), of nsys (SQLite, parquetdir, CSV of nsys stats), or a CSV page of ncu",
+        "give a trace of torch.profiler (.json, .gz, .zst, .zip), an export of rocprof (rocpd, "
+        "CSV, JSON), of nsys (SQLite, parquetdir, CSV of nsys stats), or a CSV page of ncu",
     )
 
 

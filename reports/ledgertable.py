@@ -15,6 +15,7 @@ COLUMNS = {
     "forward": "forward",
     "input_grad": "input grad",
     "weight_grad": "weight grad",
+    "gradient": "other grad",
     "recompute": "recompute",
 }
 """Passes in a ledger's names, and what their columns are called."""

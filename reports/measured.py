@@ -267,8 +267,8 @@ def _bandwidth(name: str, phase: PhaseUse) -> Fact:
     return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
 
 
-def _counted(measured: Measurement) -> set[str]:
-    return {cell.dtype for cell in measured.executed.select() if cell.flops}
+def _counted(measured: Measurement) -> frozenset[str]:
+    return measured.executed.dtypes
 
 
 def roofline(

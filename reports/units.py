@@ -142,8 +142,9 @@ def shorten_middle(text: str, width: int) -> str:
     # Every character of the input fills at least one of the output: the far ends are enough,
     # and a name of megabytes costs no more than one of `width`.
     if len(text) > 2 * width + 1:
-        text = f"{text[:width]}\0{text[len(text) - width :]}"
-    text = visible(text)
+        text = f"{visible(text[:width])}{visible(text[len(text) - width :])}"
+    else:
+        text = visible(text)
     if len(text) <= width:
         return text
     kept = max(width - 1, 0)

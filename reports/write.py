@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
@@ -14,7 +15,14 @@ from traceflops.errors import UsageError
 from traceflops.reports.authored import NOTHING, Authored
 from traceflops.results import Analysis
 
-_OURS = (b"traceflops.report/", b'content="traceflops')
+_BEGINS = {
+    ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
+    ".json": rb"\{\s*\"schema\": \"traceflops\.report/",
+    ".md": rb"<!-- traceflops\.report/",
+}
+"""How a report of ours begins, by suffix; an archive says it at its end."""
+
+_IN_ARCHIVE = b"traceflops.report/"
 _LOOKED_AT = 1 << 16
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -110,15 +118,18 @@ def check_place(target: Path) -> None:
 
 
 def _is_ours(target: Path) -> bool:
-    """Return whether a file says that it is a report of ours, at its beginning or end."""
+    """Return whether a file begins, or as an archive ends, as a report of ours does."""
     try:
         with target.open("rb") as file:
-            seen = file.read(_LOOKED_AT)
+            begins = file.read(_LOOKED_AT)
             file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
-            seen += file.read() if target.suffix.lower() == ".zip" else b""
+            ends = file.read()
     except OSError:
         return False
-    return any(sign in seen for sign in _OURS)
+    suffix = target.suffix.lower()
+    if suffix == ".zip":
+        return _IN_ARCHIVE in ends
+    return re.match(_BEGINS[suffix], begins) is not None
 
 
 def write_whole(target: Path, content: bytes) -> None:

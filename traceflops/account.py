@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
 from traceflops.links import Links
+from traceflops.mfu.optree import OpTree
 from traceflops.results import Account, Gap, IdleCauses, Window
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
@@ -22,7 +24,7 @@ from traceflops.whole import ActivityColumns, DeviceRows
 _GAPS_KEPT = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for the tree
 class LinkedTrace:
     """A trace with what was found out about each activity."""
 
@@ -35,6 +37,11 @@ class LinkedTrace:
     def __post_init__(self) -> None:
         """Take the columns that every device needs."""
         object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+
+    @cached_property
+    def op_tree(self) -> OpTree:
+        """Return the forest of the ops, which utilisation and reports ask for."""
+        return OpTree.of(self.trace.ops)
 
 
 class Launches:

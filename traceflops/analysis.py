@@ -10,7 +10,7 @@ import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories.activities import Categorised
-from traceflops.chosen import chosen_activities, chosen_time
+from traceflops.chosen import chosen_time
 from traceflops.collectivework import collective_work
 from traceflops.columns import numbers
 from traceflops.devicelabels import told_apart
@@ -94,17 +94,18 @@ def analysis_of(
     total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
-        chosen = chosen_activities(accounts, windows)
+        chosen = prepared.chosen
         window_ns = total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
+    on_host = bool(devices) and all(device.type == "cpu" for device in devices)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
         verdict=untimed_verdict(prepared.untimed)
-        or verdict(total, plan.choice, len(devices), measured),
+        or verdict(total, plan.choice, len(devices), measured, on_host=on_host),
         steps=plan.choice,
         devices=tuple(devices),
         total=total,
@@ -121,7 +122,7 @@ def analysis_of(
         ),
         measured=measured,
         untimed=prepared.untimed,
-        findings=tuple(loss_findings(total, measured, basis_of(plan.choice))),
+        findings=() if on_host else tuple(loss_findings(total, measured, basis_of(plan.choice))),
         collectives=collective_work(linked, accounts, windows),
         prepared=prepared,
     )

@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceflops.columns import IntArray, dictionary_column, number_column, string_column
+from traceflops.columns import (
+    BoolArray,
+    IntArray,
+    dictionary_column,
+    number_column,
+    string_column,
+)
 from traceflops.rows import ABSENT, Array, Rows
 from traceflops.schema import TABLES, Column, arrow_schema
 
@@ -21,6 +27,9 @@ MOST_TEXTS: Final = 500_000
 
 BEYOND: Final = "(one of very many more names)"
 """The name of a record that has none of those."""
+
+_WIDEST: Final = 12
+"""Bytes of a row of the widest column, three numbers of 32 bits."""
 
 _NARROW: Final = np.iinfo(np.int32)
 
@@ -78,9 +87,9 @@ class TableBuilder(Rows):
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, its rows in the given order; the collected rows are given up."""
-        arrays = []
+        arrays, zeros = [], _zeros(self.count)
         for column in TABLES[self.table]:
-            arrays.append(self._arrow(column, order))
+            arrays.append(self._arrow(column, order, zeros))
             for _, piece in self.pieces:
                 piece.pop(column.name, None)  # each column is held twice only while it is built
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
@@ -89,8 +98,6 @@ class TableBuilder(Rows):
         """Return a column of all rows, null where a piece does not have it."""
         wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
         values = [piece.get(column.name, _null_of(column)) for _, piece in self.pieces]
-        if all(isinstance(one, int) and one == 0 for one in values):
-            return np.zeros((self.count, *wide), dtype)  # takes no memory until it is written to
         out: Array = np.empty((self.count, *wide), dtype)
         at = 0
         for (count, _), piece in zip(self.pieces, values, strict=True):
@@ -98,11 +105,13 @@ class TableBuilder(Rows):
             at += count
         return out
 
-    def _arrow(self, column: Column, order: IntArray | None) -> pa.Array:
+    def _arrow(self, column: Column, order: IntArray | None, zeros: pa.Buffer) -> pa.Array:
         null = _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
-        if column.nullable and all(isinstance(one, int) and one == null for one in values):
-            return _nulls(column.type, self.count)
+        if column.nullable and _all_are(values, null):
+            return _nulls(column.type, self.count, zeros)
+        if not column.nullable and pa.types.is_integer(column.type) and _all_are(values, 0):
+            return pa.Array.from_buffers(column.type, self.count, [None, zeros], 0)
         if pa.types.is_boolean(column.type):
             return _booleans(_ordered(self.column(column.name), order))
         if pa.types.is_dictionary(column.type):
@@ -117,7 +126,7 @@ class TableBuilder(Rows):
             dtype = column.type.to_pandas_dtype()
             return number_column(_ordered(self._filled(column, dtype), order), column.type)
         found = _ordered(self.column(column.name), order)
-        return number_column(found, column.type, found != ABSENT)
+        return number_column(found, column.type, _known(found, column.type))
 
 
 def compact(values: Array | int) -> Array | int:
@@ -125,14 +134,14 @@ def compact(values: Array | int) -> Array | int:
 
     What is part of something larger is copied, so that the rest can go.
     """
-    if isinstance(values, int) or values.dtype.kind != "i" or not values.size:
+    if isinstance(values, int):
         return values
-    low, high = _ends(values)
-    if low == high and values.ndim == 1:
-        return low
-    narrow = _NARROW.min <= low and high <= _NARROW.max
-    if narrow:
-        return values.astype(np.int32)
+    if values.dtype.kind == "i" and values.size:
+        low, high = _ends(values)
+        if low == high and values.ndim == 1:
+            return low
+        if _NARROW.min <= low and high <= _NARROW.max:
+            return values.astype(np.int32)
     return values if values.base is None else values.copy()
 
 
@@ -141,6 +150,13 @@ def _fits_narrow(values: Array | float) -> bool:
     if isinstance(values, int | float):
         return bool(_NARROW.min <= values <= _NARROW.max)
     return values.dtype == np.int32
+
+
+def _known(values: Array, arrow_type: pa.DataType) -> BoolArray:
+    """Return which numbers are not ABSENT and fit in a column, where others would wrap."""
+    fits: BoolArray = values == values.astype(arrow_type.to_pandas_dtype())
+    known: BoolArray = fits & (values != ABSENT)
+    return known
 
 
 def _ends(values: Array | int) -> tuple[int, int]:
@@ -163,23 +179,28 @@ def _null_of(column: Column) -> int | float:
     return np.nan if pa.types.is_floating(column.type) else ABSENT
 
 
-def _nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
-    """Return a column of nulls whose zeros take memory only where somebody looks at them."""
-    nothing = np.zeros(count, dtype=np.bool_)
+def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
+    """Return whether every piece has one value in all of its rows, and that is the wanted one."""
+    return all(isinstance(one, int) and one == wanted for one in values)
+
+
+def _zeros(count: int) -> pa.Buffer:
+    """Return zeros for so many rows of any column: columns that hold nothing else share them."""
+    zeros = np.zeros(count * _WIDEST, dtype=np.uint8)
+    zeros.flags.writeable = False  # what one column's reader wrote, all would have
+    return pa.py_buffer(zeros)
+
+
+def _nulls(arrow_type: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
+    """Return a column of nulls."""
     if pa.types.is_dictionary(arrow_type):
-        indices = number_column(np.zeros(count, np.int32), pa.int32(), nothing)
+        indices = pa.Array.from_buffers(pa.int32(), count, [zeros, zeros], count)
         return pa.DictionaryArray.from_arrays(indices, string_column([]))
     if pa.types.is_fixed_size_list(arrow_type):
-        item = arrow_type.value_type
-        zeros = np.zeros(count * arrow_type.list_size, item.to_pandas_dtype())
-        flat = number_column(zeros, item)
-        none = pa.py_buffer(np.packbits(nothing).tobytes())
-        return pa.Array.from_buffers(arrow_type, count, [none], count, children=[flat])
-    if pa.types.is_boolean(arrow_type):
-        none = pa.py_buffer(np.packbits(nothing).tobytes())
-        return pa.Array.from_buffers(arrow_type, count, [none, none], count)
-    dtype = arrow_type.to_pandas_dtype()
-    return number_column(np.zeros(count, dtype), arrow_type, nothing)
+        size = count * arrow_type.list_size
+        flat = pa.Array.from_buffers(arrow_type.value_type, size, [None, zeros], 0)
+        return pa.Array.from_buffers(arrow_type, count, [zeros], count, children=[flat])
+    return pa.Array.from_buffers(arrow_type, count, [zeros, zeros], count)
 
 
 def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:

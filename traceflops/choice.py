@@ -251,14 +251,23 @@ def _some_marks(linked: LinkedTrace) -> str:
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
 ) -> Layout:
-    place = step_of_activity(linked.trace, linked.links, found)
+    place = step_of_activity(linked.trace, linked.links, found).copy()
     process = numbers(linked.trace.devices["process"])
+    launcher = numbers(linked.trace.activities["process"])
+    shared = []
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
-        steps = found.by_process.get(int(process[device]), Steps.none())
+        owners = launcher[rows.row]
+        marking = [one for one in distinct(owners).tolist() if one in found.by_process]
+        own = int(process[device])
+        owner = own if own in found.by_process or not marking else marking[0]
+        shared += [device] if len(marking) > 1 else []
+        steps = found.by_process.get(owner, Steps.none())
+        # The places are those of each process's own steps: another's would be a wrong step here.
+        place[rows.row[owners != owner]] = -1
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes
@@ -267,10 +276,21 @@ def _marked_layout(
     without = [device for device in accounts if int(process[device]) not in found.by_process]
     if without and len(without) < len(accounts):
         notes = (*notes, _without_steps_note(linked.trace, without))
+    if shared:
+        notes = (*notes, _shared_note(len(shared)))
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
         notes = (*notes, Note("assumed", REPEATED, text))
     return Layout(stretches, step_numbers, found.source, found.text, notes, place)
+
+
+def _shared_note(count: int) -> Note:
+    text = (
+        f"{several(count, 'device')} did work of several processes that mark steps of their own. "
+        "The steps shown there are those of the first; what the others launched counts in the step "
+        "in whose time it ran."
+    )
+    return Note("assumed", "steps-of-one-process", text, count)
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:

@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import first_rows
+from traceflops.columns import BoolArray, IntArray, WholeArray
+from traceflops.groups import slices
+
+_NEVER: Final = np.int64(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
     """Events in the order of their lanes and starts; those of a lane do not overlap.
 
-    `row` is the row of each in the table of its lane, `part` the number of its component.
+    `row` is the row of each in the table of its lane, `part` the number of its component. Lanes
+    and parts may be of a narrower type of number.
     """
 
-    lane: IntArray
+    lane: WholeArray
     start_ns: IntArray
     end_ns: IntArray
     row: IntArray
-    part: IntArray
+    part: WholeArray
 
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.lane)
 
-    def where(self, which: BoolArray | IntArray | slice) -> Events:
-        """Return some of the events."""
-        return Events(
-            self.lane[which],
-            self.start_ns[which],
-            self.end_ns[which],
-            self.row[which],
-            self.part[which],
-        )
-
     def touching(self, start_ns: int, end_ns: int) -> Events:
         """Return the events that have an instant with the range in common, ends included."""
-        return self.where((self.start_ns <= end_ns) & (self.end_ns >= start_ns))
+        edges = self.edges(range(int(self.lane[-1]) + 2 if len(self) else 0))
+        kept = []
+        for first, stop in pairwise(edges):
+            # Those of a lane do not overlap, so that their ends are in order, too.
+            low = first + int(np.searchsorted(self.end_ns[first:stop], start_ns, side="left"))
+            high = first + int(np.searchsorted(self.start_ns[first:stop], end_ns, side="right"))
+            kept.append(slice(low, max(low, high)))
+        if sum(some.stop - some.start for some in kept) == len(self):
+            return self
+        columns = (self.lane, self.start_ns, self.end_ns, self.row, self.part)
+        return Events(*(np.concatenate([column[some] for some in kept]) for column in columns))
+
+    def edges(self, lanes: Iterable[int]) -> list[int]:
+        """Return where the events of some lanes begin, or would."""
+        # Of the same type, lest all lanes be copied into a common one.
+        wanted = np.fromiter(lanes, dtype=self.lane.dtype)
+        found: list[int] = np.searchsorted(self.lane, wanted).tolist()
+        return found
+
+    def between(self, first: int, stop: int) -> Events:
+        """Return the events from one place to another."""
+        columns = (self.lane, self.start_ns, self.end_ns, self.row, self.part)
+        return Events(*(column[first:stop] for column in columns))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,14 +103,15 @@ def at_most(events: Events, most: int) -> Boxes:
     """
     if len(events) <= most:
         return merged(events, 0)
+    apart = _apart(events)
     low, high = 0, max(int(events.end_ns.max() - events.start_ns.min()), 1).bit_length() + 1
     while low < high:
         middle = (low + high) // 2
-        if int(_opens(events, 1 << middle).sum()) <= most:
+        if int(np.count_nonzero(apart >= 1 << middle)) < most:
             high = middle
         else:
             low = middle + 1
-    return merged(events, 1 << low)
+    return _boxes(events, np.append(0, np.flatnonzero(apart >= 1 << low) + 1))
 
 
 def merged(events: Events, cell_ns: int) -> Boxes:
@@ -100,11 +119,14 @@ def merged(events: Events, cell_ns: int) -> Boxes:
 
     An event as long as a cell stays alone, and so is every gap as long as a cell still a gap.
     """
-    opens = _opens(events, cell_ns)
-    first = np.flatnonzero(opens)
+    return _boxes(events, np.flatnonzero(_opens(events, cell_ns)))
+
+
+def _boxes(events: Events, first: IntArray) -> Boxes:
+    """Return boxes of the events from each of these places up to the next one."""
+    lasting = events.end_ns - events.start_ns
     if len(first) == len(events):
         once = np.ones(len(events), dtype=np.int64)
-        lasting = events.end_ns - events.start_ns
         return Boxes(
             events.lane,
             events.start_ns,
@@ -114,16 +136,16 @@ def merged(events: Events, cell_ns: int) -> Boxes:
             once,
             lasting,
         )
-    last = np.append(first[1:], len(events)) - 1
-    longest = _longest(events, np.cumsum(opens) - 1, first)
+    count = np.diff(first, append=len(events))
+    longest = _longest(events.part, lasting, first, count)
     return Boxes(
         events.lane[first],
         events.start_ns[first],
-        events.end_ns[last],
+        events.end_ns[first + count - 1],
         events.row[longest],
         events.part[longest],
-        last - first + 1,
-        np.add.reduceat(events.end_ns - events.start_ns, first),
+        count,
+        np.add.reduceat(lasting, first),
     )
 
 
@@ -139,16 +161,36 @@ def _opens(events: Events, cell_ns: int) -> BoolArray:
     return opens
 
 
-def _longest(events: Events, box: IntArray, first: IntArray) -> IntArray:
+def _apart(events: Events) -> IntArray:
+    """Return, per pair of neighbours, a number below each power of two that merges them.
+
+    Two are in one cell of such a length where their starts differ only in lower bits, and both
+    are shorter than it: where all these numbers together have no higher bit.
+    """
+    begin = int(events.start_ns.min())
+    found = np.empty(len(events) - 1, dtype=np.int64)
+    for some in slices(len(found)):
+        both = slice(some.start, some.stop + 1)
+        since = events.start_ns[both] - begin
+        lasting = events.end_ns[both] - events.start_ns[both]
+        bits = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
+        bits[events.lane[both][1:] != events.lane[both][:-1]] = _NEVER
+        found[some] = bits
+    return found
+
+
+def _longest(part: IntArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:
     """Return, per box, the longest event of the component that has the most time in it."""
-    lasting = events.end_ns - events.start_ns
-    parts = int(events.part.max()) + 1
-    time = np.zeros(len(first) * parts, dtype=np.int64)
-    np.add.at(time, box * parts + events.part, lasting)
-    most = time.reshape(-1, parts).argmax(axis=1)
-    # Where nothing in a box has a length, the part that is first has none of its events, perhaps.
-    counts = events.part == most[box]
-    ranked = np.where(counts, lasting, -1)
+    parts = int(part.max()) + 1
+    ranked = lasting
+    if parts > 1:
+        box = np.repeat(np.arange(len(first)), count)
+        time = np.zeros(len(first) * parts, dtype=np.int64)
+        np.add.at(time, box * parts + part, lasting)
+        most = time.reshape(-1, parts).argmax(axis=1)
+        # Where nothing in a box has a length, the part that is first has none of its events,
+        # perhaps.
+        ranked = np.where(part == np.repeat(most, count), lasting, -1)
     longest = np.maximum.reduceat(ranked, first)
-    rows = np.flatnonzero(ranked == longest[box])
-    return rows[first_rows(box[rows], len(first))]
+    places = np.flatnonzero(ranked == np.repeat(longest, count))
+    return places[np.searchsorted(places, first)]

@@ -15,6 +15,9 @@ import pyarrow as pa
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+WholeArray = npt.NDArray[np.signedinteger[Any]]
+SmallArray = npt.NDArray[np.int8]
+"""Places in a table of a few things: one for each of millions of rows, so every byte counts."""
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 _INT32_MAX = 2**31 - 1
@@ -123,5 +126,6 @@ def _data(array: pa.Array) -> IntArray:
     dtype = np.dtype(array.type.to_pandas_dtype())
     if len(array) == 0:
         return np.empty(0, dtype=np.int64)
-    raw = np.frombuffer(array.buffers()[1], dtype=dtype)
-    return raw[array.offset : array.offset + len(array)].astype(np.int64, copy=False)
+    end = array.offset + len(array)
+    raw = np.frombuffer(array.buffers()[1], dtype, end)  # the buffer may be larger
+    return raw[array.offset :].astype(np.int64, copy=False)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
+from traceflops.columns import BoolArray, IntArray, WholeArray
 from traceflops.rows import ABSENT
 
 _GAPS: Final = 4
@@ -24,6 +24,15 @@ def in_order(*keys: IntArray) -> IntArray:
     for key in reversed(keys):
         falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
     return np.lexsort(keys[::-1]) if falls.any() else np.arange(len(keys[0]))
+
+
+def by_code(codes: IntArray) -> IntArray:
+    """Return the order of rows by codes, none of which is negative; ties stay as they are."""
+    order = np.argsort(codes.astype(np.uint16), kind="stable")  # few bits take no comparisons
+    high = codes >> 16
+    if high.any():
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
 
 
 def slices(count: int) -> Iterator[slice]:
@@ -50,13 +59,13 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
         yield from zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True)
 
 
-def joint_codes(first: IntArray, second: IntArray) -> IntArray:
+def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
     """Return one number per distinct pair, in the order of the pairs."""
     values, codes = ranked(second)
-    return first * max(1, len(values)) + codes
+    return np.multiply(first, max(1, len(values)), dtype=np.int64) + codes
 
 
-def ranked(values: IntArray) -> tuple[IntArray, IntArray]:
+def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     """Return the distinct numbers in order, and for each row the place of its number among them.
 
     Numbers that lie close together, ABSENT aside, are ticked off in a table and not sorted.
@@ -67,17 +76,22 @@ def ranked(values: IntArray) -> tuple[IntArray, IntArray]:
     low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
     if high - low > _GAPS * len(known) + _FEW:
         found, places = np.unique(values, return_inverse=True)
-        return found, places.reshape(-1)
+        return found.astype(np.int64, copy=False), places.reshape(-1)
     there = np.zeros(high - low + 2, dtype=np.bool_)  # the first place is that of ABSENT
     for some in slices(len(values)):
-        there[np.where(absent[some], 0, values[some] - (low - 1))] = True
+        there[_place(values[some], absent[some], low)] = True
     found = np.flatnonzero(there) + (low - 1)
     if has_absent:
         found[0] = ABSENT
     rank, places = np.cumsum(there) - 1, np.empty(len(values), dtype=np.int64)
     for some in slices(len(values)):
-        places[some] = rank[np.where(absent[some], 0, values[some] - (low - 1))]
+        places[some] = rank[_place(values[some], absent[some], low)]
     return found, places
+
+
+def _place(values: WholeArray, absent: BoolArray, low: int) -> IntArray:
+    """Return the places of numbers in a table that begins with ABSENT and then `low`."""
+    return np.where(absent, 0, np.subtract(values, low - 1, dtype=np.int64))
 
 
 def first_rows(group: IntArray, count: int) -> IntArray:
@@ -87,14 +101,31 @@ def first_rows(group: IntArray, count: int) -> IntArray:
     return found
 
 
-def group_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (rows equal in all columns) and the first row of each group."""
-    joint, count = np.zeros(len(columns[0]), dtype=np.int64), 1
-    for column in columns:
-        # Made dense again after each column, the product never grows beyond rows * codes.
-        found, joint = ranked(column if count == 1 else joint_codes(joint, column))
-        count = len(found)
-    return joint, first_rows(joint, count if len(joint) else 0)
+def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
+    """Return the group of each row (rows equal in all columns) and the first row of each group.
+
+    Groups are in the order of the columns, of which the first counts most.
+    """
+    rows = len(columns[0])
+    joint, size = np.zeros(rows, dtype=np.int64), 1
+    most = _GAPS * rows + _FEW
+    for column in columns if rows else ():
+        low, width = _range(column)
+        if size * width > most:
+            # Made dense again, the product never grows beyond rows * codes.
+            (known, joint), (values, column) = ranked(joint), ranked(column)
+            size, low, width = len(known), 0, len(values)
+        if width > 1:
+            joint = joint * width + np.subtract(column, low, dtype=np.int64)
+            size *= width
+    found, joint = ranked(joint)
+    return joint, first_rows(joint, len(found) if rows else 0)
+
+
+def _range(values: WholeArray) -> tuple[int, int]:
+    """Return the least number, and how many there are from it to the largest one."""
+    low, high = int(values.min()), int(values.max())
+    return low, high - low + 1
 
 
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:

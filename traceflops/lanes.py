@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from traceflops.coarsening import Events
-from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.columns import IntArray, WholeArray, codes, names, numbers
 from traceflops.components import WORK
-from traceflops.groups import groups, in_order
+from traceflops.groups import groups, in_order, slices
 from traceflops.rows import ABSENT
 from traceflops.stacking import stacked
 
 if TYPE_CHECKING:
+    from traceflops.account import LinkedTrace
     from traceflops.prepare import Prepared
     from traceflops.trace import Trace
 
@@ -57,16 +58,26 @@ class Lane:
     depth: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneEvents:
+    """The events of one lane in the order of their starts, as `Events` have them."""
+
+    start_ns: IntArray
+    end_ns: IntArray
+    row: IntArray
+    part: IntArray
+
+
 @dataclass(frozen=True, slots=True)
 class LaneGroup:
     """The lanes of a device, or of the host of a process, and what found no room on them.
 
-    `events` have the places in `lanes` as their lanes. `tracks_left_out` are whole streams or
-    threads, `too_deep` counts events by the kind of their lane.
+    `events` are those of each lane. `tracks_left_out` are whole streams or threads, `too_deep`
+    counts events by the kind of their lane.
     """
 
     lanes: tuple[Lane, ...]
-    events: Events
+    events: tuple[LaneEvents, ...]
     tracks_left_out: int
     events_left_out: int
     too_deep: Mapping[Kind, int]
@@ -74,18 +85,42 @@ class LaneGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one table with their tracks and times."""
+    """Rows of one table with their tracks and times; `depth` is theirs where it is known.
+
+    Then they are in the order of their tracks and starts, of those that start together the
+    longer ones first.
+    """
 
     kind: Kind
     row: IntArray
     track: IntArray
     start_ns: IntArray
-    end_ns: IntArray
-    part: IntArray
+    lasting_ns: IntArray
+    part: WholeArray
+    depth: IntArray | None = None
 
-    def of(self, which: IntArray) -> _Rows:
-        columns = (self.row, self.track, self.start_ns, self.end_ns, self.part)
-        return _Rows(self.kind, *(column[which] for column in columns))
+    def of(self, which: IntArray | slice) -> _Rows:
+        return _Rows(
+            self.kind,
+            self.row[which],
+            self.track[which],
+            self.start_ns[which],
+            self.lasting_ns[which],
+            self.part[which],
+            None if self.depth is None else self.depth[which],
+        )
+
+    def by_track(self) -> dict[int, _Rows]:
+        """Return the rows of each track; those of tracks in order are not copied."""
+        edges = np.flatnonzero(self.track[1:] != self.track[:-1]) + 1
+        first = self.track[np.append(0, edges)] if len(self.track) else self.track
+        if not (first[1:] > first[:-1]).all():
+            return {track: self.of(_run(places)) for track, places in groups(self.track)}
+        bounds = [0, *edges.tolist(), len(self.track)]
+        return {
+            track: self.of(slice(bounds[place], bounds[place + 1]))
+            for place, track in enumerate(first.tolist())
+        }
 
 
 def device_lanes(prepared: Prepared, device: int, origin_ns: int, devices: int) -> LaneGroup:
@@ -93,24 +128,29 @@ def device_lanes(prepared: Prepared, device: int, origin_ns: int, devices: int) 
     rows = prepared.accounts[device].rows
     stream = rows.columns.stream[rows.row]
     tops = [WORK.index(name) for name in prepared.linked.categorised.top()]
-    part = np.array(tops, dtype=np.int64)[prepared.linked.categorised.category[rows.row]]
-    start, end = rows.start_ns - origin_ns, rows.end_ns - origin_ns
+    part = np.array(tops, dtype=np.int8)[prepared.linked.categorised.category[rows.row]]
     process = int(prepared.trace.devices["process"][device].as_py())
-    mine = _Rows("stream", rows.row, stream, start, end, part)
+    lasting = rows.end_ns - rows.start_ns
+    mine = _Rows("stream", rows.row, stream, rows.start_ns, lasting, part).by_track()
     tracks = _longest_tracks(mine, max(_MOST_STREAMS // devices, _LEAST_STREAMS))
     most_rows = max(_MOST_STREAMS // (devices * max(len(tracks), 1)), _LEAST_ROWS)
-    return _group([mine], process, device, tracks, {"stream": most_rows})
+    return _group([mine], process, device, tracks, {"stream": most_rows}, origin_ns)
 
 
-def host_lanes(trace: Trace, process: int, origin_ns: int) -> LaneGroup:
-    """Return the lanes of the host of a process."""
-    found = [_host_rows(trace, kind, process, origin_ns) for kind in _HOST_KINDS]
-    counts: dict[int, int] = {}
-    for rows in found:
-        for thread, places in groups(rows.track):
-            counts[thread] = counts.get(thread, 0) + len(places)
-    most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
-    return _group(found, process, None, most, _MOST_HOST_ROWS)
+def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGroup]:
+    """Return the lanes of the hosts of some processes, whose time 0 these are."""
+    tables = [_host_rows(prepared.linked, kind) for kind in _HOST_KINDS]
+    found = []
+    for process, origin_ns in origins_ns.items():
+        mine = [rows.of(_run(np.flatnonzero(of == process))) for of, rows in tables]
+        tracks = [rows.by_track() for rows in mine]
+        counts: dict[int, int] = {}
+        for one in tracks:
+            for thread, rows in one.items():
+                counts[thread] = counts.get(thread, 0) + len(rows.row)
+        most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
+        found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))
+    return found
 
 
 def marks_left_out(trace: Trace) -> dict[str, int]:
@@ -121,80 +161,102 @@ def marks_left_out(trace: Trace) -> dict[str, int]:
     return {name: count for name, count in named.items() if count and name not in RANGES}
 
 
-def _longest_tracks(rows: _Rows, most: int) -> list[int]:
+def joined(lanes: Sequence[LaneEvents]) -> Events:
+    """Return the events of lanes that follow one another, numbered through."""
+    number = np.arange(len(lanes), dtype=np.int16)
+    lane = np.repeat(number, np.array([len(one.row) for one in lanes], dtype=np.int64))
+    columns = (
+        np.concatenate([getattr(one, name) for one in lanes]) if lanes else np.empty(0, np.int64)
+        for name in ("start_ns", "end_ns", "row", "part")
+    )
+    return Events(lane, *columns)
+
+
+def _run(rows: IntArray) -> IntArray | slice:
+    """Return rows in order as a range where they are one: such a part of a column is no copy."""
+    is_run = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
+
+
+def _longest_tracks(rows: Mapping[int, _Rows], most: int) -> list[int]:
     """Return the tracks on which most time was spent."""
-    time = {
-        track: int((rows.end_ns[places] - rows.start_ns[places]).sum())
-        for track, places in groups(rows.track)
-    }
+    time = {track: int(mine.lasting_ns.sum()) for track, mine in rows.items()}
     return sorted(time, key=lambda track: (-time[track], track))[:most]
 
 
-def _host_rows(trace: Trace, kind: Kind, process: int, origin_ns: int) -> _Rows:
-    """Return the rows of a process in the order of their starts, those that are drawn."""
-    table = trace.table(TABLE_OF[kind])
+def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[IntArray, _Rows]:
+    """Return the rows of a table that are drawn, and their processes."""
+    table = linked.trace.table(TABLE_OF[kind])
+    process, thread = numbers(table["process"]), numbers(table["thread"], ABSENT)
     start, lasting = numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT)
-    mine = (numbers(table["process"]) == process) & (lasting >= 0)
+    part = np.broadcast_to(np.int8(0), len(start))
+    wanted = lasting >= 0
     if kind == "range":
-        wanted = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
-        mine &= np.isin(codes(table["kind"]), wanted)
-    row = np.flatnonzero(mine)
-    start = start[row] - origin_ns
-    track = numbers(table["thread"], ABSENT)[row]
-    return _Rows(kind, row, track, start, start + lasting[row], np.zeros(len(row), dtype=np.int64))
+        drawn = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
+        wanted &= np.isin(codes(table["kind"]), drawn)
+    row = np.arange(len(start))
+    found = _Rows(kind, row, thread, start, lasting, part)
+    if kind == "op" and _nests(linked, lasting):
+        tree = linked.op_tree
+        ordered = found if tree.in_order else found.of(tree.order)
+        process = process if tree.in_order else process[tree.order]
+        columns = (ordered.row, ordered.track, ordered.start_ns, ordered.lasting_ns)
+        return process, _Rows(kind, *columns, part, tree.depth())
+    if not wanted.all():
+        row = np.flatnonzero(wanted)
+        return process[row], found.of(row)
+    return process, found
+
+
+def _nests(linked: LinkedTrace, lasting_ns: IntArray) -> bool:
+    """Return whether all ops have a length and none ends after the one it starts in."""
+    if not len(lasting_ns) or int(lasting_ns.min()) <= 0:
+        return False
+    start, parent = numbers(linked.trace.ops["start_ns"]), linked.op_tree.parent
+    for some in slices(len(start)):
+        above = np.where(parent[some] >= 0, parent[some], np.arange(some.start, some.stop))
+        if (start[above] + lasting_ns[above] < start[some] + lasting_ns[some]).any():
+            return False
+    return True
 
 
 def _group(
-    tables: Sequence[_Rows],
+    tables: Sequence[Mapping[int, _Rows]],
     process: int,
     device: int | None,
-    tracks: Iterable[int],
+    tracks: Collection[int],
     most_rows: Mapping[Kind, int],
+    origin_ns: int,
 ) -> LaneGroup:
     """Return the lanes of some tracks: by number, and of each its tables one below the other."""
-    drawn = sorted(tracks)
     lanes: list[Lane] = []
-    parts: list[Events] = []
+    events: list[LaneEvents] = []
     too_deep: dict[Kind, int] = {}
-    by_track = [dict(groups(rows.track)) for rows in tables]
-    for track in drawn:
-        for rows, places in zip(tables, by_track, strict=True):
-            if track not in places:
-                continue
-            events, deep = _stack(rows.of(places[track]), len(lanes), most_rows[rows.kind])
+    for track in sorted(tracks):
+        for rows in (found[track] for found in tables if track in found):
             kind, number = rows.kind, None if track == ABSENT else track
-            depths = int(events.lane.max()) + 1 - len(lanes)
-            lanes += [Lane(kind, process, device, number, depth) for depth in range(depths)]
-            parts.append(events)
+            stacks = list(_stacks(rows, most_rows[kind], origin_ns))
+            lanes += [Lane(kind, process, device, number, depth) for depth in range(len(stacks))]
+            events += stacks
+            deep = len(rows.row) - sum(len(one.row) for one in stacks)
             if deep:
                 too_deep[kind] = too_deep.get(kind, 0) + deep
-    there = {track for found in by_track for track in found}
-    left_out = sum(len(found[t]) for found in by_track for t in found if t not in drawn)
-    return LaneGroup(tuple(lanes), joined(parts), len(there - set(drawn)), left_out, too_deep)
+    there = {track for found in tables for track in found}
+    left_out = sum(len(found[t].row) for found in tables for t in found if t not in tracks)
+    left = len(there - set(tracks))
+    return LaneGroup(tuple(lanes), tuple(events), left, left_out, too_deep)
 
 
-def _stack(rows: _Rows, first_lane: int, most: int) -> tuple[Events, int]:
-    """Return the events of a track on lanes from a number on, and how many lie too deep."""
-    lasts = (rows.end_ns > rows.start_ns).astype(np.int64)
-    order = in_order(rows.start_ns, lasts, -rows.end_ns)
-    rows = rows.of(order)
-    depth = stacked(rows.start_ns, rows.end_ns)
-    lies = np.flatnonzero(depth < most)
-    # The sort is stable, so the starts of a lane stay in order.
-    lies = lies[np.argsort(depth[lies].astype(np.int16), kind="stable")]
-    lane = first_lane + depth[lies]
-    mine = rows.of(lies)
-    events = Events(lane, mine.start_ns, mine.end_ns, mine.row, mine.part)
-    return events, len(depth) - len(lies)
-
-
-def joined(parts: Sequence[Events]) -> Events:
-    """Return events of lanes that follow one another as one."""
-    if not parts:
-        empty = np.empty(0, dtype=np.int64)
-        return Events(empty, empty, empty, empty, empty)
-    columns = (
-        np.concatenate([getattr(one, name) for one in parts])
-        for name in ("lane", "start_ns", "end_ns", "row", "part")
-    )
-    return Events(*columns)
+def _stacks(rows: _Rows, most: int, origin_ns: int) -> Iterator[LaneEvents]:
+    """Give the events of a track, lane by lane, of no more than so many lanes."""
+    depth = rows.depth
+    if depth is None:
+        end = rows.start_ns + rows.lasting_ns
+        order = in_order(rows.start_ns, (rows.lasting_ns > 0).astype(np.int64), -end)
+        if (order[1:] < order[:-1]).any():
+            rows = rows.of(order)
+        depth = stacked(rows.start_ns, rows.start_ns + rows.lasting_ns)
+    for lane in range(min(most, int(depth.max()) + 1)):
+        mine = rows.of(_run(np.flatnonzero(depth == lane)))
+        start = mine.start_ns - origin_ns
+        yield LaneEvents(start, start + mine.lasting_ns, mine.row, mine.part)

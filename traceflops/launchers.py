@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.chosen import chosen_activities
 from traceflops.columns import (
     BoolArray,
     IntArray,
@@ -76,13 +75,13 @@ def launchers(
     prepared: Prepared, most: int = MOST_PER_KERNEL, most_kernels: int = MOST_KERNELS
 ) -> Launchers:
     """Return what launched the `most_kernels` kernels with most time, `most` ways of each."""
-    chosen = chosen_activities(prepared.accounts, prepared.windows)
+    chosen = prepared.chosen
     kernel, first, left = _kernels(prepared, chosen, most_kernels)
     inside = kernel >= 0
     chosen = InWindows(*(c[inside] for c in (chosen.row, chosen.inside_ns, chosen.starts_inside)))
     op = launching_ops(prepared, chosen.row)
     call = prepared.linked.links.call_of_activity[chosen.row]
-    around = scopes(prepared.trace, call, op, prepared.selection.step_mark)
+    around = scopes(prepared.linked, call, op, prepared.selection.step_mark)
     ways = _ways(prepared, chosen, kernel[inside], op, call, around)
     return Launchers(_table(prepared, chosen, ways, first, op, call, around, most), left)
 
@@ -100,10 +99,15 @@ def _kernels(prepared: Prepared, chosen: InWindows, most: int) -> tuple[IntArray
         )
     )
     sums, labels = _sums(group, chosen.inside_ns, len(first)), names(activities["name"])
-    order = sorted(range(len(first)), key=lambda at: (-int(sums[at]), labels[int(name[first[at]])]))
+    left = max(len(first) - most, 0)
+    least = int(np.partition(sums, left)[left]) if left else 0
+    found = sorted(
+        np.flatnonzero(sums >= least).tolist(),
+        key=lambda at: (-int(sums[at]), labels[int(name[first[at]])]),
+    )[:most]
     place = np.full(len(first), -1, dtype=np.int64)
-    place[order[:most]] = np.arange(min(most, len(order)))
-    return place[group], chosen.row[first[order[:most]]], max(len(order) - most, 0)
+    place[found] = np.arange(len(found))
+    return place[group], chosen.row[first[found]], left
 
 
 def _ways(

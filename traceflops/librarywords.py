@@ -110,12 +110,12 @@ unlock unmap unregister update usage user utilisation utilization value version 
 window workload write xdl zero
 """
 
-_GENERATED: Final = re.compile(
-    r"(?:Custom_)?Cijk_[A-Za-z0-9_]+|nvjet_[A-Za-z0-9_]+|"
-    r"(?:sm[0-9]+|ampere|volta|turing|maxwell|pascal)_(?:xmma|[sdhcbi]\w{0,8}gemm|scudnn|gcgemm)"
-    r"[A-Za-z0-9_]*"
-)
-"""Names that a library's generator writes: codes of shapes and options, no words."""
+_CODES: Final = """
+cijk ailk alik bljk bjlk nvjet tst xmma coop hhs bbs hss bss sss ldsb afc afem cads grvwa gsuamb gsu
+lbspp miwt pgr plr prefetch scheduled siminit svw tlds vwa wgm wgmxcc wsgra wsgrb kla lrvw nepbs
+nlca nlcb onll omb
+"""
+"""Codes in the names that Tensile and cuBLAS generate."""
 
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""
@@ -135,15 +135,10 @@ def is_library_word(word: str) -> bool:
     return len(word) <= _SHORT or word.lower() in library_words()
 
 
-def is_generated(name: str) -> bool:
-    """Return whether a library's generator wrote the whole name."""
-    return _GENERATED.fullmatch(name) is not None
-
-
 @cache
 def library_words() -> frozenset[str]:
     """Return all words, in lower case."""
     texts = [text for rule in built_in() for place in PLACES for text in rule.patterns(place)]
     of_rules = {word.lower() for text in texts for word in words_of(_CLASS.sub(" ", text))}
-    listed = " ".join((_PYTORCH, _CPLUSPLUS, _KERNELS, _RUNTIMES)).split()
+    listed = " ".join((_PYTORCH, _CPLUSPLUS, _KERNELS, _RUNTIMES, _CODES)).split()
     return frozenset(of_rules.union(listed) - _ARCHITECTURES)

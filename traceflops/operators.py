@@ -12,9 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.chosen import chosen_activities
 from traceflops.columns import (
-    BoolArray,
     IntArray,
     codes,
     names,
@@ -22,9 +20,9 @@ from traceflops.columns import (
     numbers,
     string_column,
 )
-from traceflops.groups import in_order, ranked
+from traceflops.groups import by_code
 from traceflops.launchers import launching_ops
-from traceflops.mfu.optree import OpTree
+from traceflops.mfu.optree import OpTree, taken
 from traceflops.prepare import Prepared
 
 MOST: Final = 1_000
@@ -61,14 +59,12 @@ class _ByName:
 
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
     """Return the operators that launched what the chosen windows hold, the most time first."""
-    chosen = chosen_activities(prepared.accounts, prepared.windows)
+    chosen = prepared.chosen
     op = launching_ops(prepared, chosen.row)
     begins = chosen.starts_inside * prepared.linked.whole.first[chosen.row]
-    count = prepared.trace.ops.num_rows
     known = op >= 0
-    own_ns, own = _sums(op, chosen.inside_ns, count), _sums(op, begins, count)
     labels = names(prepared.trace.ops["name"])
-    figures = _by_name(prepared, own_ns, own, _sums(op, known.astype(np.int64), count), len(labels))
+    figures = _by_name(prepared, op, chosen.inside_ns, begins, len(labels))
     order = _longest_first(figures, labels)
     kept, beyond = order[:most], order[most:]
     return Operators(
@@ -86,46 +82,57 @@ def _device_time(prepared: Prepared) -> int:
 
 
 def _by_name(
-    prepared: Prepared, own_ns: IntArray, own: IntArray, launched: IntArray, names_known: int
+    prepared: Prepared, op: IntArray, inside_ns: IntArray, begins: IntArray, names_known: int
 ) -> _ByName:
+    """Return the figures of ops that launched activities with this time and these counts."""
     ops = prepared.trace.ops
-    if not ops.num_rows:
-        none = np.zeros(names_known, dtype=np.int64)
-        return _ByName(none, none, none, none, none)
-    name, tree = codes(ops["name"]), OpTree.of(ops)
-    outer = _outermost(name, tree)
-    busy = _below(tree, launched) > 0
-    host_ns = numbers(ops["dur_ns"])
+    name, tree = codes(ops["name"]), prepared.linked.op_tree
+    own = taken(name, op)
+    total_ns, calls, host_ns = (np.zeros(names_known, dtype=np.int64) for _ in range(3))
+    launched_ns = _below(tree, _sums(op, inside_ns, len(name)))
+    busy = np.flatnonzero(_below(tree, np.bincount(op[op >= 0], minlength=len(name))))
+    if len(busy):
+        found = name[busy if tree.in_order else tree.order[busy]]
+        order = by_code(found)
+        code, place = found[order], busy[order]
+        row = place if tree.in_order else tree.order[place]
+        first = np.append(0, np.flatnonzero(code[1:] != code[:-1]) + 1)
+        inner = _inside_their_own(code, place, tree.stop[place])
+        calls[code[first]] = np.diff(first, append=len(code))
+        for sums, values in (
+            (total_ns, launched_ns[place]),
+            (host_ns, numbers(ops["dur_ns"])[row]),
+        ):
+            values[inner] = 0
+            sums[code[first]] = np.add.reduceat(values, first)
     return _ByName(
-        _sums(name, own, names_known),
-        _sums(name, own_ns, names_known),
-        _sums(np.where(outer, name, -1), _below(tree, own_ns), names_known),
-        _sums(np.where(busy, name, -1), np.ones(len(name), dtype=np.int64), names_known),
-        _sums(np.where(outer & busy, name, -1), host_ns, names_known),
+        _sums(own, begins, names_known),
+        _sums(own, inside_ns, names_known),
+        total_ns,
+        calls,
+        host_ns,
     )
 
 
 def _below(tree: OpTree, values: IntArray) -> IntArray:
-    """Return the sum of the values of each op and all ops below it."""
-    sums = np.append(0, np.cumsum(values[tree.order]))
-    found = np.empty(len(values), dtype=np.int64)
-    found[tree.order] = sums[tree.stop] - sums[:-1]
+    """Return, per place, the sum of the values of the op there and of all ops below it."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values if tree.in_order else values[tree.order], out=sums[1:])
+    found: IntArray = sums[tree.stop]
+    found -= sums[:-1]
     return found
 
 
-def _outermost(name: IntArray, tree: OpTree) -> BoolArray:
-    """Return which ops are not below one of their own name: their times must not count twice."""
-    code = name[tree.order]
-    place = in_order(code)  # stable: by name, then by start
-    stop, group = tree.stop[place], ranked(code[place])[1]
-    apart = len(stop) + 1
-    reach = np.maximum.accumulate(stop + group * apart) - group * apart
-    outer = np.ones(len(stop), dtype=np.bool_)
-    same = group[1:] == group[:-1]
-    outer[1:] = ~same | (place[1:] >= reach[:-1])
-    found = np.empty(len(stop), dtype=np.bool_)
-    found[tree.order[place]] = outer
-    return found
+def _inside_their_own(code: IntArray, place: IntArray, stop: IntArray) -> IntArray:
+    """Return which ops are below one of their own name: their times must not count twice.
+
+    They are in the order of their names, by code, and places.
+    """
+    apart = code.astype(np.int64) * (int(stop.max()) + 1)
+    reach = stop + apart
+    np.maximum.accumulate(reach, out=reach)
+    # What the ops of another name reach is below all places of this one.
+    return np.flatnonzero((place + apart)[1:] < reach[:-1]) + 1
 
 
 def _longest_first(figures: _ByName, labels: list[str]) -> IntArray:

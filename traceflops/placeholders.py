@@ -6,13 +6,10 @@ import re
 from collections import Counter
 from typing import Final
 
-from traceflops.librarywords import is_generated, is_library_word, words_of
+from traceflops.librarywords import is_library_word, words_of
 from traceflops.rows import Names
 
 _LETTERS: Final = re.compile(r"[A-Za-z\u0080-\U0010ffff]+")
-_NO_LENGTHS: Final = r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z]n?\d+E"
-_MANGLED: Final = re.compile(rf"{_NO_LENGTHS}|(?P<length>\d{{1,4}})|.", re.ASCII | re.DOTALL)
-"""Whatever of the Itanium grammar holds digits that are not the length of an identifier first."""
 _LONGEST: Final = 4_096
 """What stands behind so many characters of a name is left out."""
 
@@ -65,28 +62,9 @@ class Placeholders:
         return found
 
     def _replaced(self, text: str) -> str:
-        if is_generated(text):
-            return text
-        text = text[:_LONGEST]
-        if text.startswith("_Z"):
-            return self._mangled(text)
-        return self._plain(text)
-
-    def _mangled(self, text: str) -> str:
-        """Return a mangled name; only its identifiers hold words."""
-        pieces, at = [], 0
-        while at < len(text):
-            found = _MANGLED.match(text, at)
-            if found is None:
-                break
-            pieces.append(found.group())
-            at = found.end()
-            if found["length"]:
-                end = at + int(found["length"])
-                shown = self._plain(text[at:end])
-                pieces[-1:] = [str(len(shown)), shown]
-                at = end
-        return "".join(pieces)
+        if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
+            return self._word(text)
+        return self._plain(text[:_LONGEST])
 
     def _plain(self, text: str) -> str:
         pieces, at = [], 0

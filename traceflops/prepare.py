@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from traceflops.categories import load
 from traceflops.categories.activities import categorise
 from traceflops.categories.classify import Classifier
 from traceflops.choice import StepPlan, plan_steps
+from traceflops.chosen import chosen_activities
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
 from traceflops.hostwork import whole_work, with_host_activities
+from traceflops.kernels import InWindows
 from traceflops.links import link
 from traceflops.phases import phase
 from traceflops.placeholders import Placeholders
@@ -27,7 +30,7 @@ from traceflops.trace import Trace
 from traceflops.untimed import Untimed, untimed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class Prepared:
     """What every report of a trace starts from.
 
@@ -46,6 +49,11 @@ class Prepared:
     def trace(self) -> Trace:
         """Return the trace, with its operators as activities where it has no device work."""
         return self.linked.trace
+
+    @cached_property
+    def chosen(self) -> InWindows:
+        """Return the activities of all devices in their chosen windows."""
+        return chosen_activities(self.accounts, self.windows)
 
 
 def prepare(

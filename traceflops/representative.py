@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceflops.results import EMPTY_ACCOUNT, Components, Gap
+from traceflops.results import Gap
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared
@@ -74,6 +74,6 @@ def _mean(lengths: Sequence[int]) -> float:
 
 
 def _own_work_ns(prepared: Prepared, device: int) -> int:
-    used = [window.account for window in prepared.windows[device] if window.used]
-    parts: Components = sum(used, EMPTY_ACCOUNT).components
-    return parts.window_ns - parts.communication_ns - parts.idle_ns
+    """Return the time of the chosen windows in which a device did more than wait for others."""
+    used = [window.account.components for window in prepared.windows[device] if window.used]
+    return sum(one.compute_ns + one.memory_ns + one.other_ns + one.graph_ns for one in used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import nlargest
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -46,11 +47,11 @@ class Components:
     @property
     def window_ns(self) -> int:
         """Return the length of the window: the sum of the parts."""
-        return sum(self.parts().values())
+        return sum(_COMPONENTS_NS(self))
 
     def parts(self) -> dict[str, int]:
         """Return the parts by component, in the order of COMPONENTS."""
-        return {name: getattr(self, f"{name}_ns") for name in COMPONENTS}
+        return dict(zip(COMPONENTS, _COMPONENTS_NS(self), strict=True))
 
     def share(self, component: str) -> float | None:
         """Return a part as share of the window, None for a window without length."""
@@ -371,8 +372,8 @@ class Analysis:
 
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:
         """Return the longest gaps of all devices."""
-        all_gaps = [gap for device in self.devices for gap in device.gaps]
-        return tuple(sorted(all_gaps, key=lambda gap: -gap.dur_ns)[:most])
+        all_gaps = (gap for device in self.devices for gap in device.gaps)
+        return tuple(nlargest(most, all_gaps, key=attrgetter("dur_ns")))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""

@@ -8,14 +8,15 @@ it is the derivative of: of the forward ops with its sequence number the last on
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from traceflops.account import LinkedTrace
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import group_rows, joint_codes
-from traceflops.mfu.optree import OpTree, taken
+from traceflops.groups import group_rows, joint_codes, ranked
+from traceflops.mfu.optree import taken
 from traceflops.mfu.phases import is_node
 from traceflops.nesting import innermost, parents
 from traceflops.rows import ABSENT
@@ -54,13 +55,15 @@ class _Instants:
     known: BoolArray
 
 
-def scopes(trace: Trace, call: IntArray, op: IntArray, step_mark: str | None) -> Scopes:
+def scopes(linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None) -> Scopes:
     """Return the scopes of work launched by these rows of calls, or else of ops."""
-    forward = _forward_ops(trace, op)
+    trace = linked.trace
+    forward = _forward_ops(linked, op)
     backward = forward >= 0
     causes = _instants(trace, np.where(backward, -1, call), np.where(backward, forward, op))
     path, path_texts, instance = _modules(trace, causes)
-    around, label_texts = _annotations(trace, causes, step_mark)
+    without = replace(causes, known=causes.known & (path < 0))
+    around, label_texts = _annotations(trace, without, step_mark)
     scope = np.where(path >= 0, path, np.where(around >= 0, around + len(path_texts), -1))
     return Scopes(
         scope,
@@ -81,9 +84,9 @@ def _instants(trace: Trace, call: IntArray, op: IntArray) -> _Instants:
     return _Instants(of("process"), thread, of("start_ns"), known)
 
 
-def _forward_ops(trace: Trace, op: IntArray) -> IntArray:
+def _forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     """Return the forward op of the backward node around each op, -1 where there is none."""
-    ops = trace.ops
+    ops = linked.trace.ops
     sequence = numbers(ops["sequence"], ABSENT)
     numbered = sequence != ABSENT
     nodes = is_node(ops) & numbered if ops.num_rows else numbered
@@ -97,7 +100,7 @@ def _forward_ops(trace: Trace, op: IntArray) -> IntArray:
     rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
     last = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
     last[keys[rows]] = rows  # the last one written stays
-    node = taken(OpTree.of(ops).nearest(nodes), op)
+    node = taken(linked.op_tree.nearest(nodes), op)
     return taken(last, taken(keys, node))
 
 
@@ -138,9 +141,9 @@ def _annotations(
     steps = [code for code in used.tolist() if is_step_label(labels[code], step_mark)]
     rows = rows[~np.isin(label[rows], steps)]
     inner = _around(trace, rows, causes)[0]
-    found, place = np.unique(taken(label[rows], inner), return_inverse=True)
+    found, place = ranked(taken(label[rows], inner))
     texts = [limited(labels[code]) for code in found.tolist() if code >= 0]
-    return place.reshape(-1) - (len(found) - len(texts)), texts
+    return place - (len(found) - len(texts)), texts
 
 
 def _host_marks(trace: Trace, kind: str) -> IntArray:

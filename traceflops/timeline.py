@@ -18,7 +18,14 @@ import numpy as np
 from traceflops.coarsening import Boxes, Events, at_most, together
 from traceflops.columns import IntArray, numbers
 from traceflops.components import WORK
-from traceflops.lanes import Lane, LaneGroup, device_lanes, host_lanes, marks_left_out
+from traceflops.lanes import (
+    Lane,
+    LaneGroup,
+    device_lanes,
+    host_lanes,
+    joined,
+    marks_left_out,
+)
 from traceflops.representative import (
     ChosenDevices,
     RepresentativeSteps,
@@ -147,8 +154,7 @@ class Drawable:
         Only that on some groups of lanes, if they are given.
         """
         mine = self.events.touching(span.start_ns, span.end_ns)
-        edges = [np.searchsorted(mine.lane, lanes) for lanes in groups or self.groups]
-        parts = [mine.where(slice(*edge)) for edge in edges]
+        parts = [mine.between(*mine.edges(lanes)) for lanes in groups or self.groups]
         # The first group may take half of all boxes; others get what those with less leave them.
         order = [0, *sorted(range(1, len(parts)), key=lambda place: len(parts[place]))]
         made: list[Boxes] = []
@@ -191,7 +197,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     of_devices = [
         device_lanes(prepared, device, origins[process[device]], len(first)) for device in first
     ]
-    of_hosts = [host_lanes(prepared.trace, one, origins[one]) for one in hosts[:_MOST_HOSTS]]
+    of_hosts = host_lanes(prepared, {one: origins[one] for one in hosts[:_MOST_HOSTS]})
     drawn = [*of_devices, *(one for one in of_hosts if one.lanes)]
     shown = tuple(one.lanes[0].process for one in of_hosts if one.lanes)
     events = _numbered(drawn)
@@ -253,13 +259,7 @@ def _origins(prepared: Prepared, chosen: ChosenDevices) -> tuple[dict[int, int],
 
 def _numbered(drawn: Sequence[LaneGroup]) -> Events:
     """Return the events of all lanes, numbered through."""
-    before = [0, *accumulate(len(one.lanes) for one in drawn)]
-    columns = [
-        np.concatenate([getattr(one.events, name) for one in drawn])
-        for name in ("lane", "start_ns", "end_ns", "row", "part")
-    ]
-    columns[0] = columns[0] + np.repeat(before[:-1], [len(one.events) for one in drawn])
-    return Events(*columns)
+    return joined([events for one in drawn for events in one.events])
 
 
 def _steps(

@@ -15,18 +15,25 @@ if TYPE_CHECKING:
 
 
 def verdict(
-    total: Account, steps: StepChoice, devices: int, measured: Measurement | None = None
+    total: Account,
+    steps: StepChoice,
+    devices: int,
+    measured: Measurement | None = None,
+    *,
+    on_host: bool = False,
 ) -> Verdict:
     """Return the largest loss of the chosen windows.
 
     That is whatever takes most and is not compute; where the FLOPs are known, also what compute
-    loses against its peak.
+    loses against its peak. `on_host` says that all of the work is operators on the CPU.
     """
     if not devices:
         return Verdict("There is no device work in this trace.", None, None)
     if total.components.window_ns == 0:
         return Verdict("The chosen window has no length.", None, None)
     of = basis_of(steps)
+    if on_host and (measured is None or measured.figure is None):
+        return _of_host(total, "each step" if steps.used else "the time")
     found = losses(total, measured)
     inside = measured is not None and measured.waterfall is not None
     sentence = _both(found, of) if inside else _first(found, of, total)
@@ -39,6 +46,16 @@ def verdict(
 def basis_of(steps: StepChoice) -> str:
     """Return what shares of the chosen windows are of, in words."""
     return "each step" if steps.used else "the device time"
+
+
+def _of_host(total: Account, of: str) -> Verdict:
+    """Return what there is to say of a trace in which no device did anything."""
+    ran = 1 - total.components.idle_ns / total.components.window_ns
+    sentence = (
+        "There is no device work in this trace, only operators on the CPU: they ran for "
+        f"{percent(ran)} of {of}."
+    )
+    return Verdict(sentence, None, None)
 
 
 def untimed_verdict(found: Untimed | None) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ _TITLE_WIDTH: Final = 2_000
 """How much of a name shows when the pointer rests on it."""
 
 
+@cache
 def environment() -> Environment:
     """Return what renders templates: it escapes every text and knows no undefined name."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined

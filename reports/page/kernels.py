@@ -114,9 +114,11 @@ def _shown(
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
     links, shown, left_out, room = Links("kernel"), [], 0, MOST_WAYS
     for row in rows:
-        ways = found.ways.get(key_of(row), [])
-        if len(ways) > room:
-            left_out, ways = left_out + 1, []
+        ways: list[Way] = []
+        if found.number(key_of(row)) > room:
+            left_out += 1
+        else:
+            ways = found.ways(key_of(row))
         room -= len(ways)
         # Work is known by name alone: of kernels of one name the one with most time shows it.
         mine = work.pop(row["name"], None)

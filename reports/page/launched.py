@@ -53,11 +53,22 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The ways of each kernel, which columns any of them fills, and what a scope is."""
+    """The ways of each kernel, which columns any of them fills, and what a scope is.
 
-    ways: Mapping[Key, list[Way]]
+    `rows` are those of `launchers`; a way is put into words when it is asked for.
+    """
+
+    rows: Mapping[Key, list[dict[str, Any]]]
     knows: frozenset[str]
     scope_title: str
+
+    def number(self, key: Key) -> int:
+        """Return how many ways there are to launch a kernel."""
+        return len(self.rows.get(key, ()))
+
+    def ways(self, key: Key) -> list[Way]:
+        """Return the ways to launch a kernel."""
+        return [_way(row) for row in self.rows.get(key, ())]
 
 
 NOTHING: Final = Launched({}, frozenset(), "")
@@ -68,13 +79,13 @@ def launched(prepared: Prepared | None) -> Launched:
     if prepared is None:
         return NOTHING
     found = launchers(prepared)
-    ways: dict[Key, list[Way]] = {}
+    rows: dict[Key, list[dict[str, Any]]] = {}
     for row in found.table.to_pylist():
-        ways.setdefault(key_of(row), []).append(_way(row))
+        rows.setdefault(key_of(row), []).append(row)
     knows = frozenset(
         column for column in ("op", "call", "scope", "shapes", "dtypes") if found.knows(column)
     )
-    return Launched(ways, knows, _scope_title(set(found.table["is_module"].to_pylist())))
+    return Launched(rows, knows, _scope_title(set(found.table["is_module"].to_pylist())))
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -85,7 +96,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 def missing(found: Launched) -> str:
     """Return what the trace does not tell of launches, as a sentence; empty where it tells all."""
-    if not found.ways:
+    if not found.rows:
         return ""
     if not found.knows & {"op", "call"}:
         return "What launched them is not in the trace."

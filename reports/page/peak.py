@@ -101,7 +101,7 @@ def peak_page(analysis: Analysis) -> PeakPage:
         bounds=bounds_sentence(measured),
         why_not=why_not(measured),
         lines=list(_lines(analysis, fall)) if fall is not None else [],
-        budget=_amount(fall, fall.budget) if fall is not None else "",
+        budget=_mean_amount(analysis, fall, fall.budget) if fall is not None else "",
         facts=list(facts(measured)),
         ledger=_ledger(analysis),
     )
@@ -132,12 +132,14 @@ def _lines(analysis: Analysis, fall: Waterfall) -> Iterator[LineShown]:
     window_ns = analysis.components.window_ns
     for part in parts(fall):
         mean_ns = analysis.mean_ns(round(part.share * window_ns))
-        yield LineShown(part, mean_ns, _amount(fall, fall.amount(part.name)))
+        yield LineShown(part, mean_ns, _mean_amount(analysis, fall, fall.amount(part.name)))
 
 
-def _amount(fall: Waterfall, amount: int) -> str:
-    """Return an amount in FLOPs, where one data type makes it one."""
-    return flops(amount) if fall.unit == _ONE_TYPE else UNKNOWN
+def _mean_amount(analysis: Analysis, fall: Waterfall, amount: int) -> str:
+    """Return an amount in FLOPs per window and device, where one data type makes it one."""
+    if fall.unit != _ONE_TYPE:
+        return UNKNOWN
+    return flops(Fraction(amount, max(analysis.windows_used, 1)))
 
 
 def _ledger(analysis: Analysis) -> LedgerShown | None:

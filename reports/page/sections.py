@@ -59,7 +59,8 @@ def _head(analysis: Analysis) -> Content:
 
 
 def _findings(analysis: Analysis) -> Content | None:
-    if not analysis.components.window_ns:
+    on_host = all(device.type == "cpu" for device in analysis.devices)
+    if not analysis.components.window_ns or on_host:
         return None
     return Content({"findings": findings.findings_shown(analysis)})
 
@@ -74,7 +75,7 @@ def _steps(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
     rows = series.rows(analysis.devices)
-    bars = series.drawn(rows)
+    bars = series.drawn(rows) if any(row.dur_ns for row in rows) else []
     axis = "step" if analysis.steps.seen else "window"
     values = {
         "rows": rows,

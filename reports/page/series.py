@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from traceflops.reports.units import UNKNOWN
-from traceflops.results import COMPONENTS, Components, DeviceReport, Window
+from traceflops.results import Components, DeviceReport, Window
 
 MOST_BARS = 200
 """How many steps are drawn one by one; beyond that, neighbours share a bar."""
@@ -77,8 +77,8 @@ def slowest(all_rows: Sequence[Row]) -> Row | None:
 
 def mean(components: Sequence[Components]) -> Components:
     """Return the mean of several components, rounded to whole nanoseconds."""
-    total = sum(components, Components()).parts()
-    return Components(*(round(total[name] / len(components)) for name in COMPONENTS))
+    columns = zip(*(one.parts().values() for one in components), strict=True)
+    return Components(*(round(sum(column) / len(components)) for column in columns))
 
 
 def _row(windows: Sequence[Window]) -> Row:

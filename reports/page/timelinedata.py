@@ -57,6 +57,10 @@ class _Texts:
 
     def shown(self) -> list[str]:
         for width in _NAME_WIDTHS:
+            # No text becomes shorter than this, so there is no need to look at each.
+            least = sum(min(len(text), width) for text in self._places)
+            if least > _MOST_TEXT and width != _NAME_WIDTHS[-1]:
+                continue
             shown = [shorten_middle(text, width) for text in self._places]
             if sum(map(len, shown)) <= _MOST_TEXT:
                 break

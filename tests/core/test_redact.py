@@ -205,7 +205,10 @@ def test_a_paired_recording_shares_the_placeholders() -> None:
             "void acme::secret_gemm<acme::Tile<128>>(float*)",
             "void name1::name2_gemm<name1::Tile<128>>(float*)",
         ),
-        ("_ZN4acme13secret_kernelIfLi4EEEvPT_", "_ZN5name112name2_kernelIfLi4EEEvPT_"),
+        ("_ZN4acme13secret_kernelIfLi4EEEvPT_", "name1"),
+        ("_ZN4acme1GIiLNS_4ModeE5ENS_10TitanShapeEEEvv", "name1"),
+        ("_Zebra_titan_secret", "name1"),
+        ("nvjet_project_titan", "nvjet_name1_name2"),
         (
             "triton_poi_fused_add_mul_native_layer_norm_3",
             "triton_poi_fused_add_mul_native_layer_norm_3",

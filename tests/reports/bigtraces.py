@@ -46,7 +46,9 @@ def big_trace(
     return Trace(about.source, {**about.tables, **tables})
 
 
-def _activities(rank: IntArray, start_ns: IntArray, number: IntArray, names: int, longest: int):
+def _activities(
+    rank: IntArray, start_ns: IntArray, number: IntArray, names: int, longest: int
+) -> Any:
     builder = TableBuilder("activities")
     texts = [f"void user::gemm_{n}<float, {n % 7}>(".ljust(longest - 8, "x") for n in range(names)]
     code = _codes(builder, "name", [f"{text}{n:06d})" for n, text in enumerate(texts)])

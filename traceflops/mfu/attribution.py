@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.account import LinkedTrace
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.mfu.ops import OpWork, Work, count_ops
 from traceflops.mfu.optree import OpTree, taken
 
@@ -67,7 +67,7 @@ class Attribution:
 
     work: OpWork
     tree: OpTree
-    fate: IntArray
+    fate: SmallArray
     op: IntArray
     owner: IntArray
     main: IntArray
@@ -145,10 +145,9 @@ def _seen(linked: LinkedTrace) -> _Seen:
     on_cpu = kind == (kinds.index("op") if "op" in kinds else -2)
     process = numbers(activities["process"])
     device_work = np.unique(process[~on_cpu])
-    tree = OpTree.of(trace.ops)
+    tree = linked.op_tree
     known = _known(work, tree)
     op = np.where(on_cpu, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
-    top = np.array([*linked.categorised.top(), ""])[linked.categorised.category]
     kernel = np.isin(kind, [code for code, one in enumerate(kinds) if one in ("kernel", "op")])
     return _Seen(
         linked,
@@ -158,9 +157,16 @@ def _seen(linked: LinkedTrace) -> _Seen:
         tree.nearest(known),
         ~np.isin(numbers(trace.ops["process"]), device_work),
         op,
-        kernel & (top == "compute"),
-        kernel & (top == "other"),
+        kernel & _of_top(linked, "compute"),
+        kernel & _of_top(linked, "other"),
     )
+
+
+def _of_top(linked: LinkedTrace, top: str) -> BoolArray:
+    """Return which activities are of a top category."""
+    chosen = np.array([*(one == top for one in linked.categorised.top()), False], dtype=np.bool_)
+    found: BoolArray = chosen[linked.categorised.category]
+    return found
 
 
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
@@ -217,12 +223,12 @@ def _through_a_mode(seen: _Seen) -> BoolArray:
     return found
 
 
-def _fates(seen: _Seen, executed: BoolArray) -> IntArray:
+def _fates(seen: _Seen, executed: BoolArray) -> SmallArray:
     tree, known = seen.tree, seen.known
     inside = tree.below(executed) > 0
     bare = known & ~executed & ~inside & (tree.below(known) == 0)
     handed = _through_a_mode(seen)
-    fate = np.zeros(len(known), dtype=np.int64)
+    fate = np.zeros(len(known), dtype=np.int8)
     fate[known] = FATES.index("wrapper")
     fate[known & inside & _around_itself(seen)] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")

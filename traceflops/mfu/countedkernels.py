@@ -20,8 +20,9 @@ class CountedKernel:
     """All counted launches of one kernel together.
 
     `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
-    data type; `read` and `written` are bytes at the fabric. None where a counter of one launch was
-    not read. `busy` is the share of the time of all matrix units in which they computed.
+    data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
+    a counter of one launch was not read. `busy` is the share of the time of all matrix units in
+    which they computed.
     """
 
     name: str

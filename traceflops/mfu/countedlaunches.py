@@ -19,7 +19,7 @@ from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import distinct, group_rows
 from traceflops.mfu.countedrates import with_sums
 from traceflops.mfu.counterformulas import counters_used, plain_counter
-from traceflops.mfu.launches import UNKNOWN_SIZE, Launches, rank_in_group
+from traceflops.mfu.launches import UNKNOWN_SIZE, Launches, axes, rank_in_group
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
@@ -68,6 +68,8 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         threads=_whole_blocks(threads, block),
         block=np.where(block > 0, block, UNKNOWN_SIZE),
         grid=np.full(count, UNKNOWN_SIZE, dtype=np.int64),
+        grid_axes=axes(table["grid"])[rows],
+        block_axes=axes(table["block"])[rows],
         window=np.full(count, -1, dtype=np.int64),
         used=np.ones(count, dtype=np.bool_),
         ranks=run.ranks,
@@ -155,8 +157,10 @@ def _merged(
     most, least = _extremes(pass_kernel, sizes)
     even = most == least
     together, representative = group_rows([of_kernel, nth])
-    for column in ("threads", "block_threads"):
-        size = numbers(run.table[column], UNKNOWN_SIZE)[first]
+    sizes_of = [numbers(run.table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
+    sizes_of += [side for name in ("grid", "block") for side in axes(run.table[name]).T]
+    for size in sizes_of:
+        size = size[first]
         differs = size != size[representative][together]
         even[of_kernel[differs]] = False
     keeper = _first_pass(pass_kernel, repetition[one_of_pass], len(even))

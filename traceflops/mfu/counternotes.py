@@ -34,6 +34,14 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
             "counted."
         )
         yield Note("missing", "counters-partial", text, count)
+    if count := int(np.count_nonzero(work.homeless)):
+        text = (
+            f"Nothing tells the architecture of the device that {_launches(count)} were counted "
+            "on, so it is not known whether all data types of its matrix units were counted: "
+            "their FLOPs are unknown. Name the device with --device (traceflops devices lists "
+            "them), or give the list of agents that the profiler wrote beside the counters."
+        )
+        yield Note("missing", "counters-without-device", text, count)
     if count := int(np.count_nonzero(work.rounded)):
         text = (
             f"Counters of {_launches(count)} have decimals, as they are means "
@@ -80,14 +88,14 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
     if count := join.count("ambiguous"):
         text = (
             f"FLOPs of {_launches(count)} stay unknown: launches of one name "
-            f"and size did different work in {which[0].lower()}{which[1:]}, and their order is "
-            "not the same."
+            f"and size did different work in {which[0].lower()}{which[1:]}, which has them in "
+            "another order, or only some of them."
         )
         yield Note("missing", f"{join.origin}-ambiguous", text, count)
     if count := join.count("absent"):
         text = (
             f"{_launches(count)} of compute kernels have no counterpart of "
-            f"their name and size among the {launches:,} launches of "
+            f"their name and size among the {_launches(launches)} of "
             f"{which[0].lower()}{which[1:]}."
         )
         yield Note("missing", f"{join.origin}-absent", text, count)

@@ -46,7 +46,8 @@ class CounterWork:
     """What counters say of each launch; UNKNOWN where they do not say it.
 
     `matrix` and `vector` are FLOPs by data type, `matrix_flops` and `vector_flops` all of them.
-    `partial` are launches of which some types are counted and others not, `uncounted` those of
+    `partial` are launches of which some types are counted and others not, `homeless` such of which
+    nothing tells the device, so that it is not known which types there are, `uncounted` those of
     kernels whose names say that they compute in XF32 while that was not counted, `rounded` those
     whose FLOPs are of means with decimals, `disputed` those of whose FLOPs passes disagree.
     """
@@ -64,12 +65,13 @@ class CounterWork:
     active: IntArray
     uncounted: BoolArray
     partial: BoolArray
+    homeless: BoolArray
     rounded: BoolArray
     disputed: BoolArray
 
     @property
     def size(self) -> IntArray:
-        """Return the bytes read and written at the fabric."""
+        """Return the bytes read and written at the fabric, or at the memory."""
         both = (self.read >= 0) & (self.written >= 0)
         return np.where(both, self.read + self.written, self.moved)
 
@@ -103,6 +105,8 @@ def counter_work(
     uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
+    partial = (total < 0) & _any(nobody, (one.value >= 0 for one in matrix.values()))
+    homeless = partial & np.array([one is None for one in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
         families=families,
@@ -116,9 +120,8 @@ def counter_work(
         busy=reader.amount(BUSY, 1.0).value,
         active=reader.amount(ACTIVE, 1.0).value,
         uncounted=uncounted,
-        partial=~uncounted
-        & (total < 0)
-        & _any(nobody, (one.value >= 0 for one in matrix.values())),
+        partial=partial & ~uncounted & ~homeless,
+        homeless=homeless & ~uncounted,
         rounded=(total >= 0) & _any(nobody, (one.rounded for one in matrix.values())),
         disputed=_any(nobody, (one.disputed for one in matrix.values())),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ class LineRange:
     at_most: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for what is asked for often
 class Executed:
     """What a trace says was executed.
 
@@ -80,13 +81,24 @@ class Executed:
         self, device: int | None = None, window: int | None = None, *, used: bool = True
     ) -> tuple[Cell, ...]:
         """Return the cells of a device (None: all) and a window; only chosen ones if `used`."""
+        found = self._used if used else self.cells
+        if device is None and window is None:
+            return found
         return tuple(
             cell
-            for cell in self.cells
+            for cell in found
             if (device is None or cell.device == device)
             and (window is None or cell.window == window)
-            and (cell.used or not used)
         )
+
+    @cached_property
+    def _used(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.used)
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """Return the data types of the FLOPs of the chosen windows."""
+        return frozenset(cell.dtype for cell in self.select() if cell.flops)
 
     def ledger(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
@@ -133,7 +145,7 @@ class Executed:
         notes = tuple(note for note in self.notes if note.code != "padding-taken-out")
         return replace(self, cells=tuple(cells), notes=notes)
 
-    @property
+    @cached_property
     def coverage(self) -> Fraction | None:
         """Return the share of compute-kernel time with counted FLOPs; None without any."""
         total = sum(time.kernels_ns for time in self.times if time.used)

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from traceflops.columns import names
+from traceflops.totals import DEVICE_KINDS
+from traceflops.trace import Trace
+
 if TYPE_CHECKING:
     from traceflops.mfu.counterformulas import Family
 
@@ -67,6 +71,19 @@ def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
     else:
         remedy += ", or its counters (docs/counters.md has the options by device)"
     return Lack(problem, remedy)
+
+
+def without_times(trace: Trace, how: str | None) -> Lack:
+    """Return why a trace without records of device work has no utilisation, and `how` it would."""
+    kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
+    if not kinds & set(DEVICE_KINDS):
+        return Lack("the trace has no device work", f"record with {how}")
+    return Lack(
+        "the trace has only sums of device work by name, and no times of its kernels",
+        "give the profile's SQLite export or cuda_gpu_trace"
+        if trace.source.format == "nsys stats"
+        else "give the records of each kernel (a kernel trace), not their statistics",
+    )
 
 
 def counters_alone(launches: int) -> Lack:

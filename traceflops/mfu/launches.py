@@ -25,7 +25,8 @@ class Launches:
     `row` is where each is in its own table. `name` are places in `names`. `threads` counts the
     threads of whole blocks, `block` those of one; UNKNOWN_SIZE where they are not recorded.
     `grid` is the product of the grid as recorded: tools of AMD write threads there for some
-    launches and blocks for others. `window` numbers the step and device a launch is of, -1 for
+    launches and blocks for others. `grid_axes` and `block_axes` are the sizes x y z, UNKNOWN_SIZE
+    where not all three are recorded. `window` numbers the step and device a launch is of, -1 for
     none; `used` says which are in chosen ones. `ranks` are by process.
     """
 
@@ -36,6 +37,8 @@ class Launches:
     threads: IntArray
     block: IntArray
     grid: IntArray
+    grid_axes: IntArray
+    block_axes: IntArray
     window: IntArray
     used: BoolArray
     ranks: Mapping[int, int | None] = field(hash=False)
@@ -52,7 +55,8 @@ def launches_of(prepared: Prepared) -> Launches:
     device = numbers(activities["device"])
     mine = np.isin(device, list(prepared.accounts)) & _kernels(activities)
     rows = _in_order(activities, np.flatnonzero(mine))
-    grid, block = (product(activities[name])[rows] for name in ("grid", "block"))
+    grid_axes, block_axes = (axes(activities[name])[rows] for name in ("grid", "block"))
+    grid, block = product_of(grid_axes), product_of(block_axes)
     place = window_of_activity(prepared)
     return Launches(
         rows,
@@ -62,16 +66,18 @@ def launches_of(prepared: Prepared) -> Launches:
         _times(grid, block),
         block,
         grid,
+        grid_axes,
+        block_axes,
         _steps(prepared, place, device)[rows],
         in_chosen_window(prepared, place)[rows],
         dict(enumerate(prepared.trace.ranks)),
     )
 
 
-def product(column: pa.ChunkedArray) -> IntArray:
-    """Return the product of each triple, UNKNOWN_SIZE for null and what is no size."""
+def axes(column: pa.ChunkedArray) -> IntArray:
+    """Return each triple as a row, UNKNOWN_SIZE three times for null and what is no size."""
     if not len(column) or column.null_count == len(column):
-        return np.full(len(column), UNKNOWN_SIZE, dtype=np.int64)
+        return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     size = array.type.list_size
     flat = array.values.slice(array.offset * size, len(array) * size)
@@ -79,7 +85,12 @@ def product(column: pa.ChunkedArray) -> IntArray:
     sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _MOST_THREADS)
     known = validity(array)
     sized &= True if known is None else known
-    return np.where(sized, sides.prod(axis=1), UNKNOWN_SIZE)
+    return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
+
+
+def product_of(sides: IntArray) -> IntArray:
+    """Return the product of each row of sizes, UNKNOWN_SIZE where they are not known."""
+    return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
 def _times(grid: IntArray, block: IntArray) -> IntArray:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.ops import Product, Work
@@ -35,12 +35,12 @@ LEAST_COMPRESSION: Final = 2
 
 def subnames(
     trace: Trace, attribution: Attribution, phases: Phases, roles: ProductRoles
-) -> IntArray:
+) -> SmallArray:
     """Return, per op, the place of its sub-name in SUBNAMES; 0 for ops that have none."""
-    found = np.zeros(trace.ops.num_rows, dtype=np.int64)
+    found = np.zeros(trace.ops.num_rows, dtype=np.int8)
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
-    gone_by = forward & _gone_by(trace, attribution, phases)
+    gone_by = _gone_by(trace, attribution, phases, forward)
     frozen = gone_by & numbered & ~_trained(roles)
     frozen &= _linked(roles) | ~_trained_by_shape(trace, attribution, roles, forward)
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
@@ -50,22 +50,22 @@ def subnames(
     found[frozen] = SUBNAMES.index("frozen")
     adapter = forward & ~frozen & _beside(trace, attribution, forward, frozen)
     found[adapter] = SUBNAMES.index("adapter")
-    gradient = roles.forward >= 0
-    found[gradient] = taken(found, roles.forward)[gradient]
-    inner = attribution.has("executed") & (found == 0) & roles.is_a("forward")
-    return np.where(inner, _from_duplicate(attribution, found), found)
+    gradient = np.flatnonzero(roles.forward >= 0)
+    found[gradient] = found[roles.forward[gradient]]
+    inner = np.flatnonzero(attribution.has("executed") & (found == 0) & roles.is_a("forward"))
+    found[inner] = _from_duplicate(attribution, found, inner)
+    return found
 
 
-def _from_duplicate(attribution: Attribution, found: IntArray) -> IntArray:
+def _from_duplicate(attribution: Attribution, found: SmallArray, rows: IntArray) -> SmallArray:
     """Return the sub-names of the duplicates around ops; only those have sequence numbers."""
-    duplicate = attribution.has("duplicate")
-    around = attribution.tree.around(duplicate)
-    same = taken(attribution.work.place, around) == attribution.work.place
-    return np.where(same, taken(found, around, 0), 0)
+    tree, place = attribution.tree, attribution.work.place
+    around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
+    return np.where(taken(place, around) == place[rows], taken(found, around, 0), np.int8(0))
 
 
-def _gone_by(trace: Trace, attribution: Attribution, phases: Phases) -> BoolArray:
-    """Return which ops ran with gradients on, and the backward pass of their time is in the trace.
+def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolArray) -> BoolArray:
+    """Return which of some ops ran with gradients on and have the backward pass of their time.
 
     Such an op has a sequence number, or is inside one that has, and these grow with time: where a
     later op's backward node is in the trace, this op's is, or there is none. Nodes inside others
@@ -76,8 +76,10 @@ def _gone_by(trace: Trace, attribution: Attribution, phases: Phases) -> BoolArra
     node = is_node(trace.ops) & (sequence != ABSENT) & (phases.root < 0)
     latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
     np.maximum.at(latest, process[node], sequence[node])
-    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT), ABSENT)
-    gone_by: BoolArray = (own != ABSENT) & (own <= latest[process])
+    rows = np.flatnonzero(some)
+    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[rows], ABSENT)
+    gone_by = np.zeros(len(some), dtype=np.bool_)
+    gone_by[rows] = (own != ABSENT) & (own <= latest[process[rows]])
     return gone_by
 
 
@@ -136,11 +138,12 @@ def _frozen_by_shape(
     There a product is frozen if no product of a compiled backward pass can be its weight gradient.
     One that is shaped as a trained one is not found.
     """
-    seen = _SizesSeen(trace, attribution)
-    weights = seen.of(_weight_gradients(roles))
+    gradients_of_weights = _weight_gradients(roles)
     inputs = roles.by_shapes & roles.is_a("input_grad")
-    if not weights and not inputs.any():
+    if not gradients_of_weights.any() and not inputs.any():
         return forward & False, forward & False
+    seen = _SizesSeen(trace, attribution)
+    weights = seen.of(gradients_of_weights)
     trained = _with_gradient(seen.of(forward), weights)
     frozen = seen.of(forward) - trained
     gradients = {(process, b, m, n, k) for process, b, m, k, n in frozen} - {

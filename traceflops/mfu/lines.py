@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
+from traceflops.columns import BoolArray, IntArray, SmallArray
 from traceflops.groups import group_rows, runs
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.layers import SUBNAMES
@@ -95,15 +95,16 @@ class _Case:
 
 
 def part_table(
-    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: IntArray
+    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
 ) -> PartTable:
     """Return the parts of every executed op with their lines."""
     work = attribution.work
     rows = attribution.executed
-    core = _cores(attribution, roles)
+    core = _cores(attribution, roles, rows)
     columns = [
-        column[rows]
-        for column in (work.place, phases.phase, roles.role, subname, core, 1 * roles.by_shapes)
+        *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
+        core,
+        1 * roles.by_shapes[rows],
     ]
     group, first = group_rows(columns)
     cases = [
@@ -121,7 +122,7 @@ def part_table(
         rule=_column(flat, lambda one: RULES_USED.index(one[1]))[at],
         flops=_column(flat, lambda one: one[2].flops)[at],
         at_least=_column(flat, lambda one: one[2].at_least)[at],
-        open=_open(roles, rows[which], core),
+        open=_open(roles, rows[which], core[which] < 0),
     )
 
 
@@ -129,8 +130,7 @@ def _column(flat: Parts, value: Callable[[tuple[str, str, Part]], int]) -> IntAr
     return np.array([value(one) for one in flat], dtype=np.int64)
 
 
-def _open(roles: ProductRoles, op: IntArray, core: IntArray) -> dict[str, BoolArray]:
-    plain = core[op] < 0
+def _open(roles: ProductRoles, op: IntArray, plain: BoolArray) -> dict[str, BoolArray]:
     return {_PRODUCT_LINES[role]: rows[op] & plain for role, rows in roles.open.items()}
 
 
@@ -151,8 +151,8 @@ def _case(
     )
 
 
-def _cores(attribution: Attribution, roles: ProductRoles) -> IntArray:
-    """Return, per op, the work of the unfused attention it is a product of, -1 for none.
+def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> IntArray:
+    """Return, per row, the work of the unfused attention it is a product of, -1 for none.
 
     Of a gradient that is the one around its forward op.
     """
@@ -161,8 +161,10 @@ def _cores(attribution: Attribution, roles: ProductRoles) -> IntArray:
         isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
         for one in work.works
     ]
-    around = attribution.tree.around(np.array(unfused, dtype=np.bool_)[work.place])
-    of_forward = taken(around, roles.forward)
+    tree = attribution.tree
+    nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
+    around = taken(nearest, tree.parent[rows])
+    of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
     return taken(work.place, np.where(around >= 0, around, of_forward))
 
 

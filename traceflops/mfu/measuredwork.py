@@ -8,7 +8,7 @@ same program (see `kernelmatching`); times are always those of the timed run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,15 +21,25 @@ from traceflops.mfu.countedkernels import CountedKernel
 from traceflops.mfu.counterformulas import (
     Family,
 )
-from traceflops.mfu.counternotes import FABRIC, MEMORY, SAME_RUN, check_notes, counter_notes, join_notes
+from traceflops.mfu.counternotes import (
+    FABRIC,
+    MEMORY,
+    SAME_RUN,
+    check_notes,
+    counter_notes,
+    join_notes,
+)
 from traceflops.mfu.coverage import compute_kernels
 from traceflops.mfu.crosscheck import ByShapes, CrossCheck, by_own_shapes, cross_check
+from traceflops.mfu.impossiblebytes import too_fast_note, too_many_bytes
 from traceflops.mfu.joins import Join, join_of
 from traceflops.mfu.kernelmatching import HOW, match
 from traceflops.mfu.launches import launches_of
-from traceflops.mfu.launchwork import Kind, Origin, flops_of
+from traceflops.mfu.launchwork import UNKNOWN, Kind, Origin, flops_of
 from traceflops.mfu.namedwork import NamedWork, named_work
 from traceflops.mfu.optree import taken
+from traceflops.mfu.pairnotes import pair_notes
+from traceflops.mfu.summedwork import summed_notes
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.mfu.whichwindow import in_chosen_window, window_of_activity
 from traceflops.mfu.worksources import Source, architectures, missing_counters, work_sources
@@ -37,6 +47,7 @@ from traceflops.prepare import Prepared
 from traceflops.rows import ABSENT
 from traceflops.trace import Note
 
+_COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 ORIGINS: Final[tuple[Origin, ...]] = ("counters", "pair")
 
 
@@ -63,6 +74,13 @@ class MeasuredWork:
     missing: tuple[str, ...]
     check: CrossCheck | None
     notes: tuple[Note, ...] = field(repr=False)
+
+    @property
+    def bytes_at(self) -> str:
+        """Return where the bytes were counted: the memory of NVIDIA's devices, AMD's fabric."""
+        tools = {one.tool for one in self.families if one is not None}
+        places = [word for tool, word in _COUNTED_AT.items() if tool in tools]
+        return " or ".join(places) or _COUNTED_AT["rocprofv3"]
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -104,7 +122,30 @@ def measured_work(
     sources = tuple(work_sources(prepared, known, pair))
     if not sources:
         return None
-    return _Joiner(prepared, attribution, sources).work()
+    found = _Joiner(prepared, attribution, sources).work()
+    notes = (
+        *found.notes,
+        *summed_notes(prepared, (one.work for one in sources)),
+        *(pair_notes(prepared, devices, pair) if pair is not None else ()),
+    )
+    return _with_possible_bytes(replace(found, notes=notes), prepared, devices)
+
+
+def _with_possible_bytes(
+    work: MeasuredWork, prepared: Prepared, devices: Sequence[DevicePeaks]
+) -> MeasuredWork:
+    """Return work without the bytes of memory that exceed what it can move.
+
+    Those that AMD's devices count may be served by a cache behind the fabric: they can be more.
+    """
+    if {one.tool for one in work.families if one is not None} != {"ncu"}:
+        return work
+    counted = work.origin == ORIGINS.index("counters")
+    wrong = too_many_bytes(prepared, devices, np.where(counted, work.size, UNKNOWN))
+    if not wrong.any():
+        return work
+    note = too_fast_note(prepared, wrong)
+    return replace(work, size=np.where(wrong, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
 class _Joiner:

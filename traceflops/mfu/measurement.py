@@ -217,7 +217,8 @@ def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[N
     dtypes = tuple(one for one in DTYPES if one in counted)
     doubts = dict.fromkeys(one.doubt(dtypes) for one in devices)
     found = (Note("assumed", "peak-in-doubt", f"{doubt}.") for doubt in doubts if doubt)
-    by_clock = dict.fromkeys(one.clock_note for one in devices)
+    # Where nothing was counted, nothing is held against a peak.
+    by_clock = dict.fromkeys(one.clock_note for one in devices) if counted else {}
     unsure = _untold_float(Fraction(flops[TF32_OR_FP32], flops.total() or 1), devices)
     return (*found, *(note for note in by_clock if note is not None), *unsure)
 

@@ -8,14 +8,18 @@ the depth: O(n log n) for all ops together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, IntArray, numbers
 from traceflops.groups import joint_codes, slices
 from traceflops.nesting import LastAbove, by_start, parents
 from traceflops.rows import ABSENT
+
+T = TypeVar("T", bound=np.signedinteger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +39,23 @@ class OpTree:
     @classmethod
     def of(cls, ops: pa.Table) -> OpTree:
         """Return the forest of a table of ops."""
-        start = numbers(ops["start_ns"])
-        end = start + numbers(ops["dur_ns"])
-        thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-        order = by_start(thread, start, end)
-        parent = parents(thread, start, end, order)
-        place = order  # as it is for most recordings, whose ops are in order
-        if not np.array_equal(order, np.arange(len(order))):
-            place = np.empty_like(order)
-            place[order] = np.arange(len(order))
-        above = parent[order]
-        above_place = np.where(above >= 0, place[np.maximum(above, 0)], -1)
-        return cls(parent, order, place, _stops(above_place))
+        order, parent = _order_and_parents(ops)
+        if np.array_equal(order, np.arange(len(order))):  # as most recordings have their ops
+            return cls(parent, order, order, _stops(parent))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return cls(parent, order, place, _stops(taken(place, parent[order])))
+
+    @property
+    def in_order(self) -> bool:
+        """Return whether the rows are in the order of starts, thread by thread."""
+        return self.place is self.order
+
+    def depth(self) -> IntArray:
+        """Return, per place, how many ops are around the one there."""
+        count = len(self.stop)
+        ended = np.cumsum(np.bincount(self.stop, minlength=count + 1)[:count])
+        return np.arange(count) - ended
 
     def below(self, marked: BoolArray) -> IntArray:
         """Return how many of the marked ops are below each op, itself not among them."""
@@ -77,15 +86,23 @@ class OpTree:
         return taken(self.nearest(marked), self.parent)
 
 
-def taken(values: IntArray, rows: IntArray, missing: int = -1) -> IntArray:
+def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDArray[T]:
     """Return the value of each row, `missing` where the row is negative."""
     if not len(values):
-        return np.full(len(rows), missing, dtype=np.int64)
-    found = np.empty(len(rows), dtype=np.result_type(values.dtype, missing))
+        return np.full(len(rows), missing, dtype=values.dtype)
+    found = np.empty(len(rows), dtype=values.dtype)
     for some in slices(len(rows)):
         row = rows[some]
         found[some] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
     return found
+
+
+def _order_and_parents(ops: pa.Table) -> tuple[IntArray, IntArray]:
+    start = numbers(ops["start_ns"])
+    end = start + numbers(ops["dur_ns"])
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+    order = by_start(thread, start, end)
+    return order, parents(thread, start, end, order)
 
 
 def _stops(above: IntArray) -> IntArray:
@@ -94,11 +111,12 @@ def _stops(above: IntArray) -> IntArray:
     Read from behind, that is the last place so far whose negated parent is above the negated place.
     """
     count = len(above)
-    places = np.arange(count, dtype=np.int64)
+    stops = np.empty(count, dtype=np.int64)
     if not count:
-        return places
-    later, stops = LastAbove(-above[::-1]), np.empty(count, dtype=np.int64)
+        return stops
+    later = LastAbove(-above[::-1])
     for some in slices(count):
-        found = later.find(count - 2 - places[some], -places[some])
+        places = np.arange(some.start, some.stop)
+        found = later.find(count - 2 - places, -places)
         stops[some] = np.where(found >= 0, count - 1 - found, count)
     return stops

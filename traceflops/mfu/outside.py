@@ -12,7 +12,7 @@ from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import group_rows
 from traceflops.mfu.attribution import Attribution, Fate
 from traceflops.mfu.coverage import compute_kernels
-from traceflops.mfu.exact import exact_sums
+from traceflops.mfu.exact import exact_sum, exact_sums
 from traceflops.mfu.ops import UNKNOWN, Unknown
 from traceflops.mfu.optree import taken
 from traceflops.mfu.whichwindow import in_chosen_window, window_of_activity
@@ -59,13 +59,14 @@ class Outside:
     `unattributed` alone is of the chosen windows, as the time beside it is.
 
     `vector_flops` are operations without matrix work of the ops that ran; they enter no
-    utilisation, and ops whose vector work is not known add nothing. Ghosts have no device, so
-    these are of all processes.
+    utilisation, and ops whose vector work is not known add nothing. Without such ops they are those
+    that were counted, if they were of every kernel; None where nothing tells them. Ghosts have no
+    device, so these are of all processes.
     """
 
     not_counted: tuple[NotCounted, ...]
     unattributed: tuple[Unattributed, ...]
-    vector_flops: int
+    vector_flops: int | None
 
     def count(self, *why: Fate) -> int:
         """Return how many ops have one of these fates."""
@@ -83,8 +84,23 @@ def outside(
     return Outside(
         tuple(_not_counted(prepared, attribution)),
         tuple(sorted(_unattributed(prepared, attribution, work), key=lambda one: -one.sum_ns)),
-        attribution.work.total(attribution.work.vector_flops, vector_ops(prepared, attribution)),
+        _vector_flops(prepared, attribution, work),
     )
+
+
+def _vector_flops(
+    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
+) -> int | None:
+    """Return the vector work of ops, else that which was counted of all kernels."""
+    of_ops = attribution.work
+    if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
+        return of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
+    if work is None:
+        return None
+    activities = prepared.trace.activities
+    is_kernel = np.array([kind == "kernel" for kind in names(activities["kind"])] + [False])
+    counted = work.vector[is_kernel[codes(activities["kind"])] & _mine(prepared)]
+    return exact_sum(counted) if len(counted) and (counted >= 0).all() else None
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:

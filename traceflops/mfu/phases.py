@@ -19,7 +19,7 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.groups import joint_codes
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.optree import OpTree, taken
@@ -52,7 +52,7 @@ class Phases:
     `unconfirmed` the others; both are None where no such frame was recorded.
     """
 
-    phase: IntArray
+    phase: SmallArray
     root: IntArray
     confirmed: int | None
     unconfirmed: int | None
@@ -70,7 +70,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     root = tree.around(node)
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
     below_root = _is_below(tree, with_gradients, root)
-    phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int64)
+    phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
     phase[(with_gradients < 0) & _in_optimizer(trace)] = PHASES.index("optimizer")
     phase[root >= 0] = PHASES.index("backward")
     phase[(root >= 0) & below_root] = PHASES.index("recompute")

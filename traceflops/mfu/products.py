@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.groups import groups, joint_codes
 from traceflops.mfu.attribution import Attribution
 from traceflops.mfu.gradients import Forwards, Role, Verdict, surplus, usual_role
@@ -49,7 +49,7 @@ class ProductRoles:
     says which ops R3 decided.
     """
 
-    role: IntArray
+    role: SmallArray
     forward: IntArray
     open: dict[Role, BoolArray]
     by_shapes: BoolArray
@@ -74,7 +74,7 @@ class _Judge:
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
         self._forward = np.full(trace.ops.num_rows, -1, dtype=np.int64)
-        self._role = np.zeros(trace.ops.num_rows, dtype=np.int64)
+        self._role = np.zeros(trace.ops.num_rows, dtype=np.int8)
         self._open: dict[Role, BoolArray] = {
             role: np.zeros(trace.ops.num_rows, dtype=np.bool_)
             for role in ("recompute", "input_grad", "weight_grad")
@@ -111,27 +111,25 @@ class _Judge:
         )
         for role, rows in given:
             self._role[rows & self._is_product] = PRODUCT_ROLES.index(role)
-        backward = self._is_product & self._phases.is_in("backward")
-        derivative = self._derivatives()
-        linked = np.flatnonzero(backward & derivative)
+        backward = np.flatnonzero(self._is_product & self._phases.is_in("backward"))
+        derivative = self._derivatives(backward)
+        linked, others = backward[derivative], backward[~derivative]
         self._forward[linked] = _forwards_of(self._ops, self._is_product, self._phases.root[linked])
         known = self._forward[linked] >= 0
         self._judge_linked(linked[known])
         self._judge_by_shapes(linked[~known], again=False)
-        others = np.flatnonzero(backward & ~derivative)
         self._judge_by_shapes(others, again=True)
         by_shapes = np.zeros(self._ops.num_rows, dtype=np.bool_)
         by_shapes[others] = True
         return ProductRoles(self._role, self._forward, self._open, by_shapes)
 
-    def _derivatives(self) -> BoolArray:
+    def _derivatives(self, rows: IntArray) -> BoolArray:
         """Return which ops are inside a node that is the derivative of one product."""
         labels = names(self._ops["name"])
         chosen = np.array([_plain(label, node=True) in _PRODUCTS for label in labels], np.bool_)
-        root = self._phases.root
-        if not len(chosen):
-            return np.zeros(0, dtype=np.bool_)
-        return (root >= 0) & chosen[codes(self._ops["name"])[np.maximum(root, 0)]]
+        root = self._phases.root[rows]
+        found: BoolArray = (root >= 0) & chosen[codes(self._ops["name"])[np.maximum(root, 0)]]
+        return found
 
     def _judge_linked(self, rows: IntArray) -> None:
         """Judge derivatives of one product whose forward op is known."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.mfu.executed import Executed
-from traceflops.mfu.lacks import GIVE_PEAK, Lack
+from traceflops.mfu.lacks import GIVE_PEAK, Lack, without_times
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.peakchoice import PeakChoice, plain_dtype
 from traceflops.mfu.peaks import DeviceSpec
@@ -53,7 +53,7 @@ def _unknown(measured: Measurement, prepared: Prepared) -> Lack | None:
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[one.device] == "cpu" for one in measured.devices):
         how = remedy(prepared.trace.source.format, "device work")
-        return Lack("the trace has no device work", f"record with {how}")
+        return without_times(prepared.trace, how)
     strange = next((one for one in measured.devices if not one.rates), None)
     return Lack(strange.match.explanation, GIVE_PEAK) if strange is not None else None
 

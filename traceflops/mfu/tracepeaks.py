@@ -18,6 +18,10 @@ from traceflops.mfu.seen import SeenDevice
 from traceflops.trace import Note, Trace
 
 _CLOCKS_AGREE: Final = Fraction(5, 100)
+"""By so much less a device may clock than the table has it, without a word."""
+
+_BOOST: Final = Fraction(30, 100)
+"""By so much its highest clock may exceed the one of the stated rates: up to 23 % are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,9 @@ class DevicePeaks:
     def clock_note(self) -> Note | None:
         """Return that units x clock x FLOP per clock, as the device says, is not its peak.
 
-        None where it is, to 5 %, or where it cannot be told. The table's rate stands all the same.
+        None where it is, or where it cannot be told. The table's rate stands all the same. Rates
+        are stated for a clock that devices hold; those that name the highest they can boost to,
+        as NVIDIA's do, come out above, and that says nothing.
         """
         rate = self.match.by_clock
         spec, seen = self.match.spec, self.match.seen
@@ -72,7 +78,7 @@ class DevicePeaks:
         dtype = next(one for one in REFERENCE if spec.peak(one))
         peak = spec.peak(dtype) or 1
         apart = rate / peak - 1
-        if abs(apart) <= _CLOCKS_AGREE:
+        if -_CLOCKS_AGREE <= apart <= _BOOST:
             return None
         text = (
             f"{seen.counted_units()} x {decimal(Fraction(seen.clock_hz, 10**9), 3)} GHz, as the "

@@ -18,6 +18,7 @@ from traceflops.mfu.lacks import (
     counters_incomplete,
     other_counters,
     without_shapes,
+    without_times,
 )
 from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.seen import shown
@@ -36,6 +37,13 @@ WHY_UNKNOWN: Final = {
     "ambiguous": "launches alike did different work in the other run",
     "uncounted": "the other run has it, but not its FLOPs",
     "absent": "the other run has no launch of its name and size",
+    "not-modelled": "launched by an operator without a rule",
+    "no-shapes": "the shapes of its operator were not recorded",
+    "odd-shapes": "the recorded shapes are not those of such an operator",
+    "no-values": "values that its operator needs, such as stride and padding, were not recorded",
+    "not-in-trace": "no profiler records what its operator depends on",
+    "children": "the shapes of its operator do not tell",
+    "too-large": "its number of operations is beyond all bounds",
 }
 LIKELY: Final = (
     "likely: the peak of another device or partition (traceflops devices --trace FILE), of another "
@@ -72,10 +80,11 @@ def impossible(fall: Waterfall) -> Lack:
 
 def _without_devices(prepared: Prepared, done: Executed) -> Lack:
     counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
-    if counted and not prepared.trace.activities.num_rows:
+    trace = prepared.trace
+    if counted and not trace.activities.num_rows and not trace.totals.num_rows:
         return counters_alone(counted)
     how = remedy(prepared.trace.source.format, "device work")
-    return Lack("the trace has no device work", f"record with {how}")
+    return without_times(prepared.trace, how)
 
 
 def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:

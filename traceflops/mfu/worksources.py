@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from traceflops.mfu.peaks import find
 from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.prepare import Prepared
 from traceflops.trace import Trace
+from traceflops.words import several
+
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ def work_sources(
     theirs = _counted(pair.trace, known, file) if pair is not None else None
     if pair is not None and shapes is None and theirs is None:
         raise UsageError(
-            f"--pair {file}: neither shapes of operators nor counters of kernels are in it",
+            "the recording that --pair names has neither shapes of operators nor counters of "
+            f"kernels: {_listed(pair.trace)}",
             "give a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
         )
     if shapes is not None:
@@ -57,6 +62,15 @@ def work_sources(
 def _file_of(trace: Trace) -> str:
     files = trace.source.files
     return files[0].name if len(files) == 1 else f"{len(files)} files"
+
+
+def _listed(trace: Trace) -> str:
+    """Return the names of the files of a trace, the first few of them."""
+    files = [file.name for file in trace.source.files]
+    more = len(files) - _MOST_NAMED
+    return ", ".join(files[:_MOST_NAMED]) + (
+        f" and {several(more, 'more file')}" if more > 0 else ""
+    )
 
 
 def architectures(

@@ -33,7 +33,7 @@
   let before = null;
   addEventListener("beforeprint", () => {
     before = root.dataset.theme;
-    document.querySelectorAll("details").forEach((each) => { each.open = true; });
+    document.querySelectorAll("details:not(.behind, .behind details)").forEach((each) => { each.open = true; });
     show("light");
   });
   addEventListener("afterprint", () => { if (before) show(before); });
