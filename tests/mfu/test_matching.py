@@ -274,7 +274,7 @@ def test_warp_size_parts_hopper_from_gfx90a() -> None:
         (seen(), "no name and nothing else", []),
         (seen("ip discovery", units=304, warp=64), "'ip discovery' says nothing, and 304 CUs", []),
         (seen("", "9.4", 38, 64, 48 * GIB), "may be a partition", ["mi300a", "mi300x", "mi325x"]),
-        (seen("NVIDIA GeForce RTX 3080", "8.6", 68, None, 10 * GIB), "8.6, 68 SMs or CUs", []),
+        (seen("NVIDIA GeForce RTX 3080", "8.6", 68, None, 10 * GIB), "8.6, 68 SMs", []),
         (
             seen("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0", 188, 32, 95 * GIB),
             "fit rtx-pro-6000-bw, but that may be another product",
