@@ -23,7 +23,7 @@ from traceflops.reports.units import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.mfu.countedkernels import CountedKernel
+    from traceflops.mfu.counters.countedkernels import CountedKernel
     from traceflops.mfu.measurement import Measurement
 
 HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")

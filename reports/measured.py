@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.executed import Executed
-from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.executed.executed import Executed
+from traceflops.mfu.executed.worktables import KernelRow, OpRow
+from traceflops.mfu.inference.inference import Inference, PhaseUse
 from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peaks import PER_TERA
+from traceflops.mfu.peak.peaks import PER_TERA
 from traceflops.mfu.roofline import Measured, Verdict, verdict
 from traceflops.mfu.waterfall import Waterfall
-from traceflops.mfu.worktables import KernelRow, OpRow
 from traceflops.reports.units import (
     UNKNOWN,
     apportioned,
@@ -28,8 +28,8 @@ from traceflops.reports.units import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.mfu.joins import Join
-    from traceflops.mfu.measuredwork import MeasuredWork
+    from traceflops.mfu.pairing.joins import Join
+    from traceflops.mfu.pairing.measuredwork import MeasuredWork
 
 THOUSAND: Final = 1000
 AT_MOST: Final = "≤ "

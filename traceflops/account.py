@@ -15,7 +15,7 @@ from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
 from traceflops.links import Links
-from traceflops.mfu.optree import OpTree
+from traceflops.mfu.executed.optree import OpTree
 from traceflops.results import Account, Gap, IdleCauses, Window
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace

@@ -18,8 +18,8 @@ from traceflops.deviceparts import partition_text
 from traceflops.findings.losses import loss_findings
 from traceflops.kernels import category_table, kernel_table
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.toldpadding import without_told_padding
-from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.reconciled.toldpadding import without_told_padding
 from traceflops.overhead import profiler_notes
 from traceflops.phases import phase
 from traceflops.placeholders import Placeholders

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traceflops.mfu.dies import partition
-from traceflops.mfu.matching import by_name
+from traceflops.mfu.peak.dies import partition
+from traceflops.mfu.peak.matching import by_name
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:

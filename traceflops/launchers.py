@@ -19,7 +19,7 @@ from traceflops.columns import (
 )
 from traceflops.groups import first_rows, group_rows
 from traceflops.kernels import InWindows
-from traceflops.mfu.optree import taken
+from traceflops.mfu.executed.optree import taken
 from traceflops.prepare import Prepared
 from traceflops.scopes import Scopes, limited, scopes
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.mfu.counterformulas import family_of
+from traceflops.mfu.counters.counterformulas import family_of
 from traceflops.remedies import command, remedy
 from traceflops.rows import ABSENT
 from traceflops.steps import find_marked_steps

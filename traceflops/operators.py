@@ -22,7 +22,7 @@ from traceflops.columns import (
 )
 from traceflops.groups import by_code
 from traceflops.launchers import launching_ops
-from traceflops.mfu.optree import OpTree, taken
+from traceflops.mfu.executed.optree import OpTree, taken
 from traceflops.prepare import Prepared
 
 MOST: Final = 1_000

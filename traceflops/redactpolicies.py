@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from traceflops.mfu.runmarks import is_ours
-from traceflops.mfu.servingmarks import engines_of
+from traceflops.mfu.inference.servingmarks import engines_of
+from traceflops.mfu.reconciled.runmarks import is_ours
 from traceflops.placeholders import Placeholders
 from traceflops.steps import step_number
 

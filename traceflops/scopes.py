@@ -16,8 +16,8 @@ import numpy as np
 from traceflops.account import LinkedTrace
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import group_rows, joint_codes, ranked
-from traceflops.mfu.optree import taken
-from traceflops.mfu.phases import is_node
+from traceflops.mfu.executed.optree import taken
+from traceflops.mfu.executed.phases import is_node
 from traceflops.nesting import innermost, parents
 from traceflops.rows import ABSENT
 from traceflops.steps import is_step_label

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from traceflops.mfu.executed import Executed
-from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.executed.executed import Executed
+from traceflops.mfu.executed.worktables import KernelRow, OpRow
+from traceflops.mfu.inference.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.peak.tracepeaks import DevicePeaks
 from traceflops.mfu.ranges import ShareRange
-from traceflops.mfu.tracepeaks import DevicePeaks
 from traceflops.mfu.waterfall import Waterfall
-from traceflops.mfu.worktables import KernelRow, OpRow
 from traceflops.reports.countedtable import counted_object
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.measured import roof, roofline
 
 if TYPE_CHECKING:
-    from traceflops.mfu.crosscheck import CrossCheck
-    from traceflops.mfu.joins import Join
+    from traceflops.mfu.counters.crosscheck import CrossCheck
+    from traceflops.mfu.pairing.joins import Join
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.mfu.card import ModelCard
-from traceflops.mfu.explaining import Candidate, Explanation
-from traceflops.mfu.rates import Rate
-from traceflops.mfu.run import Lengths, Run
-from traceflops.mfu.utilisation import Entry, Utilisation
-from traceflops.mfu.work import TERA, Work
+from traceflops.mfu.described.explaining import Candidate, Explanation
+from traceflops.mfu.described.rates import Rate
+from traceflops.mfu.described.run import Lengths, Run
+from traceflops.mfu.described.utilisation import Entry, Utilisation
+from traceflops.mfu.described.work import TERA, Work
+from traceflops.mfu.model.card import ModelCard
 from traceflops.reports.counts import as_float, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"

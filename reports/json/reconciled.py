@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from traceflops.mfu.diagnosis import Diagnosis
-from traceflops.mfu.explaining import Explanation
-from traceflops.mfu.recomputation import Recomputation
-from traceflops.mfu.reconcile import Reconciliation
+from traceflops.mfu.described.explaining import Explanation
+from traceflops.mfu.reconciled.diagnosis import Diagnosis
+from traceflops.mfu.reconciled.recomputation import Recomputation
+from traceflops.mfu.reconciled.reconcile import Reconciliation
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.mfu import mfu_object

@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.peaks import PER_TERA
+from traceflops.mfu.peak.peaks import PER_TERA
 from traceflops.reports.measured import roof, roofline
 from traceflops.reports.units import duration, significant
 
 if TYPE_CHECKING:
+    from traceflops.mfu.executed.worktables import KernelRow
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.tracepeaks import DevicePeaks
-    from traceflops.mfu.worktables import KernelRow
+    from traceflops.mfu.peak.tracepeaks import DevicePeaks
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceflops.mfu.worktables import KernelRow, OpRow
+from traceflops.mfu.executed.worktables import KernelRow, OpRow
 from traceflops.reports.measured import AT_MOST, THOUSAND, rate_words, roof, roofline
 from traceflops.reports.units import UNKNOWN, count, flops, percent
 

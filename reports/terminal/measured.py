@@ -50,10 +50,10 @@ from traceflops.reports.units import (
 )
 
 if TYPE_CHECKING:
+    from traceflops.mfu.executed.worktables import KernelRow, OpRow
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.reconcile import Reconciliation
+    from traceflops.mfu.reconciled.reconcile import Reconciliation
     from traceflops.mfu.waterfall import Waterfall
-    from traceflops.mfu.worktables import KernelRow, OpRow
     from traceflops.results import Analysis
 
 _LABEL, _VALUE, _SHARE = 26, 18, 9

@@ -8,11 +8,11 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from traceflops.mfu.explaining import Candidate, Explanation
+from traceflops.mfu.described.explaining import Candidate, Explanation
+from traceflops.mfu.described.rates import Rate, share
+from traceflops.mfu.described.run import Shape
+from traceflops.mfu.described.utilisation import Entry, Utilisation
 from traceflops.mfu.figures import percent
-from traceflops.mfu.rates import Rate, share
-from traceflops.mfu.run import Shape
-from traceflops.mfu.utilisation import Entry, Utilisation
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.terminal.summary import Style, fitted, labelled, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible

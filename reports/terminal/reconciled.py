@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from traceflops.mfu.diagnosis import Diagnosis
 from traceflops.mfu.figures import percent
+from traceflops.mfu.reconciled.diagnosis import Diagnosis
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
 from traceflops.reports.terminal.summary import Style, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counts import Counts
-    from traceflops.mfu.jobsize import JobSize
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.reconcile import Reconciliation
+    from traceflops.mfu.reconciled.counts import Counts
+    from traceflops.mfu.reconciled.jobsize import JobSize
+    from traceflops.mfu.reconciled.reconcile import Reconciliation
 
 TINY: Final = Fraction(1, 10**6)
 """A difference of two MFUs below that is of rounding to whole FLOPs."""

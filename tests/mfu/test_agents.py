@@ -8,10 +8,10 @@ import pytest
 
 from tests.mfu.counting import BF16, MI300X, rocprof, timed
 from traceflops.analysis import analyze
-from traceflops.mfu.matching import SeenDevice, chosen
-from traceflops.mfu.matching import match as matched
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.tracepeaks import PeakOptions
+from traceflops.mfu.peak.matching import SeenDevice, chosen
+from traceflops.mfu.peak.matching import match as matched
+from traceflops.mfu.peak.tracepeaks import PeakOptions
 
 
 def seen(**other: Any) -> SeenDevice:

@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
-from traceflops.mfu.card import ModelCard
-from traceflops.mfu.cardtable import build
-from traceflops.mfu.conventions import CONVENTIONS, DEFAULT
-from traceflops.mfu.ledger import Count, Ledger, Line
-from traceflops.mfu.modelflops import (
+from traceflops.mfu.described.conventions import CONVENTIONS, DEFAULT
+from traceflops.mfu.described.modelflops import (
     default_convention,
     every_convention,
     model_flops,
     obstacle,
 )
-from traceflops.mfu.presets import preset
-from traceflops.mfu.run import FULL_CHECKPOINT, SELECTIVE, Checkpoint, Lora, Run
+from traceflops.mfu.described.run import FULL_CHECKPOINT, SELECTIVE, Checkpoint, Lora, Run
+from traceflops.mfu.ledger import Count, Ledger, Line
+from traceflops.mfu.model.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
+from traceflops.mfu.model.card import ModelCard
+from traceflops.mfu.model.cardtable import build
+from traceflops.mfu.model.presets import preset
 
 VECTORS = list(
     csv.DictReader(Path(__file__).with_name("llama3_8b.csv").read_text("utf-8").splitlines())

@@ -15,17 +15,17 @@ from tests.conftest import ROOT
 from tests.core.build import trace_of
 from tests.mfu.counting import FLOPS, MOPS, UNITS, launch, matrix
 from traceflops.mfu.budget import peaks_of
-from traceflops.mfu.countedlaunches import counted_launches
-from traceflops.mfu.counterformulas import (
+from traceflops.mfu.counters.countedlaunches import counted_launches
+from traceflops.mfu.counters.counterformulas import (
     families,
     family_by_counters,
     family_of,
     formulas,
     plain_counter,
 )
-from traceflops.mfu.counterwork import CounterWork, counter_work
-from traceflops.mfu.matching import SeenDevice, chosen
-from traceflops.mfu.peaks import load_devices
+from traceflops.mfu.counters.counterwork import CounterWork, counter_work
+from traceflops.mfu.peak.matching import SeenDevice, chosen
+from traceflops.mfu.peak.peaks import load_devices
 
 AMD = [one for one in families() if one.tool == "rocprofv3"]
 PAGE = (ROOT / "docs" / "counters.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from tests.mfu.counting import (
 )
 from traceflops.analysis import analyze
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.tracepeaks import PeakOptions
+from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.trace import Note, Trace
 

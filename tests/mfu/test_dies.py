@@ -7,8 +7,8 @@ import pytest
 from tests.core.build import trace_of
 from traceflops import analyze
 from traceflops.inventory import take_inventory
-from traceflops.mfu.dies import partition
-from traceflops.mfu.matching import by_name
+from traceflops.mfu.peak.dies import partition
+from traceflops.mfu.peak.matching import by_name
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.wording import products
 

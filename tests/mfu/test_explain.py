@@ -8,14 +8,14 @@ from fractions import Fraction
 import pytest
 
 from traceflops.errors import UsageError
-from traceflops.mfu.card import ModelCard
-from traceflops.mfu.explaining import Candidate, Explanation, Metric, explain
+from traceflops.mfu.described.explaining import Candidate, Explanation, Metric, explain
+from traceflops.mfu.described.quantities import Reported, parse_reported
+from traceflops.mfu.described.rates import Peak, raw_rate
+from traceflops.mfu.described.run import FULL_CHECKPOINT, SELECTIVE, Run
 from traceflops.mfu.figures import percent
-from traceflops.mfu.peakchoice import choose_peak, other_peaks
-from traceflops.mfu.presets import preset
-from traceflops.mfu.quantities import Reported, parse_reported
-from traceflops.mfu.rates import Peak, raw_rate
-from traceflops.mfu.run import FULL_CHECKPOINT, SELECTIVE, Run
+from traceflops.mfu.model.card import ModelCard
+from traceflops.mfu.model.presets import preset
+from traceflops.mfu.peak.peakchoice import choose_peak, other_peaks
 
 H100 = Peak(Fraction(989_500), "bf16 dense")
 FP8 = Peak(Fraction(1_979_000), "fp8 dense")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from traceflops.errors import UsageError
-from traceflops.mfu.givenrate import given_rate, rate_doubt
-from traceflops.mfu.peaks import find
+from traceflops.mfu.peak.givenrate import given_rate, rate_doubt
+from traceflops.mfu.peak.peaks import find
 
 
 @pytest.mark.parametrize(

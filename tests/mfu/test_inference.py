@@ -10,10 +10,10 @@ from tests.conftest import SAMPLES, shared_file
 from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
-from traceflops.mfu.decodebytes import cache_elements, decode_bytes
-from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
-from traceflops.mfu.presets import preset
-from traceflops.mfu.servingmarks import ServingMark, engines_of
+from traceflops.mfu.inference.decodebytes import cache_elements, decode_bytes
+from traceflops.mfu.inference.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
+from traceflops.mfu.inference.servingmarks import ServingMark, engines_of
+from traceflops.mfu.model.presets import preset
 from traceflops.trace import Trace
 
 H100_BYTES_PER_NS = 3_350

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import H100, H100_BF16
-from traceflops.mfu.executed import executed
+from traceflops.mfu.executed.executed import executed
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.ops.pairs import Band
 from traceflops.prepare import Prepared, prepare

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import shared_file
 from traceflops.errors import UsageError
-from traceflops.mfu.matching import (
+from traceflops.mfu.peak.matching import (
     LONGEST_NAME,
     SeenDevice,
     by_fingerprint,
@@ -18,7 +18,7 @@ from traceflops.mfu.matching import (
     given_rate,
     match,
 )
-from traceflops.mfu.peaks import DTYPES, load_devices
+from traceflops.mfu.peak.peaks import DTYPES, load_devices
 
 GIB = 1 << 30
 IDS = [spec.id for spec in load_devices()]

@@ -12,7 +12,7 @@ from tests.core.build import launched, trace_of
 from traceflops.analysis import analyze
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.tracepeaks import PeakOptions
+from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.reports.measured import parts
 from traceflops.trace import Trace

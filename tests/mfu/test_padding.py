@@ -25,11 +25,11 @@ from tests.mfu.test_reconcile import (
     simulated,
 )
 from traceflops.analysis import analyze
-from traceflops.mfu.executed import Executed
+from traceflops.mfu.described.run import FULL_CHECKPOINT, Run
+from traceflops.mfu.executed.executed import Executed
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.padding import Padding, padding_of_rows, without_padding
-from traceflops.mfu.reconcile import Reconciliation, reconcile
-from traceflops.mfu.run import FULL_CHECKPOINT, Run
+from traceflops.mfu.reconciled.padding import Padding, padding_of_rows, without_padding
+from traceflops.mfu.reconciled.reconcile import Reconciliation, reconcile
 from traceflops.prepare import prepare
 from traceflops.selection import Selection
 from traceflops.trace import Trace

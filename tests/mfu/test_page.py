@@ -9,10 +9,19 @@ import typer.main
 
 from tests.conftest import ROOT
 from traceflops.cli import app
-from traceflops.mfu.cardtable import CONV, EXPERTS, IMAGE, KEYS, LINEAR, MLA, build, parse_toml
-from traceflops.mfu.conventions import CONVENTIONS
-from traceflops.mfu.huggingface import FAMILIES
-from traceflops.mfu.run import PARTS
+from traceflops.mfu.described.conventions import CONVENTIONS
+from traceflops.mfu.described.run import PARTS
+from traceflops.mfu.model.cardtable import (
+    CONV,
+    EXPERTS,
+    IMAGE,
+    KEYS,
+    LINEAR,
+    MLA,
+    build,
+    parse_toml,
+)
+from traceflops.mfu.model.huggingface import FAMILIES
 
 PAGE = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.M | re.S)))

@@ -18,7 +18,7 @@ from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, time
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis import analyze
 from traceflops.errors import UsageError
-from traceflops.mfu.executed import executed
+from traceflops.mfu.executed.executed import executed
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
 from traceflops.prepare import prepare

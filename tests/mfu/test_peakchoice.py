@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from traceflops.errors import UsageError
-from traceflops.mfu.peakchoice import choose_peak, other_peaks, plain_dtype
-from traceflops.mfu.peaks import load_devices
+from traceflops.mfu.peak.peakchoice import choose_peak, other_peaks, plain_dtype
+from traceflops.mfu.peak.peaks import load_devices
 
 
 @pytest.mark.parametrize(

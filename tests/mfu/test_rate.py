@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from traceflops.errors import InputError, UsageError
-from traceflops.mfu.card import ModelCard
+from traceflops.mfu.described.overstated import Case, reasons
+from traceflops.mfu.described.rates import Peak, check_speed, rate, raw_rate
+from traceflops.mfu.described.run import Checkpoint, Lora, Run
+from traceflops.mfu.described.work import work
 from traceflops.mfu.figures import decimal, percent
-from traceflops.mfu.overstated import Case, reasons
-from traceflops.mfu.peaks import find
-from traceflops.mfu.presets import preset
-from traceflops.mfu.rates import Peak, check_speed, rate, raw_rate
-from traceflops.mfu.run import Checkpoint, Lora, Run
-from traceflops.mfu.work import work
+from traceflops.mfu.model.card import ModelCard
+from traceflops.mfu.model.presets import preset
+from traceflops.mfu.peak.peaks import find
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
 H100 = Peak(Fraction(989_500), "bf16 dense")

@@ -24,19 +24,19 @@ from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
 from tests.samples.strategies import run_configs
 from traceflops.errors import UsageError
-from traceflops.mfu.blocks import FULL, Attention, Block, Experts, FeedForward
-from traceflops.mfu.card import ModelCard
-from traceflops.mfu.cells import Cell
-from traceflops.mfu.diagnosis import diagnose
+from traceflops.mfu.described.modelflops import model_flops
+from traceflops.mfu.described.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
+from traceflops.mfu.executed.cells import Cell
 from traceflops.mfu.ledger import Line
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.modelflops import model_flops
-from traceflops.mfu.models import bare_model, find_model
-from traceflops.mfu.passes import Passes
-from traceflops.mfu.reconcile import Reconciliation, reconcile
-from traceflops.mfu.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
-from traceflops.mfu.tracepeaks import FROM_THE_TRACE, PeakOptions
-from traceflops.mfu.variants import Seen, with_mask
+from traceflops.mfu.model.blocks import FULL, Attention, Block, Experts, FeedForward
+from traceflops.mfu.model.card import ModelCard
+from traceflops.mfu.model.models import bare_model, find_model
+from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.reconciled.diagnosis import diagnose
+from traceflops.mfu.reconciled.passes import Passes
+from traceflops.mfu.reconciled.reconcile import Reconciliation, reconcile
+from traceflops.mfu.reconciled.variants import Seen, with_mask
 from traceflops.prepare import Prepared, prepare
 from traceflops.reports.terminal.reconciled import described_facts
 from traceflops.trace import Trace
@@ -879,7 +879,7 @@ def test_descriptions_that_say_too_little_are_refused() -> None:
 
 def resnet18() -> ModelCard:
     """Return ResNet-18 as published (arXiv:1512.03385), for pictures of 224 x 224."""
-    from traceflops.mfu.cardtable import build, parse_toml
+    from traceflops.mfu.model.cardtable import build, parse_toml
 
     rows = [
         "{channels = [3, 64], input = [224, 224], kernel = 7, stride = 2, padding = 3, stem = true}"

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.card import ModelCard
-from traceflops.mfu.quantities import (
+from traceflops.mfu.described.quantities import (
     decimal_thousands,
     parse_count,
     parse_lengths,
@@ -21,7 +20,8 @@ from traceflops.mfu.quantities import (
     parse_reported,
     parse_seconds,
 )
-from traceflops.mfu.run import Checkpoint, Lora, Run, Shape, parse_checkpoint
+from traceflops.mfu.described.run import Checkpoint, Lora, Run, Shape, parse_checkpoint
+from traceflops.mfu.model.card import ModelCard
 
 CARD = ModelCard(name="m", params=10**9)
 

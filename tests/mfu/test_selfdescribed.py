@@ -26,9 +26,9 @@ from traceflops.cli.mfuoptions import (
 )
 from traceflops.errors import UsageError
 from traceflops.merge import merge
-from traceflops.mfu.description import Description
-from traceflops.mfu.models import find_model
-from traceflops.mfu.selfdescribed import (
+from traceflops.mfu.model.models import find_model
+from traceflops.mfu.reconciled.description import Description
+from traceflops.mfu.reconciled.selfdescribed import (
     NotDescribed,
     SelfDescribed,
     card_and_run,
@@ -36,7 +36,7 @@ from traceflops.mfu.selfdescribed import (
     self_described,
     without_description,
 )
-from traceflops.mfu.tokenmarks import told_by_marks
+from traceflops.mfu.reconciled.tokenmarks import told_by_marks
 from traceflops.prepare import prepare
 from traceflops.selection import Selection
 from traceflops.trace import Trace
@@ -443,7 +443,7 @@ def test_the_repetition_on_the_device_is_not_counted() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), min_size=3, max_size=3))
 def test_packed_sequences_of_steps(documents: list[list[int]]) -> None:
-    from traceflops.mfu.modelflops import model_flops
+    from traceflops.mfu.described.modelflops import model_flops
 
     trace = steps(*[(lengths(*each), 100 * n + 3) for n, each in enumerate(documents)])
     found = self_described(prepare(saying({"model": CARD}, trace), Selection(steps=(0, 2))))

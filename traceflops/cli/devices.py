@@ -13,8 +13,8 @@ from traceflops.cli.common import failures, read_trace, terminal_style
 from traceflops.cli.options import Json, Reading
 
 if TYPE_CHECKING:
-    from traceflops.mfu.matching import Match, SeenDevice
-    from traceflops.mfu.peaks import DeviceSpec
+    from traceflops.mfu.peak.matching import Match, SeenDevice
+    from traceflops.mfu.peak.peaks import DeviceSpec
 
 EXAMPLES = (
     "Examples: traceflops devices | traceflops devices h100 | traceflops devices mi300x --json | "
@@ -65,7 +65,7 @@ def devices(
 
 
 def _list(text: str | None, json: bool) -> None:
-    from traceflops.mfu.peaks import load_devices
+    from traceflops.mfu.peak.peaks import load_devices
 
     found = load_devices() if text is None else _containing(text)
     if text is not None and (not found or _is_name(text)):
@@ -81,7 +81,7 @@ def _list(text: str | None, json: bool) -> None:
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
     """Return the row with that id, else all rows in which the text stands."""
-    from traceflops.mfu.peaks import find, load_devices
+    from traceflops.mfu.peak.peaks import find, load_devices
 
     wanted = " ".join(text.lower().split())
     exact = find(wanted)
@@ -92,8 +92,8 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
 
 def _is_name(text: str) -> bool:
     """Return whether a text is what a device of the table is called in a trace, maker first."""
-    from traceflops.mfu.matching import by_name
-    from traceflops.mfu.peaks import load_devices
+    from traceflops.mfu.peak.matching import by_name
+    from traceflops.mfu.peak.peaks import load_devices
 
     maker = text.strip().partition(" ")[0].lower()
     return maker in {spec.vendor for spec in load_devices()} and by_name(text.strip()) is not None
@@ -101,7 +101,7 @@ def _is_name(text: str) -> bool:
 
 def _explain_name(text: str, json: bool) -> None:
     from traceflops.errors import UsageError
-    from traceflops.mfu.matching import SeenDevice, match
+    from traceflops.mfu.peak.matching import SeenDevice, match
 
     found = match(SeenDevice(text))
     if found.spec is None:
@@ -204,7 +204,7 @@ def _seen_formula(found: Match) -> str | None:
     rate, spec, seen = found.by_clock, found.spec, found.seen
     if rate is None or spec is None:
         return None
-    from traceflops.mfu.matching import REFERENCE
+    from traceflops.mfu.peak.matching import REFERENCE
 
     dtype = next(one for one in REFERENCE if spec.peak(one))
     return (
@@ -216,7 +216,7 @@ def _seen_formula(found: Match) -> str | None:
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     """Return the devices of the traces, equal ones together, with what each is called."""
-    from traceflops.mfu.matching import SeenDevice
+    from traceflops.mfu.peak.matching import SeenDevice
     from traceflops.privacy import redacted
 
     trace = redacted(read_trace(traces, Reading(python_stacks=False)))
@@ -232,7 +232,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 
 def _explain(seen: dict[SeenDevice, list[str]], json: bool) -> None:
-    from traceflops.mfu.matching import match
+    from traceflops.mfu.peak.matching import match
 
     _print_matches([(match(device), labels) for device, labels in seen.items()], json)
 
@@ -318,7 +318,7 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _rate(rate: int | None) -> str:
-    from traceflops.mfu.peaks import rate_text
+    from traceflops.mfu.peak.peaks import rate_text
 
     return _NONE if rate is None else rate_text(rate)
 

@@ -23,7 +23,7 @@ from traceflops.cli.pairing import Pair
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.mfu.utilisation import Utilisation
+    from traceflops.mfu.described.utilisation import Utilisation
 
 EXAMPLES = (
     "Examples: traceflops mfu trace.json.gz | traceflops mfu ranks/ --peak 989.4 | "
@@ -109,8 +109,8 @@ def _utilisation(
     training: TrainingOptions,
     name: str | None,
 ) -> Utilisation:
-    from traceflops.mfu.peakchoice import choose_peak
-    from traceflops.mfu.utilisation import utilisation
+    from traceflops.mfu.described.utilisation import utilisation
+    from traceflops.mfu.peak.peakchoice import choose_peak
 
     card = model.card()
     run = run_of(card, tokens, time, devices, training)
@@ -143,7 +143,7 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 
 
 def _print_models(json: bool) -> None:
-    from traceflops.mfu.models import listed_models
+    from traceflops.mfu.model.models import listed_models
     from traceflops.reports.json.mfu import models_object
     from traceflops.reports.json.report import encode
 

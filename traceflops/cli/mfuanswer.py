@@ -12,9 +12,9 @@ from traceflops.cli.mfuoptions import one_of
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.mfu.explaining import Explanation
+    from traceflops.mfu.described.explaining import Explanation
+    from traceflops.mfu.described.utilisation import Utilisation
     from traceflops.mfu.lacks import Lack
-    from traceflops.mfu.utilisation import Utilisation
 
 _ANSWER = "What to answer"
 
@@ -81,9 +81,9 @@ class AnswerOptions:
 
     def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
-        from traceflops.mfu.explaining import explain
-        from traceflops.mfu.peakchoice import other_peaks
-        from traceflops.mfu.quantities import parse_reported
+        from traceflops.mfu.described.explaining import explain
+        from traceflops.mfu.described.quantities import parse_reported
+        from traceflops.mfu.peak.peakchoice import other_peaks
 
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
         option = "--reported" if metric == "mfu" else "--reported-hfu"

@@ -19,9 +19,9 @@ from traceflops.words import one_of as one_of
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from traceflops.mfu.card import ModelCard
-    from traceflops.mfu.run import Run
-    from traceflops.mfu.runwords import Words
+    from traceflops.mfu.described.run import Run
+    from traceflops.mfu.model.card import ModelCard
+    from traceflops.mfu.reconciled.runwords import Words
 
 Text = str | None
 T = TypeVar("T")
@@ -84,13 +84,13 @@ class ModelOptions:
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
-        from traceflops.mfu.runwords import adjusted
+        from traceflops.mfu.reconciled.runwords import adjusted
 
         return adjusted(self._found(), words_of(self))
 
     def _found(self) -> ModelCard:
-        from traceflops.mfu.models import bare_model, find_model
-        from traceflops.mfu.quantities import parse_count
+        from traceflops.mfu.described.quantities import parse_count
+        from traceflops.mfu.model.models import bare_model, find_model
 
         one_of({"--model": self.model, "--params": self.params})
         if self.model is not None:
@@ -194,7 +194,7 @@ class TokenOptions:
 
     def settings(self, card: ModelCard) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.runwords import check_sums, token_settings
+        from traceflops.mfu.reconciled.runwords import check_sums, token_settings
 
         words = words_of(self)
         check_sums(words)
@@ -256,10 +256,10 @@ class TimeOptions:
 
     def settings(self, devices: int) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.conventions import convention
-        from traceflops.mfu.givenrate import given_rate
-        from traceflops.mfu.quantities import parse_rate, parse_seconds
-        from traceflops.mfu.work import TERA
+        from traceflops.mfu.described.conventions import convention
+        from traceflops.mfu.described.quantities import parse_rate, parse_seconds
+        from traceflops.mfu.described.work import TERA
+        from traceflops.mfu.peak.givenrate import given_rate
 
         one_of(
             {
@@ -332,14 +332,14 @@ class DeviceOptions:
     @property
     def count(self) -> int:
         """Return how many devices there are."""
-        from traceflops.mfu.quantities import parse_count
+        from traceflops.mfu.described.quantities import parse_count
 
         return parse_count("--gpus", self.gpus) if self.gpus is not None else 1
 
     @property
     def tflops(self) -> Fraction | None:
         """Return the peak given, in TFLOP/s."""
-        from traceflops.mfu.quantities import parse_rate
+        from traceflops.mfu.described.quantities import parse_rate
 
         return parse_rate("--peak", self.peak, "989.4") if self.peak is not None else None
 
@@ -412,7 +412,7 @@ class TrainingOptions:
 
     def settings(self, card: ModelCard, forward_only: bool) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.runwords import Words, training_settings
+        from traceflops.mfu.reconciled.runwords import Words, training_settings
 
         said = words_of(self)
         flags = said.flags | ({"forward_only"} if forward_only else frozenset())
@@ -421,7 +421,7 @@ class TrainingOptions:
 
 def words_of(*groups: DataclassInstance) -> Words:
     """Return what the options of some groups say, as words that describe a run."""
-    from traceflops.mfu.runwords import Words
+    from traceflops.mfu.reconciled.runwords import Words
 
     given = {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
@@ -437,7 +437,7 @@ def run_of(
     training: TrainingOptions,
 ) -> Run:
     """Return the run that the options describe. Raises UsageError for what cannot be."""
-    from traceflops.mfu.run import Run
+    from traceflops.mfu.described.run import Run
 
     return Run(
         devices=devices.count,

@@ -24,13 +24,13 @@ from traceflops.words import DESCRIPTION_WORDS
 
 if TYPE_CHECKING:
     from traceflops.cli.options import Question, Reading
-    from traceflops.mfu.card import ModelCard
-    from traceflops.mfu.explaining import Explanation
+    from traceflops.mfu.described.explaining import Explanation
+    from traceflops.mfu.described.run import Run
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.reconcile import Reconciliation
-    from traceflops.mfu.run import Run
-    from traceflops.mfu.runwords import Words
-    from traceflops.mfu.tracepeaks import PeakOptions
+    from traceflops.mfu.model.card import ModelCard
+    from traceflops.mfu.peak.tracepeaks import PeakOptions
+    from traceflops.mfu.reconciled.reconcile import Reconciliation
+    from traceflops.mfu.reconciled.runwords import Words
     from traceflops.prepare import Prepared
     from traceflops.results import Analysis
     from traceflops.trace import Note
@@ -100,7 +100,7 @@ def refuse_time(time: TimeOptions) -> None:
 
 def peak_options(devices: DeviceOptions) -> PeakOptions:
     """Return what the options say of the devices."""
-    from traceflops.mfu.tracepeaks import PeakOptions
+    from traceflops.mfu.peak.tracepeaks import PeakOptions
 
     rate = devices.tflops
     return PeakOptions(devices.device, float(rate) if rate is not None else None)
@@ -118,8 +118,8 @@ def mfu_of_traces(
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from traceflops.analysis import analysis_of
     from traceflops.mfu.measurement import measure
-    from traceflops.mfu.selfdescribed import without_description
-    from traceflops.mfu.toldpadding import without_marked_padding
+    from traceflops.mfu.reconciled.selfdescribed import without_description
+    from traceflops.mfu.reconciled.toldpadding import without_marked_padding
     from traceflops.prepare import prepare
 
     described.answer.check()
@@ -148,7 +148,7 @@ def _wanted(
     prepared: Prepared, described: Description, given: tuple[ModelCard, Run] | None
 ) -> tuple[tuple[ModelCard, Run] | None, tuple[Note, ...]]:
     """Return model and run, the options before what the trace says itself, and notes on them."""
-    from traceflops.mfu.selfdescribed import SelfDescribed, self_described
+    from traceflops.mfu.reconciled.selfdescribed import SelfDescribed, self_described
 
     card, answer = given[0] if given is not None else None, described.answer
     said = self_described(prepared, card, described.words(), answer.convention)
@@ -162,7 +162,7 @@ def _wanted(
 def _reconciled(
     measured: Measurement, prepared: Prepared, described: Description, card: ModelCard, run: Run
 ) -> Reconciliation:
-    from traceflops.mfu.reconcile import reconcile
+    from traceflops.mfu.reconciled.reconcile import reconcile
 
     gpus = described.devices.count if described.devices.gpus is not None else None
     if gpus is None and run.devices > 1:  # the trace's own description says so

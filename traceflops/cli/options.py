@@ -18,7 +18,7 @@ import typer
 from traceflops.selection import Selection, parse_duration, parse_numbers, parse_steps
 
 if TYPE_CHECKING:
-    from traceflops.mfu.tracepeaks import PeakOptions
+    from traceflops.mfu.peak.tracepeaks import PeakOptions
     from traceflops.placeholders import Placeholders
 
 Traces = Annotated[
@@ -118,8 +118,8 @@ class Rates:
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
-        from traceflops.mfu.matching import SeenDevice, chosen
-        from traceflops.mfu.tracepeaks import PeakOptions
+        from traceflops.mfu.peak.matching import SeenDevice, chosen
+        from traceflops.mfu.peak.tracepeaks import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
         return PeakOptions(self.device, self.peak)

@@ -13,35 +13,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traceflops.mfu.card import ModelCard
-    from traceflops.mfu.cardfile import read_card
-    from traceflops.mfu.conventions import CONVENTIONS, Convention
-    from traceflops.mfu.explaining import Explanation, explain
+    from traceflops.mfu.described.conventions import CONVENTIONS, Convention
+    from traceflops.mfu.described.explaining import Explanation, explain
+    from traceflops.mfu.described.modelflops import every_convention, model_flops
+    from traceflops.mfu.described.rates import Peak, Rate, rate
+    from traceflops.mfu.described.run import Checkpoint, Lora, Run
     from traceflops.mfu.ledger import Ledger, Line
-    from traceflops.mfu.modelflops import every_convention, model_flops
-    from traceflops.mfu.presets import preset, preset_names
-    from traceflops.mfu.rates import Peak, Rate, rate
-    from traceflops.mfu.run import Checkpoint, Lora, Run
+    from traceflops.mfu.model.card import ModelCard
+    from traceflops.mfu.model.cardfile import read_card
+    from traceflops.mfu.model.presets import preset, preset_names
 
 _HOMES = {
-    "CONVENTIONS": "conventions",
-    "Checkpoint": "run",
-    "Convention": "conventions",
-    "Explanation": "explaining",
+    "CONVENTIONS": "described.conventions",
+    "Checkpoint": "described.run",
+    "Convention": "described.conventions",
+    "Explanation": "described.explaining",
     "Ledger": "ledger",
     "Line": "ledger",
-    "Lora": "run",
-    "ModelCard": "card",
-    "Peak": "rates",
-    "Rate": "rates",
-    "Run": "run",
-    "every_convention": "modelflops",
-    "explain": "explaining",
-    "model_flops": "modelflops",
-    "preset": "presets",
-    "preset_names": "presets",
-    "rate": "rates",
-    "read_card": "cardfile",
+    "Lora": "described.run",
+    "ModelCard": "model.card",
+    "Peak": "described.rates",
+    "Rate": "described.rates",
+    "Run": "described.run",
+    "every_convention": "described.modelflops",
+    "explain": "described.explaining",
+    "model_flops": "described.modelflops",
+    "preset": "model.presets",
+    "preset_names": "model.presets",
+    "rate": "described.rates",
+    "read_card": "model.cardfile",
 }
 
 __all__ = [

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.mfu.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.executed import Executed
-from traceflops.mfu.matching import Match
+from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.executed.executed import Executed
 from traceflops.mfu.ops.types import TF32_OR_FP32
+from traceflops.mfu.peak.matching import Match
 from traceflops.mfu.waterfall import DeviceBudget, Peaks, Portion
 from traceflops.prepare import Prepared
 from traceflops.results import Components, Window

@@ -11,7 +11,7 @@ from traceflops.totals import DEVICE_KINDS
 from traceflops.trace import Trace
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counterformulas import Family
+    from traceflops.mfu.counters.counterformulas import Family
 
 NEXT_TIME: Final = "record with record_shapes=True next time"
 GIVE_PEAK: Final = (

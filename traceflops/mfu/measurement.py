@@ -13,25 +13,25 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.mfu.budget import device_budgets
-from traceflops.mfu.coverage import ENOUGH
-from traceflops.mfu.executed import Executed, executed
+from traceflops.mfu.executed.coverage import ENOUGH
+from traceflops.mfu.executed.executed import Executed, executed
+from traceflops.mfu.executed.worktables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.mfu.figures import decimal, percent
-from traceflops.mfu.inference import Inference, inference
+from traceflops.mfu.inference.inference import Inference, inference
 from traceflops.mfu.lacks import NOT_SPLIT, Lack
 from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peaks import DTYPES, PER_TERA
+from traceflops.mfu.peak.peaks import DTYPES, PER_TERA
+from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
-from traceflops.mfu.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.waterfall import Waterfall, waterfall
 from traceflops.mfu.whynot import impossible, why_no_figure
-from traceflops.mfu.worktables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.prepare import Prepared
 from traceflops.trace import Note
 
 if TYPE_CHECKING:
-    from traceflops.mfu.attribution import Attribution
-    from traceflops.mfu.measuredwork import MeasuredWork
+    from traceflops.mfu.executed.attribution import Attribution
+    from traceflops.mfu.pairing.measuredwork import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
@@ -185,7 +185,7 @@ def measure(
     asked = pair is not None or prepared.trace.kernel_counters.num_rows > 0
 
     def others(attribution: Attribution) -> MeasuredWork | None:
-        from traceflops.mfu.measuredwork import measured_work
+        from traceflops.mfu.pairing.measuredwork import measured_work
 
         return measured_work(prepared, attribution, devices, pair, options.device)
 

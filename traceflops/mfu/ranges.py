@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.mfu.cells import Cell
+from traceflops.mfu.executed.cells import Cell
 from traceflops.mfu.figures import percent
 from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.waterfall import Peaks, Waterfall

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from traceflops.mfu.coverage import TOO_LITTLE
-from traceflops.mfu.executed import UNKNOWN_TYPE, Executed
+from traceflops.mfu.executed.coverage import TOO_LITTLE
+from traceflops.mfu.executed.executed import UNKNOWN_TYPE, Executed
 from traceflops.mfu.figures import percent
 from traceflops.mfu.lacks import (
     GIVE_PEAK,
@@ -21,8 +21,8 @@ from traceflops.mfu.lacks import (
     without_times,
 )
 from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.seen import shown
-from traceflops.mfu.tracepeaks import DevicePeaks
+from traceflops.mfu.peak.seen import shown
+from traceflops.mfu.peak.tracepeaks import DevicePeaks
 from traceflops.mfu.waterfall import Waterfall
 from traceflops.prepare import Prepared
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
@@ -121,7 +121,7 @@ def _without_ops(prepared: Prepared) -> Lack:
     tool = _TOOLS.get(family(prepared.trace.source.format))
     if tool is None:
         return Lack("the trace has no operators, so FLOPs cannot be counted", NEXT_TIME)
-    from traceflops.mfu.counterformulas import family_of
+    from traceflops.mfu.counters.counterformulas import family_of
 
     named = prepared.trace.devices["architecture"].to_pylist()
     return without_shapes(tool, [family_of(one) for one in named])

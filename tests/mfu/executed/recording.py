@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 
 import traceflops as tf
 from tests.mfu.reference_block import Block
-from traceflops.mfu.executed import Executed, executed_flops
+from traceflops.mfu.executed.executed import Executed, executed_flops
 
 _SAVED = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.core.build import step_marks, trace_of
 from tests.mfu.executed.recording import lines
 from tests.mfu.ops.made import BF16, op
-from traceflops.mfu.executed import Executed, executed_flops
-from traceflops.mfu.worktables import kernel_rows, op_rows
+from traceflops.mfu.executed.executed import Executed, executed_flops
+from traceflops.mfu.executed.worktables import kernel_rows, op_rows
 from traceflops.prepare import prepare
 from traceflops.trace import Trace
 

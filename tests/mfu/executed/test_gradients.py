@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from traceflops.mfu.gradients import Forwards, surplus, usual_role
+from traceflops.mfu.executed.gradients import Forwards, surplus, usual_role
 from traceflops.mfu.ops import Product
 
 LINEAR = Product(1, 120, 64, 256, "row", "column")

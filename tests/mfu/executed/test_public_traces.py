@@ -11,9 +11,9 @@ import traceflops as tf
 from tests.conftest import shared_file
 from tests.mfu.executed.recording import lines
 from traceflops.mfu.budget import device_budgets, executed_bounds
-from traceflops.mfu.executed import Executed, executed
+from traceflops.mfu.executed.executed import Executed, executed
+from traceflops.mfu.executed.worktables import kernel_rows, op_rows
 from traceflops.mfu.waterfall import waterfall
-from traceflops.mfu.worktables import kernel_rows, op_rows
 from traceflops.prepare import Prepared, prepare
 
 MI300X = 1_307_400

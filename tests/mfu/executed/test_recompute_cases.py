@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from tests.mfu.executed.recording import lines, recorded, tiny_step
-from traceflops.mfu.executed import Executed, LineRange
+from traceflops.mfu.executed.executed import Executed, LineRange
 
 # torch itself uses what it deprecates as soon as it compiles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch")

@@ -8,10 +8,10 @@ import pytest
 
 from traceflops.categories.model import Category
 from traceflops.mfu.budget import peaks_of
-from traceflops.mfu.datatypes import float_type, without_tf32
-from traceflops.mfu.matching import chosen
+from traceflops.mfu.executed.datatypes import float_type, without_tf32
+from traceflops.mfu.peak.matching import chosen
+from traceflops.mfu.peak.seen import SeenDevice
 from traceflops.mfu.roofline import Measured, Verdict, verdict
-from traceflops.mfu.seen import SeenDevice
 
 PEAK, BANDWIDTH = 989_400, 3_350
 """An H100 in bf16: its balance is 295 FLOP per byte."""

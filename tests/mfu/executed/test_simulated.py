@@ -18,7 +18,7 @@ from sample_traces.truth import truth
 from tests.mfu.executed.recording import lines
 from tests.samples.strategies import run_configs
 from traceflops.mfu.budget import device_budgets, executed_bounds
-from traceflops.mfu.executed import Executed, executed
+from traceflops.mfu.executed.executed import Executed, executed
 from traceflops.mfu.waterfall import waterfall
 from traceflops.prepare import Prepared, prepare
 

@@ -10,7 +10,7 @@ from tests.core.build import table_of
 from traceflops.columns import IntArray
 from traceflops.groups import group_rows
 from traceflops.mfu.exact import exact_sum, exact_sums
-from traceflops.mfu.optree import OpTree, taken
+from traceflops.mfu.executed.optree import OpTree, taken
 
 OPS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 15), st.integers(0, 1), st.booleans()), max_size=25

@@ -172,7 +172,7 @@ def test_a_page_without_counters_that_tell_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["Duration", "SM Frequency"])
 def test_labels_stand_for_counters(label: str) -> None:
-    from traceflops.mfu.counterformulas import plain_counter
+    from traceflops.mfu.counters.counterformulas import plain_counter
 
     unit = {"Duration": "ns", "SM Frequency": "Hz"}[label]
     name = plain_counter(f"GPU Speed Of Light Throughput|{label}|{unit}")

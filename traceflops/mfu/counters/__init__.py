@@ -1,0 +1,1 @@
+"""Hardware counters: FLOPs and bytes of launches by formulas."""

@@ -1,0 +1,1 @@
+"""Prefill and decode: forward passes, their time, and the memory bandwidth they use."""

@@ -1,0 +1,260 @@
+"""Inference in a trace: prefill and decode, their time, and MBU, memory bandwidth utilisation.
+
+MBU is the least bytes that had to be moved, as a share of devices x time x bandwidth. Decoding
+reads every weight for a token per sequence, so it is bound by memory, and MBU says what MFU says of
+a prefill. Bytes are counted from shapes as in docs/flops.md, so MBU is a lower bound; where they
+are known of less than half of the time, there is none. docs/inference.md has all definitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from traceflops.columns import IntArray, names, numbers
+from traceflops.mfu.exact import exact_sum
+from traceflops.mfu.executed.attribution import Attribution, named
+from traceflops.mfu.executed.coverage import TOO_LITTLE
+from traceflops.mfu.executed.optree import taken
+from traceflops.mfu.executed.phases import is_node
+from traceflops.mfu.executed.whichwindow import in_chosen_window, window_of_activity
+from traceflops.mfu.executed.worktables import units_of_work
+from traceflops.mfu.inference.forwardpasses import BATCHED, ForwardPass, forward_passes
+from traceflops.mfu.inference.passtimes import PassTimes, pass_times
+from traceflops.mfu.inference.servingmarks import Kind, engines_of
+from traceflops.mfu.ops import UNKNOWN, Core, Product, Work
+from traceflops.prepare import Prepared
+from traceflops.rows import ABSENT
+
+BY_MARKS: Final = "annotations of a serving engine"
+BY_LACK: Final = "no backward pass, no optimizer, and nothing ran with gradients on"
+
+ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
+
+_ELEMENT: Final = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "tf32-or-fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+}
+"""Bytes of an operand by data type of a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The least bytes that operators moved: weights and cached keys and values read, the rest.
+
+    Weights are the right operands of products, the cache keys and values of attention; those of
+    types that are packed or not known are in `rest`.
+    """
+
+    weights: int = 0
+    cache: int = 0
+    rest: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return all of them."""
+        return self.weights + self.cache + self.rest
+
+    def __add__(self, other: Moved) -> Moved:
+        """Return the sum."""
+        return Moved(self.weights + other.weights, self.cache + other.cache, self.rest + other.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseUse:
+    """All passes of one kind in the chosen windows, over all devices.
+
+    `rules` say who decided, each with its number of passes. `time_ns` is time of devices, idle time
+    included; `possible` what they could move in it, in bytes, None where a bandwidth is not known.
+    `sequences`, `queries`, `keys` are sums over the passes, None where one of them is not known.
+    `coverage` is the share of the time of kernels and copies whose bytes are known.
+    """
+
+    kind: Kind | None
+    rules: tuple[tuple[str, int], ...]
+    passes: int
+    sequences: int | None
+    queries: int | None
+    keys: int | None
+    time_ns: int
+    possible: int | None
+    flops: int
+    moved: Moved
+    coverage: Fraction | None
+
+    @property
+    def mbu(self) -> Fraction | None:
+        """Return the least share of the bandwidth that was used."""
+        if not self.possible or self.coverage is None or self.coverage < TOO_LITTLE:
+            return None
+        return Fraction(self.moved.total, self.possible)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """That a trace is of inference, by which rule, and its phases in the order of ORDER.
+
+    The phase of kind None is of passes of which nothing tells what they are. `outside_ns` is time
+    of the chosen windows before the first pass of each device.
+    """
+
+    rule: str
+    phases: tuple[PhaseUse, ...]
+    outside_ns: int
+
+    def phase(self, kind: Kind | None) -> PhaseUse | None:
+        """Return the passes of one kind, None where there are none."""
+        return next((one for one in self.phases if one.kind == kind), None)
+
+
+def inference(
+    prepared: Prepared, attribution: Attribution, bandwidths: Mapping[int, int | None]
+) -> Inference | None:
+    """Return what a prepared trace says of inference; None where it is of training, or unclear.
+
+    `bandwidths` are in bytes per ns by row of the devices table.
+    """
+    rule = why_inference(prepared, attribution)
+    if rule is None:
+        return None
+    passes = forward_passes(prepared.trace, attribution)
+    times = pass_times(prepared, attribution, passes)
+    done = _Done(prepared, attribution, times.of_activity)
+    phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
+    return Inference(rule, tuple(one for one in phases if one is not None), times.outside_ns)
+
+
+def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
+    """Return which rule says that a trace is of inference, None where none does."""
+    trace = prepared.trace
+    if engines_of(names(trace.marks["name"])):
+        return BY_MARKS
+    trained = (
+        is_node(trace.ops).any()
+        or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
+        or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
+        or _has_optimizer_kernels(prepared)
+    )
+    return BY_LACK if not trained and len(attribution.executed) else None
+
+
+def _has_optimizer_kernels(prepared: Prepared) -> bool:
+    categorised = prepared.linked.categorised
+    seen = np.unique(categorised.category).tolist()
+    return any(categorised.categories[at].sub == "optimizer" for at in seen)
+
+
+def _phase(
+    kind: Kind | None,
+    passes: tuple[ForwardPass, ...],
+    times: PassTimes,
+    bandwidths: Mapping[int, int | None],
+    done: _Done,
+) -> PhaseUse | None:
+    """Return the passes of one kind that have time in the chosen windows, None without any."""
+    total = [sum(each) for each in zip(*times.used_ns.values(), strict=True)]
+    mine = [at for at, ns in enumerate(total) if ns and passes[at].kind == kind]
+    if not mine:
+        return None
+    chosen = [passes[at] for at in mine]
+    return PhaseUse(
+        kind=kind,
+        rules=tuple(Counter(one.rule for one in chosen).most_common()),
+        passes=len(mine),
+        sequences=_sum(one.sequences for one in chosen),
+        queries=_sum(one.queries for one in chosen),
+        keys=_sum(one.keys for one in chosen),
+        time_ns=sum(total[at] for at in mine),
+        possible=_possible(mine, times, bandwidths),
+        flops=done.flops(mine),
+        moved=done.moved(mine),
+        coverage=done.coverage(mine),
+    )
+
+
+def _possible(
+    mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
+) -> int | None:
+    """Return what the devices could move in the time of some passes."""
+    return _sum(
+        rate * used if (rate := bandwidths.get(device)) is not None else None
+        for device, ns in times.used_ns.items()
+        if (used := sum(ns[at] for at in mine))
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum, None where one of them is not known."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if len(known) == len(listed) else None
+
+
+class _Done:
+    """What was done in the chosen windows, by pass."""
+
+    def __init__(self, prepared: Prepared, attribution: Attribution, place: IntArray) -> None:
+        self._work = attribution.work
+        batched = named(prepared.trace.ops, BATCHED)
+        self._batched = set(np.unique(self._work.place[batched]).tolist())
+        chosen = in_chosen_window(prepared, window_of_activity(prepared))
+        unit = units_of_work(prepared, attribution)
+        categorised = prepared.linked.categorised
+        top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
+        self._own = np.flatnonzero(chosen & top[categorised.category])
+        self._place = place[self._own]
+        self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
+        size = self._work.of_ops(self._work.min_bytes)
+        self._sized = taken(size, unit[self._own], UNKNOWN) != UNKNOWN
+        worked = np.flatnonzero(chosen & (unit >= 0))
+        self._op, first = np.unique(unit[worked], return_index=True)
+        self._op_place = place[worked[first]]
+
+    def flops(self, passes: list[int]) -> int:
+        """Return the matrix FLOPs of some passes."""
+        return self._work.total(self._work.flops, self._ops(passes))
+
+    def coverage(self, passes: list[int]) -> Fraction | None:
+        """Return the share of the time of kernels and copies whose bytes are known."""
+        mine = np.isin(self._place, passes)
+        total = exact_sum(self._dur[mine])
+        return Fraction(exact_sum(self._dur[mine & self._sized]), total) if total else None
+
+    def moved(self, passes: list[int]) -> Moved:
+        """Return the least bytes that some passes moved."""
+        places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
+        found = Moved()
+        for place, count in zip(places.tolist(), times.tolist(), strict=True):
+            one = self._work.works[place]
+            if isinstance(one, Work) and one.min_bytes is not None:
+                found += _moved(one, count, weighted=place not in self._batched)
+        return found
+
+    def _ops(self, passes: list[int]) -> IntArray:
+        return self._op[np.isin(self._op_place, passes)]
+
+
+def _moved(one: Work, count: int, *, weighted: bool) -> Moved:
+    """Return the bytes of so many ops alike, weights and cache apart from the rest."""
+    size, sizes = one.min_bytes or 0, one.signature
+    each = _ELEMENT.get(one.dtype or "", 0)
+    weights = cache = 0
+    if isinstance(sizes, Product) and sizes.batch == 1 and weighted:
+        weights = sizes.k * sizes.n * each
+    elif isinstance(sizes, Core):
+        sequences = sizes.batch if sizes.documents is None else 1
+        cache = sequences * sizes.keys * sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
+    if weights + cache > size:  # an operand that is one number read over and over
+        weights = cache = 0
+    return Moved(weights * count, cache * count, (size - weights - cache) * count)

@@ -1,0 +1,1 @@
+"""What devices can do, and which row of the table a device is."""
