@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
+from traceflops.columns import BoolArray, IntArray
 from traceflops.groups import joint_codes
 from traceflops.rows import ABSENT, Array
 
@@ -26,6 +26,8 @@ _ASKING: Final = re.compile(
 
 _PLACE: Final = ("section", "lane", "shown_us")
 _NONE: Final = -1
+_SPREAD: Final = 1 << 32
+"""More than the distinct times of one file: lanes lie so far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,12 @@ def links(
     took_us = (chosen["end"] - chosen["start"]) // 1000
     middle = chosen | {"shown_us": chosen["shown_us"] + took_us // 2}
     source = _in_order(origin, goal["shown_us"], middle)
-    source = np.where(source == _NONE, _around(origin, chosen, took_us), source)
+    if len(asking):
+        early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
+        to_come = _not_yet_in_the_middle(_at(origin, early), chosen, took_us, source)
+        source[early] = to_come
+        other = source == _NONE
+        source[other] = _around(_at(origin, other), chosen, took_us)
     known = (to != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, dtype=np.int64)
     call[to[known]] = asking[source[known]]
@@ -88,20 +95,49 @@ def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     return found
 
 
+def _not_yet_in_the_middle(
+    arrows: Columns, calls: Columns, took_us: IntArray, taken: IntArray
+) -> IntArray:
+    """Return, for arrows that begin with their work, the call whose middle was still to come.
+
+    Of a call before, such an arrow would begin in the middle. If that call is yet to begin, the
+    clocks of host and device disagree; then it is told only if no other arrow leads from it.
+    """
+    middle = calls["shown_us"] + took_us // 2
+    here, there, order = _places(arrows, calls, middle)
+    after = np.searchsorted(there[order], here)
+    known = after < len(order)
+    found = np.where(known, order[np.minimum(after, len(order) - 1)], 0)
+    known &= there[found] // _SPREAD == here // _SPREAD
+    often = np.bincount(np.append(found[known], taken[taken != _NONE]), minlength=len(order))
+    runs = calls["shown_us"][found] <= arrows["shown_us"]
+    return np.where(known & (runs | (often[found] == 1)), found, _NONE)
+
+
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
     """Return the latest call of the same lane that runs where each arrow begins."""
-    count = len(arrows["lane"])
-    if not len(took_us):
-        return np.full(count, _NONE, dtype=np.int64)
-    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in _PLACE[:2]))
-    _, times = np.unique(np.append(arrows["shown_us"], calls["shown_us"]), return_inverse=True)
-    places = lanes * (len(times) + 1) + times
-    order = np.lexsort((calls["start"], places[count:]))
-    before = np.searchsorted(places[count:][order], places[:count], side="right") - 1
+    here, there, order = _places(arrows, calls, calls["shown_us"])
+    before = np.searchsorted(there[order], here, side="right") - 1
     found = order[np.maximum(before, 0)]
-    runs = (before >= 0) & (lanes[count:][found] == lanes[:count])
+    runs = (before >= 0) & (there[found] // _SPREAD == here // _SPREAD)
     runs &= arrows["shown_us"] <= calls["shown_us"][found] + took_us[found]
     return np.where(runs, found, _NONE)
+
+
+def _places(
+    arrows: Columns, calls: Columns, at_us: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return where arrows begin and calls are, lane by lane in order of time, and that order."""
+    count = len(arrows["lane"])
+    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in _PLACE[:2]))
+    _, times = np.unique(np.append(arrows["shown_us"], at_us), return_inverse=True)
+    places = lanes * _SPREAD + times
+    return places[:count], places[count:], np.lexsort((calls["start"], places[count:]))
+
+
+def _at(columns: Columns, rows: BoolArray) -> Columns:
+    """Return some rows of columns."""
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def _codes(first: IntArray, second: IntArray) -> IntArray:

@@ -350,6 +350,36 @@ def test_an_arrow_begins_with_the_work_that_began_before_the_middle_of_its_call(
     assert rows(trace, "activities", "correlation") == rows(trace, "calls", "correlation")[:1]
 
 
+def test_work_that_began_before_its_call_is_not_of_the_call_that_ran_then() -> None:
+    """Both copies are drawn from where they begin or from the middle of their call: 24 and 45."""
+    start = AT // 1000 * 1000
+    us = start // 1000
+    trace = read(
+        call(start, start + 48_000, "hipMemcpy"),
+        call(start + 50_000, start + 90_000, "hipMemcpy"),
+        call(start + 91_000, start + 99_000, "hipMemcpy"),
+        work(start + 30_000, start + 40_000, "CopyHostToDevice", 1, stream=0),
+        work(start + 45_000, start + 80_000, "CopyHostToDevice", 1, stream=0),
+        arrow(0, us + 24, us + 30, (1, 0)),
+        arrow(1, us + 45, us + 45, (1, 0)),
+    )
+    assert rows(trace, "activities", "correlation") == rows(trace, "calls", "correlation")[:2]
+
+
+def test_a_call_yet_to_begin_has_at_most_one_arrow() -> None:
+    start = AT // 1000 * 1000
+    us = start // 1000
+    trace = read(
+        call(start + 50_000, start + 90_000, "hipMemcpy"),
+        work(start + 10_000, start + 20_000, "CopyHostToDevice", 1, stream=0),
+        work(start + 30_000, start + 40_000, "CopyHostToDevice", 1, stream=0),
+        arrow(0, us + 10, us + 10, (1, 0)),
+        arrow(1, us + 30, us + 30, (1, 0)),
+    )
+    assert rows(trace, "activities", "correlation") == [None, None]
+    assert notes(trace)["loose-arrows"].count == 2
+
+
 def test_work_that_begins_in_one_microsecond_is_told_apart_by_its_order() -> None:
     start = AT // 1000 * 1000
     trace = read(
