@@ -178,6 +178,26 @@ def test_bytes_at_the_fabric(
     assert (one(alone.read), one(alone.written), one(alone.size)) == (read, -1, -1)
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        {"TCC_BUBBLE_sum": 0, "TCC_EA0_RDREQ_sum": 65_612, "TCC_EA0_RDREQ_32B_sum": 0},
+        {"FETCH_SIZE": 4100.75},
+    ],
+)
+def test_reads_of_mi350_by_counters_that_miss_wide_requests_are_unknown(
+    reads: dict[str, float],
+) -> None:
+    """What an MI350 counts for a copy of 8 MiB: half of it, if requests had 64 bytes."""
+    writes = {"TCC_EA0_WRREQ_sum": 131_072, "TCC_EA0_WRREQ_64B_sum": 131_072}
+    found = work_of({**reads, **writes}, "gfx950")
+    assert (one(found.read), one(found.written), one(found.size)) == (-1, 8 * 2**20, -1)
+
+
+def test_an_mi350_that_requests_nothing_reads_nothing() -> None:
+    assert one(work_of({"TCC_EA0_RDREQ_sum": 0}, "gfx950").read) == 0
+
+
 def test_a_counter_alone_of_several_says_nothing() -> None:
     for name in ("TCC_EA0_RDREQ", "TCC_EA0_WRREQ", "TCC_BUBBLE"):
         found = work_of({name: 1000})

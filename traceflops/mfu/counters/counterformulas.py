@@ -57,8 +57,9 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """One quantity as a sum of counters, each times its factor; `families` empty means all.
+    """One quantity as a sum of counters, each times its factor.
 
+    It holds for `families`, or if there are none for all but those in `but`.
     `only_zero`: what a counted thing is worth is not known, so only none of it says something.
     """
 
@@ -66,6 +67,7 @@ class Formula:
     families: tuple[str, ...]
     terms: Mapping[str, int] = field(hash=False)
     only_zero: bool = False
+    but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
         """Return whether it holds for a family; of an unknown one (None) only what holds for all.
@@ -73,7 +75,7 @@ class Formula:
         Work of matrix and vector units is counted by the same formula wherever it is counted.
         """
         if not self.families:
-            return True
+            return family is None or family.id not in self.but
         if family is None:
             return self.quantity.startswith((MATRIX, VECTOR))
         return family.id in self.families
@@ -162,6 +164,7 @@ def _table() -> tuple[tuple[Family, ...], tuple[Formula, ...]]:
                 tuple(row["families"]),
                 row["terms"],
                 row.get("only_zero", False),
+                tuple(row.get("but", ())),
             )
             for row in document["formula"]
         ),
