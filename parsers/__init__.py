@@ -13,7 +13,7 @@ from traceflops.parsers.formats import Format, Reading
 from traceflops.parsers.inputs import ByteSource, find_inputs
 from traceflops.parsers.plausible import plausible
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.sameruns import without_other_exports
+from traceflops.parsers.sameruns import each_run_once
 from traceflops.phases import phase
 from traceflops.trace import Note, Trace
 from traceflops.words import several
@@ -77,7 +77,7 @@ def read(
     if not traces:
         raise _nothing_in(given, passed_over)
     with phase("merge"):
-        merged = merge(without_other_exports(traces))
+        merged = merge(each_run_once(traces))
     return replace(
         merged, notes=(*_passed_over_notes([name for name, _ in passed_over]), *merged.notes)
     )

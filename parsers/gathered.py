@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
+from traceflops.groups import distinct
 from traceflops.rows import ABSENT, Array, Names
 
 _ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
@@ -127,9 +128,10 @@ class Gathered:
         }
 
     def _number_devices(self) -> IntArray:
-        used = np.unique(self["activities"].column("device"))
-        counted = np.setdiff1d(self["kernel_counters"].column("device"), [*used.tolist(), ABSENT])
-        known = [one for one in counted.tolist() if self._device_rows[one][2] != NOTHING_KNOWN]
+        used = distinct(self["activities"].column("device"))
+        counted = set(distinct(self["kernel_counters"].column("device")).tolist())
+        others = counted - {*used.tolist(), ABSENT}
+        known = [one for one in others if self._device_rows[one][2] != NOTHING_KNOWN]
         used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters"):
             renumber_devices(self[name], used)

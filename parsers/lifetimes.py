@@ -25,7 +25,7 @@ def lifetime_notes(trace: Trace) -> Iterator[Note]:
     if before + after > _MUCH_OF_IT * (ended - began):
         text = (
             f"The process lived {time_amount(ended - began)}; its device work begins "
-            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. All "
-            "shares are of that span."
+            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. What "
+            "lies outside that span counts in no share."
         )
         yield Note("assumed", "window", text, None, trace.source.files[0].name)

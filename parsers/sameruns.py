@@ -1,13 +1,15 @@
 """Several exports of one run, such as rocprof's CSV and JSON in one folder, count once.
 
-Two traces of different tools or formats are of one run where their kernels have the same times:
+So do copies of a file: traces of one writer with the same processes, clock and device work. Two
+traces of different tools or formats are of one run where their kernels have the same times:
 by process, or all together where one does not tell processes apart.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,66 @@ import pyarrow as pa
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.groups import groups
 from traceflops.trace import Note, Trace
+
+
+def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces without copies and without other exports of a run, with a note each."""
+    return without_other_exports(without_copies(traces))
+
+
+def without_copies(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces without those that hold the same recording again, with a note each.
+
+    Of copies the one of the shortest name is kept: who copies a file adds to its name.
+    """
+    alike: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, trace in enumerate(traces):
+        alike[_recording(trace) or place].append(place)
+    if len(alike) == len(traces):
+        return list(traces)
+    notes: dict[int, Note] = {}
+    kept: list[int] = []
+    for places in alike.values():
+        first, *others = sorted(places, key=lambda place: (_name_length(traces[place]), place))
+        kept.append(first)
+        if others:
+            notes[first] = _copies_note(traces[first], [traces[other] for other in others])
+    return [
+        replace(traces[place], notes=(notes[place], *traces[place].notes))
+        if place in notes
+        else traces[place]
+        for place in sorted(kept)
+    ]
+
+
+def _name_length(trace: Trace) -> int:
+    return sum(len(file.name) for file in trace.source.files)
+
+
+def _recording(trace: Trace) -> Hashable | None:
+    """Return what tells a recording, None where it is not certain.
+
+    Without its clock and the numbers of its processes two that look alike may be two ranks.
+    """
+    source, rows = trace.source, trace.processes.to_pylist()
+    clock = source.clock or source.origin_unix_ns
+    known = clock is not None and rows and all(row["pid"] is not None for row in rows)
+    whole = next(_runs(trace), None) if known else None
+    if whole is None:
+        return None
+    people = tuple((row["pid"], row["host"], row["rank"]) for row in rows)
+    return (*_writer(trace), clock, people, whole, trace.activities.num_rows)
+
+
+def _copies_note(kept: Trace, copies: Sequence[Trace]) -> Note:
+    names_ = [file.name for trace in copies for file in trace.source.files]
+    stays = ", ".join(file.name for file in kept.source.files[:3])
+    more = ", …" if len(names_) > 3 else ""
+    text = (
+        f"The same recording is there more than once: its processes, clock and kernels are the "
+        f"same. It counts once, from {stays}; left out: {', '.join(names_[:3])}{more}."
+    )
+    return Note("dropped", "same-run", text, len(names_))
 
 
 def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:

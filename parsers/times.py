@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.notes import counted_note, of_noun
 from traceflops.trace import Note, NoteKind
-from traceflops.words import several
 
 _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""
@@ -51,4 +51,4 @@ def span_notes(odd: Counter[str]) -> Iterator[Note]:
     """Give what to say of records with odd times."""
     for code, (kind, sentence) in _SENTENCES.items():
         if odd[code]:
-            yield Note(kind, code, f"{several(odd[code], 'record')} {sentence}.", odd[code])
+            yield counted_note(kind, code, of_noun("record", f"{sentence}."), odd[code])

@@ -19,7 +19,13 @@ from traceflops.reports.page.shown import provenance
 from traceflops.reports.page.untimed import untimed_parts
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, category_label
 from traceflops.reports.units import count, duration, kernel_label, percent, size, visible
-from traceflops.reports.wording import basis, numbered
+from traceflops.reports.wording import (
+    basis,
+    collective_label,
+    collective_rate,
+    mean_message,
+    numbered,
+)
 from traceflops.results import COMPONENTS
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 
 _KERNELS: Final = 10
 _CATEGORIES: Final = 12
+_COLLECTIVES: Final = 8
 _GAPS: Final = 5
 _DEVICES: Final = 32
 _NOTES: Final = 20
@@ -52,6 +59,7 @@ def render_markdown(
         _details("Figures behind it", _facts(analysis)),
         _details("Kernels and copies with most time", _kernels(analysis)),
         _details("Categories", _categories(analysis)),
+        _details("Communication", _communication(analysis)),
         _details("Longest gaps", _gaps(analysis)),
         _details("Devices", _devices(analysis)),
         _details("Memory", _memory(analysis)),
@@ -199,6 +207,28 @@ def _categories(analysis: Analysis) -> Iterator[str]:
     if shown:
         yield from _table(("Part", "Category", "Time in all", "Share"), shown, numbers=(2, 3))
         yield from _more(len(rows) - len(shown))
+
+
+def _communication(analysis: Analysis) -> Iterator[str]:
+    rows = analysis.collectives
+    shown = [
+        (
+            plain(collective_label(row)),
+            count(row.count),
+            mean_message(row),
+            size(row.bytes),
+            duration(row.sum_ns),
+            duration(row.exposed_ns),
+            collective_rate(row),
+        )
+        for row in rows[:_COLLECTIVES]
+    ]
+    if shown:
+        heads = ("Collective", "Count", "Mean message", "Bytes", "Time in all", "Exposed", "Rate")
+        yield from _table(heads, shown, numbers=range(1, len(heads)))
+        yield from _more(len(rows) - len(shown))
+        yield ""
+        yield "Exposed is the time in which nothing else ran on the device."
 
 
 def _gaps(analysis: Analysis) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.executed.executed import Executed
 from traceflops.mfu.executed.worktables import KernelRow, OpRow
+from traceflops.mfu.figures import percent as use_percent
 from traceflops.mfu.inference.inference import Inference, PhaseUse
 from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.measurement import Measurement
@@ -26,6 +27,7 @@ from traceflops.reports.units import (
     significant,
     size,
 )
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.mfu.pairing.joins import Join
@@ -44,7 +46,7 @@ LABELS: Final = {
     "overcompute": ("masks and padding", "work whose result is thrown away"),
     "unattributed": ("compute, FLOPs unknown", "time of compute kernels without counted FLOPs"),
     "inefficiency": ("slow compute kernels", "what counted kernels took beyond the peak's time"),
-    "memory": ("memory-bound kernels", "element-wise work, norms, softmax, optimizer, copies"),
+    "memory": ("memory work", "copies, element-wise work, norms, softmax, optimizer"),
     "other": ("other kernels", "kernels whose name no rule knows"),
     "graph": ("graph launches", "launches that show no kernels"),
     "communication": ("exposed communication", "communication while nothing else ran"),
@@ -61,13 +63,16 @@ _LIKE: Final = {
     "unattributed": "other",
     "inefficiency": "memory",
 }
+_FIGURES: Final = (UNSPLIT, "useful")
+"""Lines that are a utilisation themselves: they have its digits."""
+
 WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
 """Lines that are FLOPs; the others are losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the waterfall; the thousandths of all parts sum to 1000.
+    """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000.
 
     `before` are the thousandths of the parts above it, `component` is what it looks like.
     """
@@ -90,10 +95,8 @@ class Part:
 
     @property
     def percent(self) -> str:
-        """Return its share, so that those of all lines add up to 100.0 %."""
-        if self.thousandths == 0 and self.share:
-            return "<0.1 %"
-        return f"{self.thousandths / 10:.1f} %"
+        """Return its share, rounded by itself, in the digits that it has everywhere else."""
+        return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
 
 
 def parts(fall: Waterfall) -> list[Part]:
@@ -113,7 +116,7 @@ def bounds_sentence(measured: Measurement) -> str:
     found = measured.mfu_range or measured.hfu_range
     if found is None or measured.is_exact:
         return ""
-    least = percent(float(found.least))
+    least = use_percent(found.least)
     what = "Useful work" if measured.mfu_range is not None else "What was executed"
     return (
         f"Some counts lie between bounds, and the lines above have the upper ones. {what} is "
@@ -123,7 +126,11 @@ def bounds_sentence(measured: Measurement) -> str:
 
 def why_not(measured: Measurement) -> list[str]:
     """Return why there is no MFU, a sentence per reason."""
-    return [f"No MFU: {one.problem.rstrip('.')}; {one.remedy}." for one in measured.lacks]
+    sentences = (
+        "; ".join(part.rstrip(".") for part in (one.problem, one.remedy) if part)
+        for one in measured.lacks
+    )
+    return [f"No MFU: {sentence}." for sentence in sentences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,7 @@ def facts(measured: Measurement) -> Iterator[Fact]:
         yield Fact("vector work", flops(done.outside.vector_flops), "counts in no utilisation")
     ghosts = done.outside.count("ghost", "cached")
     if ghosts:
-        yield Fact("not executed", f"{count(ghosts)} ops", "recorded, their result not computed")
+        yield Fact("not executed", several(ghosts, "op"), "recorded, their result not computed")
 
 
 def _of_what(measured: Measurement) -> str:
@@ -177,7 +184,7 @@ def _joined(work: MeasuredWork) -> Iterator[Fact]:
         apart = percent(abs(float(check.difference)))
         sign = "-" if check.difference < 0 else "+"
         value = f"{sign}{apart}" if check.difference else "agree"
-        launches = f"over {count(check.launches)} launches that both tell"
+        launches = f"over {several(check.launches, 'launch')} that both tell"
         yield Fact("counters, shapes", value, f"counters against shapes, {launches}")
 
 
@@ -228,7 +235,7 @@ def _recomputed(done: Executed) -> Iterator[Fact]:
     rules = done.rules("recompute")
     if rules:
         total = sum(number for _, number in rules.values())
-        by = ", ".join(f"{count(ops)} ops by {rule}" for rule, (ops, _) in sorted(rules.items()))
+        by = ", ".join(f"{several(n, 'op')} by {rule}" for rule, (n, _) in sorted(rules.items()))
         yield Fact("recomputed", flops(total), f"{by} (docs/executed.md)")
 
 
@@ -251,9 +258,9 @@ def _inference(found: Inference) -> Iterator[Fact]:
     """Yield what each phase is, and how much of the bandwidth it used where that limits it."""
     for phase in found.phases:
         name = phase.kind or "passes"
-        tokens = "" if phase.queries is None else f"{count(phase.queries)} tokens"
+        tokens = "" if phase.queries is None else several(phase.queries, "token")
         rules = "; ".join(rule for rule, _ in phase.rules[:_RULES])
-        passes = f"{count(phase.passes)} pass{'es' if phase.passes > 1 else ''}"
+        passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
         if phase.kind != "prefill":
             yield _bandwidth(name, phase)

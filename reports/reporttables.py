@@ -14,7 +14,7 @@ from traceflops.columns import dictionary_column, number_column
 from traceflops.errors import UsageError
 from traceflops.reports.json.report import report_object
 from traceflops.reports.tables import FORMATS, make_folder
-from traceflops.reports.write import write_whole
+from traceflops.reports.write import write_together
 from traceflops.rows import Names
 
 if TYPE_CHECKING:
@@ -98,16 +98,15 @@ def check_folder(folder: Path, format_: str, *, force: bool) -> None:
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows; return their paths."""
+    """Write the tables that have rows, all or none; return their paths."""
     make_folder(folder)
-    report, written = report_object(analysis), []
+    report, written = report_object(analysis), {}
     for name, rows_of in TABLES.items():
         rows = [dict(_flat(row)) for row in rows_of(report)]
         if rows:
-            path = folder / f"{name}.{format_}"
-            write_whole(path, FORMATS[format_](_table(rows)))
-            written.append(path)
-    return written
+            written[folder / f"{name}.{format_}"] = (FORMATS[format_](_table(rows)),)
+    write_together(written.items())
+    return list(written)
 
 
 def _flat(row: Row) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,8 @@ from traceflops.reports.write import write_whole
 from traceflops.schema import TABLES
 from traceflops.trace import Trace
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
+"""Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
 
 
 def _parquet(table: pa.Table) -> bytes:
@@ -132,7 +133,12 @@ def _row_column(rows: IntArray) -> pa.Array:
 def _inert(text: str) -> str:
     """Return a text that no spreadsheet calculates and no terminal obeys."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-    return f"'{shown}" if text.startswith(_FORMULA) else shown
+    return f"'{shown}" if text.startswith(_FORMULA) or _begins_formula(shown) else shown
+
+
+def _begins_formula(text: str) -> bool:
+    """Return whether a formula is behind spaces, which some spreadsheets take away."""
+    return text[:1] == " " and text.lstrip().startswith(_FORMULA)
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
+from traceflops import words
+from traceflops.categories.names import without_suffix
+
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
 _TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
@@ -28,15 +32,32 @@ _FUNCTOR = re.compile(
 def duration(ns: float | None) -> str:
     """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
 
-    Zeros at the end of a fraction are left out ("4.1 ms"); from 1000 s on, seconds are whole.
+    Zeros stay, so that times below each other line up ("4.10 ms"); whole ns have no fraction, and
+    from 1000 s on, seconds are whole.
     """
     if ns is None:
         return UNKNOWN
     unit = unit_for(ns)
     value = ns / _TIME_UNITS[unit]
-    digits = max(0, 3 - _whole_digits(value))
-    text = f"{value:,.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
+    is_whole = unit == "ns" and value == int(value)
+    return f"{value:,.{0 if is_whole else max(0, 3 - _whole_digits(value))}f} {unit}"
+
+
+def place(ns: int, length_ns: int | None = None) -> str:
+    """Return a place in time with the digits needed to find it: "30.235 ms", "12.345678 s".
+
+    It is told to the microsecond, below a millisecond to the nanosecond; so it is wherever what
+    begins there is shorter than ten microseconds. Zeros stay, so that places of a kind line up.
+    """
+    sign = "\N{MINUS SIGN}" if ns < 0 else ""
+    is_short = length_ns is not None and length_ns < _SHORT_NS
+    finest = 1 if is_short or abs(ns) < _TIME_UNITS["ms"] else 1_000
+    rounded = (abs(ns) + finest // 2) // finest * finest
+    unit = next(u for u, scale in reversed(_TIME_UNITS.items()) if rounded >= scale or scale == 1)
+    whole, rest = divmod(rounded, _TIME_UNITS[unit])
+    digits = len(str(_TIME_UNITS[unit] // min(finest, _TIME_UNITS[unit]))) - 1
+    fraction = f".{rest // finest:0{digits}d}" if digits else ""
+    return f"{sign}{whole:,}{fraction} {unit}"
 
 
 def unit_for(ns: float) -> str:
@@ -54,11 +75,8 @@ def duration_in(ns: float | None, unit: str, digits: int = 1) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share (0 to 1) as "53.5 %"; what is not zero never prints as zero."""
-    if share is None:
-        return UNKNOWN
-    text = f"{100 * share:.1f}"
-    return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
+    """Return a share (0 to 1) as "53.5 %", a dash for one that is not known."""
+    return UNKNOWN if share is None else words.percent(share)
 
 
 def unbroken(text: str) -> str:
@@ -132,9 +150,7 @@ def visible(text: str) -> str:
     Hidden are control, format and direction characters, lone surrogates and unassigned code
     points: what could move a cursor, turn the reading direction or fail to be encoded.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_shown(char) for char in text)
+    return text if text.isprintable() else text.translate(_AS_SHOWN)
 
 
 def shorten_middle(text: str, width: int) -> str:
@@ -156,8 +172,9 @@ def kernel_label(name: str, width: int) -> str:
     """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
 
     Where it is too long, the return type, `(anonymous namespace)::` and then the parameter list go
-    first; only then is the middle left out.
+    first; only then is the middle left out. Marks of a kernel's descriptor (.kd) always go.
     """
+    name = without_suffix(name)
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
     label = name.removeprefix("void ").replace("(anonymous namespace)::", "")
@@ -185,6 +202,17 @@ def _whole_digits(value: float) -> int:
     """Return how many digits stand before the point once the value is rounded to three."""
     value = abs(value)
     return 1 if value < 9.995 else 2 if value < 99.95 else 3
+
+
+class _Shown(dict[int, str]):
+    """What stands for a character that is printed, by its code point."""
+
+    def __missing__(self, code: int) -> str:
+        found = self[code] = _shown(chr(code))
+        return found
+
+
+_AS_SHOWN = _Shown()
 
 
 def _shown(char: str) -> str:

@@ -10,11 +10,13 @@ from traceflops.reports.units import (
     UNKNOWN,
     count,
     duration,
+    place,
     shorten_middle,
     significant,
     size,
 )
 from traceflops.results import Collective, DeviceReport
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -49,7 +51,9 @@ def _product(device: DeviceReport) -> str:
 
 def ranks(devices: Sequence[DeviceReport]) -> str:
     """Return which ranks are shown, "" where none is known."""
-    known = sorted({device.rank for device in devices if device.rank is not None})
+    known = sorted(
+        {rank for one in devices for rank in (one.ranks or (one.rank,)) if rank is not None}
+    )
     if not known:
         return ""
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
@@ -68,8 +72,8 @@ def selected(analysis: Analysis) -> str:
     """Return what the user chose to look at, "" for everything."""
     chosen = analysis.selection
     if chosen.is_time_range:
-        start = duration(chosen.from_ns or 0)
-        end = duration(chosen.to_ns) if chosen.to_ns is not None else "the end"
+        start = place(chosen.from_ns or 0)
+        end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"chosen: from {start} to {end}"
     names = {"steps": chosen.steps, "ranks": chosen.ranks, "devices": chosen.gpus}
     given = [name for name, value in names.items() if value is not None]
@@ -105,8 +109,14 @@ def basis(analysis: Analysis) -> str:
 
 
 def numbered(number: int, what: str) -> str:
-    """Return "one step" or "5 steps"."""
-    return f"one {what}" if number == 1 else f"{count(number)} {what}s"
+    """Return "one step", "5 steps" or "2 activities": a number in a sentence, with its noun."""
+    return f"one {what}" if number == 1 else several(number, what)
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return texts as people list them: "a, b and c"."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def collective_label(row: Collective) -> str:

@@ -1,15 +1,23 @@
-"""Reports into files: chosen by suffix, never half-written, never over somebody else's file."""
+"""Reports into files: chosen by suffix, never half-written, never over somebody else's file.
+
+A file is written beside its place under a name of its own (`.NAME.*.traceflops-part`) and then
+renamed. A link is followed: what it leads to is replaced, the link stays. What a killed run left
+behind is removed by a later one that writes the same file.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import stat
 import tempfile
+import time
 import zipfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from traceflops.errors import UsageError
 from traceflops.reports.authored import NOTHING, Authored
@@ -25,6 +33,11 @@ _BEGINS = {
 _IN_ARCHIVE = b"traceflops.report/"
 _LOOKED_AT = 1 << 16
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
+_READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
+"""What a member of an archive is: a file that all may read, as if it had not been in one."""
+_UNFINISHED: Final = ".traceflops-part"
+_ABANDONED_S: Final = 24 * 3600
+_LONGEST_STEM: Final = 60
 
 
 def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
@@ -56,6 +69,7 @@ def _zip(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
             if render is not _zip:
                 member = zipfile.ZipInfo(f"report{suffix}", _FIRST_DATE)
                 member.compress_type = zipfile.ZIP_DEFLATED
+                member.external_attr = _READABLE_FILE
                 archive.writestr(member, render(analysis, command, authored))
     return content.getvalue()
 
@@ -110,11 +124,27 @@ def check_new(target: Path, *, force: bool) -> None:
 
 
 def check_place(target: Path) -> None:
-    """Refuse a target whose folder does not exist or that is itself a folder."""
-    if target.is_dir():
-        raise UsageError(f"is a folder: {target}", "give the name of a file with -o")
-    if not target.parent.is_dir():
-        raise UsageError(f"no such folder: {target.parent}", "make the folder first")
+    """Refuse a target where no file can be: its folder is not there or closed, or it is no file."""
+    try:
+        real = _real(target)
+        if real.is_dir():
+            raise UsageError(f"is a folder: {target}", "give the name of a file with -o")
+        if real.exists() and not real.is_file():
+            raise UsageError(f"is no file: {target}", "give the name of a file with -o")
+        if not real.parent.is_dir():
+            raise UsageError(f"no such folder: {real.parent}", "make the folder first")
+        if not os.access(real.parent, os.W_OK | os.X_OK):
+            raise _unwritable(target, PermissionError(0, "no right to write there"))
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _real(target: Path) -> Path:
+    """Return the file that is meant: of a link, what it leads to."""
+    try:
+        return target.resolve()
+    except RuntimeError:  # what Python says of a link that leads to itself
+        raise UsageError(f"a link that leads nowhere: {target}", "give another name") from None
 
 
 def _is_ours(target: Path) -> bool:
@@ -139,23 +169,64 @@ def write_whole(target: Path, content: bytes) -> None:
 
 def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a file under another name and rename it, so that it is whole or not there."""
+    write_together([(target, pieces)])
+
+
+def write_together(files: Iterable[tuple[Path, Iterable[bytes]]]) -> None:
+    """Write files so that all of them are whole, or none is there."""
+    with _removed_unless_renamed() as unfinished:
+        for target, pieces in files:
+            try:
+                _write_beside(_real(target), pieces, unfinished)
+            except OSError as error:
+                raise _unwritable(target, error) from None
+        for name, real in unfinished.items():
+            try:
+                name.replace(real)
+            except OSError as error:
+                raise _unwritable(real, error) from None
+
+
+@contextmanager
+def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
+    """Give a place for files that are being written; what is left of them at the end goes."""
+    unfinished: dict[Path, Path] = {}
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:60]}.", dir=target.parent)
-    except OSError as error:
-        raise _unwritable(target, error) from None
+        yield unfinished
+    finally:
+        for name in unfinished:
+            with suppress(OSError):
+                name.unlink(missing_ok=True)
+
+
+def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
+    """Write what is to become a file, with its rights if it is there."""
+    stem = target.name.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    _tidy(target.parent, stem)
+    handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
+    unfinished[Path(name)] = target
+    with os.fdopen(handle, "wb") as file:
+        file.writelines(pieces)
+    Path(name).chmod(_rights(target))
+
+
+def _tidy(folder: Path, stem: str) -> None:
+    """Remove what runs that were killed left of a file; those of today may still be at work."""
+    with suppress(OSError):  # a folder may be writable and not be listed
+        mine = (one for one in folder.iterdir() if one.name.startswith(f".{stem}."))
+        for one in mine:
+            old = time.time() - one.stat().st_mtime > _ABANDONED_S
+            if one.name.endswith(_UNFINISHED) and old:
+                one.unlink()
+
+
+def _rights(target: Path) -> int:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(pieces)
+        return stat.S_IMODE(target.stat().st_mode)
+    except OSError:
         umask = os.umask(0)
         os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(target)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise _unwritable(target, error) from None
-        raise
+        return 0o666 & ~umask
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:

@@ -24,6 +24,8 @@ TABLES_OF_A_PARSER = {
     "merge",
     "groups",
     "words",
+    "notes",
+    "streamnumbers",
 }
 LAZY = {
     ("traceflops/results.py", "traceflops.reports"),

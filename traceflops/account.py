@@ -10,7 +10,7 @@ import numpy as np
 from traceflops.categories.activities import Categorised
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.components import WORK, Timeline, timeline
-from traceflops.groups import runs
+from traceflops.groups import distinct, runs
 from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
 from traceflops.intervals import Intervals
@@ -183,7 +183,7 @@ def _has_launches(trace: Trace, row: IntArray) -> bool:
     if not set(apis) - {"rccl"}:
         return False
     launching = np.array([*(api != "rccl" for api in apis), True])[codes(trace.calls["api"])]
-    processes = np.unique(numbers(trace.activities["process"])[row])
+    processes = distinct(numbers(trace.activities["process"])[row])
     return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
 
 

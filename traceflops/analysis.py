@@ -16,6 +16,7 @@ from traceflops.columns import numbers
 from traceflops.devicelabels import told_apart
 from traceflops.deviceparts import partition_text
 from traceflops.findings.losses import loss_findings
+from traceflops.groups import distinct
 from traceflops.kernels import category_table, kernel_table
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
@@ -68,9 +69,12 @@ def analyze(
     prepared = prepare(trace, selection, **asked)
     other = prepare(pair, **asked) if pair is not None else None
     analysis = analysis_of(prepared, peaks, pair=other)
-    if placeholders is None:
-        return analysis
-    told = removed(placeholders)  # with what the pair had
+    return analysis if placeholders is None else with_removed(analysis, placeholders)
+
+
+def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
+    """Return an analysis whose note counts all names that were replaced, those of a pair, too."""
+    told = removed(placeholders)
     notes = tuple(told if note.code == told.code else note for note in analysis.notes)
     return replace(analysis, notes=notes)
 
@@ -97,20 +101,24 @@ def analysis_of(
         chosen = prepared.chosen
         window_ns = total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
+        categories = category_table(kernels, window_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
     on_host = bool(devices) and all(device.type == "cpu" for device in devices)
+    found = loss_findings(total, measured, basis_of(plan.choice), categories)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
         verdict=untimed_verdict(prepared.untimed)
-        or verdict(total, plan.choice, len(devices), measured, on_host=on_host),
+        or verdict(
+            total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
+        ),
         steps=plan.choice,
         devices=tuple(devices),
         total=total,
         kernels=kernels,
-        categories=category_table(kernels, window_ns),
+        categories=categories,
         notes=(
             *linked.trace.notes,
             *plan.notes,
@@ -122,7 +130,7 @@ def analysis_of(
         ),
         measured=measured,
         untimed=prepared.untimed,
-        findings=() if on_host else tuple(loss_findings(total, measured, basis_of(plan.choice))),
+        findings=() if on_host else tuple(found),
         collectives=collective_work(linked, accounts, windows),
         prepared=prepared,
     )
@@ -163,7 +171,14 @@ def _device_report(
         gaps=account.gaps(device, chosen_time(windows), windows),
         architecture=about["architecture"],
         partition=partition_text(about),
+        ranks=_ranks_on(trace, account),
     )
+
+
+def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
+    """Return the known ranks of the processes that worked on a device."""
+    users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
+    return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
 
 
 def _chosen_account(windows: tuple[Window, ...]) -> Account:

@@ -77,6 +77,13 @@ class TableBuilder(Rows):
             piece[name] = compact(values[start : start + count])
             start += count
 
+    def join(self) -> None:
+        """Make one piece of all: of very many small ones each costs more than its rows."""
+        if len(self.pieces) < 2:
+            return
+        names = dict.fromkeys(name for _, piece in self.pieces for name in piece)
+        self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
+
     def put_in_order(self, name: str) -> None:
         """Put the pieces in the order of a column, where the values of no two overlap."""
         ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
@@ -97,7 +104,8 @@ class TableBuilder(Rows):
     def _filled(self, column: Column, dtype: npt.DTypeLike) -> Array:
         """Return a column of all rows, null where a piece does not have it."""
         wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
-        values = [piece.get(column.name, _null_of(column)) for _, piece in self.pieces]
+        null = _null_of(column)
+        values = [piece.get(column.name, null) for _, piece in self.pieces]
         out: Array = np.empty((self.count, *wide), dtype)
         at = 0
         for (count, _), piece in zip(self.pieces, values, strict=True):

@@ -9,21 +9,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
+from traceflops.chosengpus import gpu_notes
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
 from traceflops.inferred import inferred_steps
+from traceflops.processes import device_name
 from traceflops.remedies import sentence
 from traceflops.results import Account, StepChoice, Window
 from traceflops.selection import Selection
+from traceflops.stepowners import Owners, owners_of, shared_steps_note
 from traceflops.steps import (
     FoundSteps,
-    Steps,
     find_marked_steps,
     step_of_activity,
     until_next,
     without_launches,
 )
+from traceflops.stepthreads import Steps
+from traceflops.timerange import chosen_range
 from traceflops.trace import Note, Trace
 from traceflops.windows import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
 from traceflops.words import several
@@ -36,9 +40,6 @@ _NO_STEPS = (
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
 
-_CLIPPED_NOTE = Note(
-    "assumed", "range-clipped", "--to lies beyond the last activity: the window ends there."
-)
 _SHORT_MARKS_NOTE = Note(
     "assumed",
     "steps-until-next",
@@ -87,21 +88,24 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The windows of every device, which are used and why others are not."""
+    """The windows of every device, which are used and why others are not.
+
+    `time_range` is the chosen stretch of each device that has any, None where steps are chosen.
+    """
 
     layout: Layout
     choice: StepChoice
     used: frozenset[int]
     reasons: Mapping[int, str]
-    time_range: tuple[int, int] | None
+    time_range: Mapping[int, tuple[int, int]] | None
     chosen_by_user: bool
     notes: tuple[Note, ...]
 
     def windows(self, device: int, account: DeviceAccount) -> tuple[Window, ...]:
         """Return the windows of a device with their accounts."""
         stretches = list(self.layout.stretches[device])
-        if self.time_range is not None:
-            stretches.append(Stretch("range", None, *self.time_range, None))
+        if self.time_range is not None and device in self.time_range:
+            stretches.append(Stretch("range", None, *self.time_range[device], None))
         accounts = account.accounts(
             np.array([s.start_ns for s in stretches], dtype=np.int64),
             np.array([s.end_ns for s in stretches], dtype=np.int64),
@@ -155,7 +159,7 @@ def plan_steps(
 ) -> StepPlan:
     """Return the plan for all devices. Raises UsageError for steps that are not there."""
     layout = _layout(linked, accounts, selection)
-    time_range = _time_range(linked, accounts, selection)
+    time_range = chosen_range(linked.trace, accounts, selection)
     durations = layout.durations()
     used, reasons = _used(durations, selection) if time_range is None else ((), {})
     times = [ns for number in used for ns in durations[number]]
@@ -172,15 +176,14 @@ def plan_steps(
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:
         notes.append(_collapsed_note(collapsed))
-    if time_range is not None and selection.to_ns is not None:
-        first = time_range[0] - (selection.from_ns or 0)
-        notes += [_CLIPPED_NOTE] if time_range[1] < first + selection.to_ns else []
+    notes += gpu_notes(linked.trace, accounts, selection)
+    notes += time_range.notes if time_range is not None else ()
     return StepPlan(
         layout,
         choice,
         frozenset(used),
         reasons,
-        time_range,
+        time_range.of_device if time_range is not None else None,
         selection.steps is not None,
         tuple(notes),
     )
@@ -220,14 +223,14 @@ def _layout(
             _some_marks(linked),
         )
     layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
-    unused = () if marked is None else (_unused_marks_note(marked.count),)
+    unused = () if marked is None else (_unused_marks_note(marked.markers), *marked.notes)
     return replace(layout, notes=(*unused, *layout.notes))
 
 
 def _unused_marks_note(count: int) -> Note:
     text = (
-        f"The trace has {several(count, 'step marker')}, but no device work begins in the time of "
-        "any: they were not used."
+        f"The trace has {several(count, 'step marker')}, but none of the device work shown was "
+        f"launched in the time of {'it: it was' if count == 1 else 'any: they were'} not used."
     )
     return Note("assumed", "markers-without-work", text, count)
 
@@ -237,7 +240,7 @@ def _some_marks(linked: LinkedTrace) -> str:
     wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind == "annotation"]
     rows = np.isin(codes(marks["kind"]), wanted)
     labels = names(marks["name"])
-    found = [labels[c][:60] for c in np.unique(codes(marks["name"])[rows])[:5].tolist()]
+    found = [labels[c][:60] for c in distinct(codes(marks["name"])[rows])[:5].tolist()]
     if found:
         return f"the trace has marks such as {', '.join(found)}"
     if "gpu_annotation" in names(marks["kind"]):
@@ -254,56 +257,45 @@ def _marked_layout(
     place = step_of_activity(linked.trace, linked.links, found).copy()
     process = numbers(linked.trace.devices["process"])
     launcher = numbers(linked.trace.activities["process"])
-    shared = []
+    shared: dict[int, Owners] = {}
+    without: list[int] = []
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
-        owners = launcher[rows.row]
-        marking = [one for one in distinct(owners).tolist() if one in found.by_process]
-        own = int(process[device])
-        owner = own if own in found.by_process or not marking else marking[0]
-        shared += [device] if len(marking) > 1 else []
-        steps = found.by_process.get(owner, Steps.none())
+        owners = owners_of(
+            launcher[rows.row],
+            rows.end_ns - rows.start_ns,
+            place[rows.row] >= 0,
+            int(process[device]),
+            found.by_process.keys(),
+        )
+        if owners.others:
+            shared[device] = owners
+        elif owners.owner not in found.by_process:
+            without.append(device)
+        steps = found.by_process.get(owners.owner, Steps.none())
         # The places are those of each process's own steps: another's would be a wrong step here.
-        place[rows.row[owners != owner]] = -1
+        place[rows.row[launcher[rows.row] != owners.owner]] = -1
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
-    without = [device for device in accounts if int(process[device]) not in found.by_process]
     if without and len(without) < len(accounts):
         notes = (*notes, _without_steps_note(linked.trace, without))
     if shared:
-        notes = (*notes, _shared_note(len(shared)))
+        notes = (*notes, shared_steps_note(linked.trace, shared))
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
         notes = (*notes, Note("assumed", REPEATED, text))
     return Layout(stretches, step_numbers, found.source, found.text, notes, place)
 
 
-def _shared_note(count: int) -> Note:
-    text = (
-        f"{several(count, 'device')} did work of several processes that mark steps of their own. "
-        "The steps shown there are those of the first; what the others launched counts in the step "
-        "in whose time it ran."
-    )
-    return Note("assumed", "steps-of-one-process", text, count)
-
-
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
     """Return that the figures are not about devices whose processes marked no steps."""
-    rows, processes = trace.devices, trace.processes
-    listed = []
-    for device in devices[:_MOST_NAMED]:
-        process = rows["process"][device].as_py()
-        rank, pid = (processes[name][process].as_py() for name in ("rank", "pid"))
-        whose = f"rank {rank}" if rank is not None else f"process {pid}" if pid else "a process"
-        listed.append(
-            f"{whose} ({rows['type'][device].as_py()} {rows['local_id'][device].as_py()})"
-        )
+    listed = [device_name(trace, device) for device in devices[:_MOST_NAMED]]
     more = ", …" if len(devices) > _MOST_NAMED else ""
     text = (
         f"{several(len(devices), 'device')} of processes that marked no steps, while others did, "
@@ -357,20 +349,3 @@ def _used(
     keeps, reasons = steady(np.array(usual, dtype=np.int64))
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}
-
-
-def _time_range(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
-) -> tuple[int, int] | None:
-    if not selection.is_time_range or not accounts:
-        return None
-    # From the first activity of the trace, whichever devices are chosen.
-    first = int(numbers(linked.trace.activities["start_ns"]).min())
-    last = max(account.rows.span[1] for account in accounts.values())
-    start = first + (selection.from_ns or 0)
-    end = last if selection.to_ns is None else min(last, first + selection.to_ns)
-    if start >= last or end <= start:
-        raise UsageError(
-            "--from/--to lie outside the trace", f"its device work lasts {last - first:,} ns"
-        )
-    return start, end

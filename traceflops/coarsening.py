@@ -2,62 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from traceflops.columns import BoolArray, IntArray, WholeArray
+from traceflops.columns import IntArray, SmallArray, WholeArray
 from traceflops.groups import slices
 
-_NEVER: Final = np.int64(2**63 - 1)
+_AT_ONCE: Final = 1 << 18
+_LARGEST: Final = 63
+"""Bits of the largest number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Events:
-    """Events in the order of their lanes and starts; those of a lane do not overlap.
+class Times:
+    """The times of a whole table, and the component of each of its rows (None: all are 0)."""
 
-    `row` is the row of each in the table of its lane, `part` the number of its component. Lanes
-    and parts may be of a narrower type of number.
+    start_ns: IntArray
+    lasting_ns: IntArray
+    part: SmallArray | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneEvents:
+    """The events of one lane in the order of their starts; they do not overlap.
+
+    They are rows of a table, whose columns are read where they are looked at: so a lane takes
+    little memory whatever its events. Times count from `origin_ns`.
     """
 
-    lane: WholeArray
-    start_ns: IntArray
-    end_ns: IntArray
-    row: IntArray
-    part: WholeArray
+    row: WholeArray
+    times: Times
+    origin_ns: int
+    lane: int = 0
 
     def __len__(self) -> int:
         """Return the number of events."""
-        return len(self.lane)
+        return len(self.row)
 
-    def touching(self, start_ns: int, end_ns: int) -> Events:
-        """Return the events that have an instant with the range in common, ends included."""
-        edges = self.edges(range(int(self.lane[-1]) + 2 if len(self) else 0))
-        kept = []
-        for first, stop in pairwise(edges):
-            # Those of a lane do not overlap, so that their ends are in order, too.
-            low = first + int(np.searchsorted(self.end_ns[first:stop], start_ns, side="left"))
-            high = first + int(np.searchsorted(self.start_ns[first:stop], end_ns, side="right"))
-            kept.append(slice(low, max(low, high)))
-        if sum(some.stop - some.start for some in kept) == len(self):
-            return self
-        columns = (self.lane, self.start_ns, self.end_ns, self.row, self.part)
-        return Events(*(np.concatenate([column[some] for some in kept]) for column in columns))
-
-    def edges(self, lanes: Iterable[int]) -> list[int]:
-        """Return where the events of some lanes begin, or would."""
-        # Of the same type, lest all lanes be copied into a common one.
-        wanted = np.fromiter(lanes, dtype=self.lane.dtype)
-        found: list[int] = np.searchsorted(self.lane, wanted).tolist()
+    def start_ns(self, which: slice | IntArray) -> IntArray:
+        """Return the starts of some events."""
+        found: IntArray = self.times.start_ns[self.row[which]] - self.origin_ns
         return found
 
-    def between(self, first: int, stop: int) -> Events:
-        """Return the events from one place to another."""
-        columns = (self.lane, self.start_ns, self.end_ns, self.row, self.part)
-        return Events(*(column[first:stop] for column in columns))
+    def lasting_ns(self, which: slice | IntArray) -> IntArray:
+        """Return the lengths of some events."""
+        return self.times.lasting_ns[self.row[which]]
+
+    def part(self, which: slice | IntArray) -> SmallArray:
+        """Return the components of some events."""
+        rows = self.row[which]
+        return np.zeros(len(rows), np.int8) if self.times.part is None else self.times.part[rows]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the first start and the last end."""
+        ends = np.array([0, len(self) - 1])
+        start = self.start_ns(ends)
+        return int(start[0]), int(start[1] + self.lasting_ns(ends)[1])
+
+    def touching(self, start_ns: int, end_ns: int) -> LaneEvents:
+        """Return the events that have an instant with the range in common, ends included."""
+        start, lasting = self.times.start_ns, self.times.lasting_ns
+        # They do not overlap, so that their ends are in order, too.
+        first = bisect_left(
+            self.row, start_ns + self.origin_ns, key=lambda row: start[row] + lasting[row]
+        )
+        stop = bisect_right(self.row, end_ns + self.origin_ns, key=lambda row: start[row])
+        return LaneEvents(self.row[first:stop], self.times, self.origin_ns, self.lane)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,100 +103,108 @@ class Boxes:
         return int(self.count.sum())
 
 
-def together(some: list[Boxes]) -> Boxes:
+def together(some: Sequence[Boxes]) -> Boxes:
     """Return boxes of different lanes as one, in the order of the lanes."""
     columns = [
-        np.concatenate([getattr(one, name) for one in some])
+        np.concatenate([np.empty(0, np.int64), *(getattr(one, name) for one in some)])
         for name in ("lane", "start_ns", "end_ns", "row", "part", "count", "busy_ns")
     ]
     order = np.argsort(columns[0], kind="stable")
     return Boxes(*(column[order] for column in columns))
 
 
-def at_most(events: Events, most: int) -> Boxes:
+def at_most(lanes: Sequence[LaneEvents], most: int) -> Boxes:
     """Return events as no more than so many boxes, the finest that are (one a lane at least).
 
     The cells in which events are merged are the smallest power of two of nanoseconds that does.
     """
-    if len(events) <= most:
-        return merged(events, 0)
-    apart = _apart(events)
-    low, high = 0, max(int(events.end_ns.max() - events.start_ns.min()), 1).bit_length() + 1
-    while low < high:
-        middle = (low + high) // 2
-        if int(np.count_nonzero(apart >= 1 << middle)) < most:
-            high = middle
-        else:
-            low = middle + 1
-    return _boxes(events, np.append(0, np.flatnonzero(apart >= 1 << low) + 1))
+    if sum(map(len, lanes)) <= most:
+        return merged(lanes, None)
+    apart = _apart(lanes)
+    counts = np.bincount(np.concatenate(apart), minlength=_LARGEST + 1)
+    filled = sum(len(one) > 0 for one in lanes)
+    # Boxes with cells of each size: what is farther apart than that begins a box.
+    boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
+    fits = np.flatnonzero(boxes <= most)
+    return _merged(lanes, apart, int(fits[0]) if len(fits) else _LARGEST)
 
 
-def merged(events: Events, cell_ns: int) -> Boxes:
+def merged(lanes: Sequence[LaneEvents], bits: int | None) -> Boxes:
     """Return boxes of the events that are shorter than a cell and start in the same one.
 
-    An event as long as a cell stays alone, and so is every gap as long as a cell still a gap.
+    Cells have 2 to the power of `bits` nanoseconds; without it each event has its box. An event as
+    long as a cell stays alone, and so is every gap as long as a cell still a gap.
     """
-    return _boxes(events, np.flatnonzero(_opens(events, cell_ns)))
+    if bits is None:
+        return together([_boxes(one, np.arange(len(one))) for one in lanes])
+    return _merged(lanes, _apart(lanes), bits)
 
 
-def _boxes(events: Events, first: IntArray) -> Boxes:
-    """Return boxes of the events from each of these places up to the next one."""
-    lasting = events.end_ns - events.start_ns
-    if len(first) == len(events):
-        once = np.ones(len(events), dtype=np.int64)
-        return Boxes(
-            events.lane,
-            events.start_ns,
-            events.end_ns,
-            events.row,
-            events.part,
-            once,
-            lasting,
-        )
-    count = np.diff(first, append=len(events))
-    longest = _longest(events.part, lasting, first, count)
-    return Boxes(
-        events.lane[first],
-        events.start_ns[first],
-        events.end_ns[first + count - 1],
-        events.row[longest],
-        events.part[longest],
-        count,
-        np.add.reduceat(lasting, first),
+def _merged(
+    lanes: Sequence[LaneEvents], apart: Sequence[npt.NDArray[np.uint8]], bits: int
+) -> Boxes:
+    return together(
+        [
+            _boxes(one, np.append(0, np.flatnonzero(far > bits) + 1))
+            for one, far in zip(lanes, apart, strict=True)
+            if len(one)
+        ]
     )
 
 
-def _opens(events: Events, cell_ns: int) -> BoolArray:
-    """Return which events do not go into the box of the one before them."""
-    opens = np.ones(len(events), dtype=np.bool_)
-    if not cell_ns or len(events) < 2:
-        return opens
-    cell = (events.start_ns - events.start_ns.min()) // cell_ns
-    long = events.end_ns - events.start_ns >= cell_ns
-    opens[1:] = (cell[1:] != cell[:-1]) | long[1:] | long[:-1]
-    opens[1:] |= events.lane[1:] != events.lane[:-1]
-    return opens
-
-
-def _apart(events: Events) -> IntArray:
-    """Return, per pair of neighbours, a number below each power of two that merges them.
+def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
+    """Return, per lane and pair of neighbours, the bits of the smallest cells that merge them.
 
     Two are in one cell of such a length where their starts differ only in lower bits, and both
     are shorter than it: where all these numbers together have no higher bit.
     """
-    begin = int(events.start_ns.min())
-    found = np.empty(len(events) - 1, dtype=np.int64)
+    begin = min((one.span[0] for one in lanes if len(one)), default=0)
+    return [_apart_in(one, begin) for one in lanes]
+
+
+def _apart_in(events: LaneEvents, begin_ns: int) -> npt.NDArray[np.uint8]:
+    found = np.empty(max(len(events) - 1, 0), dtype=np.uint8)
     for some in slices(len(found)):
         both = slice(some.start, some.stop + 1)
-        since = events.start_ns[both] - begin
-        lasting = events.end_ns[both] - events.start_ns[both]
-        bits = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
-        bits[events.lane[both][1:] != events.lane[both][:-1]] = _NEVER
-        found[some] = bits
+        since, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
+        differ = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
+        # Without the bit after the first one no number is rounded up to the next power of two.
+        found[some] = np.frexp((differ & ~(differ >> 1)).astype(np.float64))[1]
     return found
 
 
-def _longest(part: IntArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:
+def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
+    """Return boxes of the events from each of these places up to the next one."""
+    stop = np.append(first[1:], len(events)) if len(first) else first
+    start, end = events.start_ns(first), events.start_ns(stop - 1) + events.lasting_ns(stop - 1)
+    busy, longest = end - start, first
+    if len(first) < len(events):
+        busy, longest = np.empty_like(first), np.empty_like(first)
+        for some in _blocks(first, len(events)):
+            within = slice(int(first[some.start]), int(stop[some.stop - 1]))
+            lasting, begins = events.lasting_ns(within), first[some] - within.start
+            busy[some] = np.add.reduceat(lasting, begins)
+            counts = stop[some] - first[some]
+            longest[some] = within.start + _longest(events.part(within), lasting, begins, counts)
+    return Boxes(
+        np.full(len(first), events.lane),
+        start,
+        end,
+        events.row[longest].astype(np.int64),
+        events.part(longest).astype(np.int64),
+        stop - first,
+        busy,
+    )
+
+
+def _blocks(first: IntArray, events: int) -> Iterator[slice]:
+    """Yield parts of the boxes, each of about as many events as are looked at at once."""
+    edges = np.searchsorted(first, np.arange(0, events, _AT_ONCE))
+    for low, high in pairwise(np.unique(np.append(edges, len(first))).tolist()):
+        yield slice(low, high)
+
+
+def _longest(part: SmallArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:
     """Return, per box, the longest event of the component that has the most time in it."""
     parts = int(part.max()) + 1
     ranked = lasting

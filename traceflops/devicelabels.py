@@ -42,19 +42,20 @@ def _owned(
     processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
 ) -> list[DeviceReport]:
     """Return devices with what stands for their rank where that is unknown."""
-    unranked = {device.process for device in devices if device.rank is None}
+    unranked = {device.process for device in devices if not device.rank_text}
     by_file: defaultdict[str, set[int]] = defaultdict(set)
     for process in unranked:
         by_file[processes[process]["file"]].add(process)
+    numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
     files = {device.file for device in devices}
     found = []
     for device in devices:
         owner = device.file
         pid = processes[device.process]["pid"]
-        if device.rank is not None:
+        if device.rank_text:
             owner = ""
-        elif len(by_file[device.file]) > 1 and pid is not None:
-            owner = f"process {pid}"
+        elif len(by_file[device.file]) > 1 and by_file[device.file] & numbered:
+            owner = f"process {pid}" if pid is not None else "process unknown"
             owner = owner if len(files) == 1 else f"{device.file}{_BETWEEN}{owner}"
         found.append(replace(device, owner=owner))
     return found

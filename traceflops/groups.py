@@ -41,12 +41,16 @@ def slices(count: int) -> Iterator[slice]:
         yield slice(begin, min(begin + _AT_ONCE, count))
 
 
-def distinct(values: IntArray) -> IntArray:
+def distinct(values: WholeArray) -> IntArray:
     """Return the distinct numbers in order.
 
-    `np.unique` looks each up in a table of hashes instead, several times as slow for many.
+    `np.unique` looks each up in a table of hashes instead, several times as slow for many, and
+    loads masked arrays for it.
     """
-    ordered = np.sort(values)
+    close = _ticked(values)
+    if close is not None:
+        return _there(*close)
+    ordered = np.sort(values).astype(np.int64, copy=False)
     return ordered[_opens(ordered)]
 
 
@@ -70,28 +74,43 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
 
     Numbers that lie close together, ABSENT aside, are ticked off in a table and not sorted.
     """
-    absent = values == ABSENT
-    has_absent = bool(absent.any())
-    known = values[~absent] if has_absent else values
-    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-    if high - low > _GAPS * len(known) + _FEW:
+    close = _ticked(values)
+    if close is None:
         found, places = np.unique(values, return_inverse=True)
         return found.astype(np.int64, copy=False), places.reshape(-1)
-    there = np.zeros(high - low + 2, dtype=np.bool_)  # the first place is that of ABSENT
+    ticked, low = close
+    rank, places = np.cumsum(ticked) - 1, np.empty(len(values), dtype=np.int64)
     for some in slices(len(values)):
-        there[_place(values[some], absent[some], low)] = True
-    found = np.flatnonzero(there) + (low - 1)
-    if has_absent:
-        found[0] = ABSENT
-    rank, places = np.cumsum(there) - 1, np.empty(len(values), dtype=np.int64)
-    for some in slices(len(values)):
-        places[some] = rank[_place(values[some], absent[some], low)]
-    return found, places
+        places[some] = rank[_place(values[some], low)]
+    return _there(ticked, low), places
 
 
-def _place(values: WholeArray, absent: BoolArray, low: int) -> IntArray:
+def _ticked(values: WholeArray) -> tuple[BoolArray, int] | None:
+    """Return whether there is ABSENT, `low`, and each number after it; and `low`.
+
+    None where the numbers are so far apart that such a table would be large.
+    """
+    known = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    if high - low > _GAPS * len(known) + _FEW:
+        return None
+    ticked = np.zeros(high - low + 2, dtype=np.bool_)
+    for some in slices(len(values)):
+        ticked[_place(values[some], low)] = True
+    return ticked, low
+
+
+def _place(values: WholeArray, low: int) -> IntArray:
     """Return the places of numbers in a table that begins with ABSENT and then `low`."""
-    return np.where(absent, 0, np.subtract(values, low - 1, dtype=np.int64))
+    return np.where(values == ABSENT, 0, np.subtract(values, low - 1, dtype=np.int64))
+
+
+def _there(ticked: BoolArray, low: int) -> IntArray:
+    """Return the numbers that are ticked off in such a table."""
+    found = np.flatnonzero(ticked) + (low - 1)
+    if ticked[0]:
+        found[0] = ABSENT
+    return found
 
 
 def first_rows(group: IntArray, count: int) -> IntArray:

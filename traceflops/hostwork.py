@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.groups import joint_codes
+from traceflops.groups import distinct, joint_codes
 from traceflops.nesting import innermost
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
@@ -68,7 +68,7 @@ def with_host_activities(trace: Trace) -> Trace:
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
     process = numbers(trace.ops["process"])
-    processes = np.unique(process)
+    processes = distinct(process)
     pieces = _pieces(trace, process)
     tables = {
         **trace.tables,

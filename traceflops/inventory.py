@@ -10,6 +10,7 @@ from traceflops.columns import numbers
 from traceflops.deviceparts import partition_text
 from traceflops.errors import UsageError
 from traceflops.missing import Missing, how_to_record, missing_from
+from traceflops.processes import ranks_of_devices
 from traceflops.schema import TABLES
 from traceflops.steps import find_marked_steps
 from traceflops.trace import Note, Source, Trace
@@ -17,9 +18,13 @@ from traceflops.trace import Note, Source, Trace
 
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
-    """One device: properties as the trace gives them, None where it does not."""
+    """One device: properties as the trace gives them, None where it does not.
+
+    `ranks` are those of all processes that worked on it.
+    """
 
     rank: int | None
+    ranks: tuple[int, ...]
     file: str
     type: str
     local_id: int
@@ -79,10 +84,12 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
 
 def _devices(trace: Trace) -> list[DeviceEntry]:
     processes = trace.processes.to_pylist()
+    ranks = ranks_of_devices(trace)
     counts = np.bincount(numbers(trace.activities["device"]), minlength=trace.devices.num_rows)
     return [
         DeviceEntry(
             rank=processes[row["process"]]["rank"],
+            ranks=ranks[row["device"]],
             file=processes[row["process"]]["file"],
             type=row["type"],
             local_id=row["local_id"],

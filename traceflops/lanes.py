@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.coarsening import Events
+from traceflops.coarsening import LaneEvents, Times
 from traceflops.columns import IntArray, WholeArray, codes, names, numbers
 from traceflops.components import WORK
 from traceflops.groups import groups, in_order, slices
@@ -16,6 +16,8 @@ from traceflops.rows import ABSENT
 from traceflops.stacking import stacked
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceflops.account import LinkedTrace
     from traceflops.prepare import Prepared
     from traceflops.trace import Trace
@@ -58,16 +60,6 @@ class Lane:
     depth: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneEvents:
-    """The events of one lane in the order of their starts, as `Events` have them."""
-
-    start_ns: IntArray
-    end_ns: IntArray
-    row: IntArray
-    part: IntArray
-
-
 @dataclass(frozen=True, slots=True)
 class LaneGroup:
     """The lanes of a device, or of the host of a process, and what found no room on them.
@@ -83,39 +75,30 @@ class LaneGroup:
     too_deep: Mapping[Kind, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows of one table with their tracks and times; `depth` is theirs where it is known.
+    """Rows of one table with their tracks; `depth` is theirs where it is known.
 
     Then they are in the order of their tracks and starts, of those that start together the
     longer ones first.
     """
 
     kind: Kind
-    row: IntArray
+    times: Times
+    row: WholeArray
     track: IntArray
-    start_ns: IntArray
-    lasting_ns: IntArray
-    part: WholeArray
-    depth: IntArray | None = None
+    depth: WholeArray | None = None
 
     def of(self, which: IntArray | slice) -> _Rows:
-        return _Rows(
-            self.kind,
-            self.row[which],
-            self.track[which],
-            self.start_ns[which],
-            self.lasting_ns[which],
-            self.part[which],
-            None if self.depth is None else self.depth[which],
-        )
+        depth = None if self.depth is None else self.depth[which]
+        return _Rows(self.kind, self.times, self.row[which], self.track[which], depth)
 
     def by_track(self) -> dict[int, _Rows]:
         """Return the rows of each track; those of tracks in order are not copied."""
         edges = np.flatnonzero(self.track[1:] != self.track[:-1]) + 1
         first = self.track[np.append(0, edges)] if len(self.track) else self.track
         if not (first[1:] > first[:-1]).all():
-            return {track: self.of(_run(places)) for track, places in groups(self.track)}
+            return {track: self.of(places) for track, places in groups(self.track)}
         bounds = [0, *edges.tolist(), len(self.track)]
         return {
             track: self.of(slice(bounds[place], bounds[place + 1]))
@@ -123,18 +106,23 @@ class _Rows:
         }
 
 
-def device_lanes(prepared: Prepared, device: int, origin_ns: int, devices: int) -> LaneGroup:
+def device_lanes(
+    prepared: Prepared, device: int, origin_ns: int, devices: int, times: Times
+) -> LaneGroup:
     """Return the lanes of one of so many devices that are drawn."""
     rows = prepared.accounts[device].rows
-    stream = rows.columns.stream[rows.row]
-    tops = [WORK.index(name) for name in prepared.linked.categorised.top()]
-    part = np.array(tops, dtype=np.int8)[prepared.linked.categorised.category[rows.row]]
     process = int(prepared.trace.devices["process"][device].as_py())
-    lasting = rows.end_ns - rows.start_ns
-    mine = _Rows("stream", rows.row, stream, rows.start_ns, lasting, part).by_track()
+    mine = _Rows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
     tracks = _longest_tracks(mine, max(_MOST_STREAMS // devices, _LEAST_STREAMS))
     most_rows = max(_MOST_STREAMS // (devices * max(len(tracks), 1)), _LEAST_ROWS)
     return _group([mine], process, device, tracks, {"stream": most_rows}, origin_ns)
+
+
+def activity_times(prepared: Prepared) -> Times:
+    """Return the times of all activities."""
+    tops = [WORK.index(name) for name in prepared.linked.categorised.top()]
+    part = np.array(tops, dtype=np.int8)[prepared.linked.categorised.category]
+    return Times(*_start_and_length(prepared.trace.activities), part)
 
 
 def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGroup]:
@@ -142,8 +130,7 @@ def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGr
     tables = [_host_rows(prepared.linked, kind) for kind in _HOST_KINDS]
     found = []
     for process, origin_ns in origins_ns.items():
-        mine = [rows.of(_run(np.flatnonzero(of == process))) for of, rows in tables]
-        tracks = [rows.by_track() for rows in mine]
+        tracks = [rows.of(_run(np.flatnonzero(of == process))).by_track() for of, rows in tables]
         counts: dict[int, int] = {}
         for one in tracks:
             for thread, rows in one.items():
@@ -161,61 +148,53 @@ def marks_left_out(trace: Trace) -> dict[str, int]:
     return {name: count for name, count in named.items() if count and name not in RANGES}
 
 
-def joined(lanes: Sequence[LaneEvents]) -> Events:
-    """Return the events of lanes that follow one another, numbered through."""
-    number = np.arange(len(lanes), dtype=np.int16)
-    lane = np.repeat(number, np.array([len(one.row) for one in lanes], dtype=np.int64))
-    columns = (
-        np.concatenate([getattr(one, name) for one in lanes]) if lanes else np.empty(0, np.int64)
-        for name in ("start_ns", "end_ns", "row", "part")
-    )
-    return Events(lane, *columns)
-
-
 def _run(rows: IntArray) -> IntArray | slice:
-    """Return rows in order as a range where they are one: such a part of a column is no copy."""
+    """Return places in order as a range where they are one: such a part of a column is no copy."""
     is_run = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
 
+def _start_and_length(table: pa.Table) -> tuple[IntArray, IntArray]:
+    return numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT)
+
+
 def _longest_tracks(rows: Mapping[int, _Rows], most: int) -> list[int]:
     """Return the tracks on which most time was spent."""
-    time = {track: int(mine.lasting_ns.sum()) for track, mine in rows.items()}
+    time = {track: int(mine.times.lasting_ns[mine.row].sum()) for track, mine in rows.items()}
     return sorted(time, key=lambda track: (-time[track], track))[:most]
 
 
-def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[IntArray, _Rows]:
+def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _Rows]:
     """Return the rows of a table that are drawn, and their processes."""
     table = linked.trace.table(TABLE_OF[kind])
-    process, thread = numbers(table["process"]), numbers(table["thread"], ABSENT)
-    start, lasting = numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT)
-    part = np.broadcast_to(np.int8(0), len(start))
-    wanted = lasting >= 0
+    process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
+    thread = numbers(table["thread"], ABSENT)
+    times = Times(*_start_and_length(table), None)
+    if kind == "op" and _nests(linked, times):
+        tree = linked.op_tree
+        row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
+        if tree.in_order:
+            return process, _Rows(kind, times, row, thread, depth)
+        return process[row], _Rows(kind, times, row, thread[row], depth)
+    wanted = times.lasting_ns >= 0
     if kind == "range":
         drawn = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
         wanted &= np.isin(codes(table["kind"]), drawn)
-    row = np.arange(len(start))
-    found = _Rows(kind, row, thread, start, lasting, part)
-    if kind == "op" and _nests(linked, lasting):
-        tree = linked.op_tree
-        ordered = found if tree.in_order else found.of(tree.order)
-        process = process if tree.in_order else process[tree.order]
-        columns = (ordered.row, ordered.track, ordered.start_ns, ordered.lasting_ns)
-        return process, _Rows(kind, *columns, part, tree.depth())
-    if not wanted.all():
-        row = np.flatnonzero(wanted)
-        return process[row], found.of(row)
-    return process, found
+    row = np.flatnonzero(wanted).astype(np.int32)
+    if len(row) < len(thread):
+        process, thread = process[row], thread[row]
+    return process, _Rows(kind, times, row, thread)
 
 
-def _nests(linked: LinkedTrace, lasting_ns: IntArray) -> bool:
+def _nests(linked: LinkedTrace, times: Times) -> bool:
     """Return whether all ops have a length and none ends after the one it starts in."""
-    if not len(lasting_ns) or int(lasting_ns.min()) <= 0:
+    start, lasting = times.start_ns, times.lasting_ns
+    if not len(start) or int(lasting.min()) <= 0:
         return False
-    start, parent = numbers(linked.trace.ops["start_ns"]), linked.op_tree.parent
+    parent = linked.op_tree.parent
     for some in slices(len(start)):
         above = np.where(parent[some] >= 0, parent[some], np.arange(some.start, some.stop))
-        if (start[above] + lasting_ns[above] < start[some] + lasting_ns[some]).any():
+        if (start[above] + lasting[above] < start[some] + lasting[some]).any():
             return False
     return True
 
@@ -238,7 +217,7 @@ def _group(
             stacks = list(_stacks(rows, most_rows[kind], origin_ns))
             lanes += [Lane(kind, process, device, number, depth) for depth in range(len(stacks))]
             events += stacks
-            deep = len(rows.row) - sum(len(one.row) for one in stacks)
+            deep = len(rows.row) - sum(map(len, stacks))
             if deep:
                 too_deep[kind] = too_deep.get(kind, 0) + deep
     there = {track for found in tables for track in found}
@@ -249,14 +228,13 @@ def _group(
 
 def _stacks(rows: _Rows, most: int, origin_ns: int) -> Iterator[LaneEvents]:
     """Give the events of a track, lane by lane, of no more than so many lanes."""
-    depth = rows.depth
+    row, depth = rows.row, rows.depth
     if depth is None:
-        end = rows.start_ns + rows.lasting_ns
-        order = in_order(rows.start_ns, (rows.lasting_ns > 0).astype(np.int64), -end)
+        start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
+        order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
         if (order[1:] < order[:-1]).any():
-            rows = rows.of(order)
-        depth = stacked(rows.start_ns, rows.start_ns + rows.lasting_ns)
+            row, start, lasting = row[order], start[order], lasting[order]
+        depth = stacked(start, start + lasting)
     for lane in range(min(most, int(depth.max()) + 1)):
-        mine = rows.of(_run(np.flatnonzero(depth == lane)))
-        start = mine.start_ns - origin_ns
-        yield LaneEvents(start, start + mine.lasting_ns, mine.row, mine.part)
+        mine = row[_run(np.flatnonzero(depth == lane))]
+        yield LaneEvents(mine, rows.times, origin_ns)

@@ -17,7 +17,7 @@ from traceflops.columns import (
     number_column,
     numbers,
 )
-from traceflops.groups import first_rows, group_rows
+from traceflops.groups import distinct, first_rows, group_rows
 from traceflops.kernels import InWindows
 from traceflops.mfu.executed.optree import taken
 from traceflops.prepare import Prepared
@@ -25,7 +25,6 @@ from traceflops.scopes import Scopes, limited, scopes
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
-_LONGEST_SHAPES: Final = 600
 _KERNEL: Final = ("name", "kind", "top", "sub", "rule")
 
 
@@ -204,12 +203,13 @@ def _calls(prepared: Prepared, call: IntArray) -> pa.Array:
 
 def _op_texts(prepared: Prepared, op: IntArray, column: str) -> pa.Array:
     texts = prepared.trace.ops[column]
-    return _texts(taken(codes(texts), op), names(texts), _LONGEST_SHAPES)
+    # Whole, because half a list of shapes is no JSON: whoever shows it cuts by whole shapes.
+    return _texts(taken(codes(texts), op), names(texts), None)
 
 
 def _texts(code: IntArray, labels: list[str], longest: int | None = 300) -> pa.Array:
     """Return a column of texts, null where the code is negative; long ones are cut."""
-    used = np.unique(code[code >= 0])
+    used = distinct(code[code >= 0])
     texts = [labels[each] for each in used.tolist()]
     if longest is not None:
         texts = [limited(text, longest) for text in texts]

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Final
 
 from traceflops.categories.rules import PLACES, built_in
+from traceflops.librarycodes import SHORT_WORDS
 
 _PYTORCH: Final = """
 absolute acceptable access adjoint allclose alltoall alpha ambiguous annotate aot arccos arccosh
@@ -110,6 +111,17 @@ unlock unmap unregister update usage user utilisation utilization value version 
 window workload write xdl zero
 """
 
+_FRAMES: Final = """
+action algorithms args attr autotune avail backends based bind buffers bufs compiling configs
+contextlib dead decorate decorators defined devices eval extractor finish fork fun fx genexpr
+getattr getitem grads guards heuristics hook hooks increment initialized inlineable instancecheck
+kwargs launcher len logger members misaligned mutation named namedtuple names normalize notify nvml
+optim overloaded overrides pg py pytree ranks recomputed recursive reentrant replay revert saved
+schedule setattr setup stance strict subclass symbolic tagging temporarily traceable tracing transit
+types typing utils world wrappers
+"""
+"""Words in the names of PyTorch's own Python functions and files."""
+
 _CODES: Final = """
 cijk ailk alik bljk bjlk nvjet tst xmma coop hhs bbs hss bss sss ldsb afc afem cads grvwa gsuamb gsu
 lbspp miwt pgr plr prefetch scheduled siminit svw tlds vwa wgm wgmxcc wsgra wsgrb kla lrvw nepbs
@@ -122,7 +134,7 @@ _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "confo
 
 _CAMEL: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _CLASS: Final = re.compile(r"\[[^\]]*\]|\\[A-Za-z]")
-_SHORT: Final = 2
+_LETTER, _SHORT = 1, 2
 
 
 def words_of(letters: str) -> list[str]:
@@ -131,8 +143,10 @@ def words_of(letters: str) -> list[str]:
 
 
 def is_library_word(word: str) -> bool:
-    """Return whether libraries use a word; two letters say nothing."""
-    return len(word) <= _SHORT or word.lower() in library_words()
+    """Return whether libraries use a word; a single letter says nothing."""
+    if len(word) <= _SHORT:
+        return len(word) == _LETTER or word.lower() in SHORT_WORDS
+    return word.lower() in library_words()
 
 
 @cache
@@ -140,5 +154,5 @@ def library_words() -> frozenset[str]:
     """Return all words, in lower case."""
     texts = [text for rule in built_in() for place in PLACES for text in rule.patterns(place)]
     of_rules = {word.lower() for text in texts for word in words_of(_CLASS.sub(" ", text))}
-    listed = " ".join((_PYTORCH, _CPLUSPLUS, _KERNELS, _RUNTIMES, _CODES)).split()
+    listed = " ".join((_PYTORCH, _CPLUSPLUS, _KERNELS, _RUNTIMES, _FRAMES, _CODES)).split()
     return frozenset(of_rules.union(listed) - _ARCHITECTURES)

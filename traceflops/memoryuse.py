@@ -16,9 +16,10 @@ import numpy as np
 
 from traceflops.choice import REPEATED
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.groups import groups, joint_codes
+from traceflops.groups import distinct, groups, joint_codes
 from traceflops.redact import HIDDEN
-from traceflops.steps import Steps, find_marked_steps
+from traceflops.steps import find_marked_steps
+from traceflops.stepthreads import Steps
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared
@@ -248,7 +249,7 @@ def _coarsened(time: IntArray, value: IntArray) -> Curve:
     opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
     closes = np.append(opens[1:], len(bucket)) - 1
     by_value = np.lexsort((value, bucket))  # stable, so places of buckets are the same
-    kept = np.unique(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
+    kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
     return Curve(time[kept], value[kept], len(time))
 
 

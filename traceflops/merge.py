@@ -12,15 +12,16 @@ import pyarrow as pa
 from traceflops.columns import IntArray, number_column, numbers
 from traceflops.differenttimes import different_times
 from traceflops.groups import distinct
+from traceflops.notes import RANK_UNKNOWN, Owned, counted_note, named, rank_unknown, together
 from traceflops.rows import ABSENT
 from traceflops.samedevices import number_devices
 from traceflops.schema import TABLES, arrow_schema
+from traceflops.sharedgpus import settle_shared
 from traceflops.trace import Note, Source, Trace
-from traceflops.words import several
 
+_CALENDAR = "calendar"
 _TIMES = ("start_ns", "time_ns")
-_MOST_ALIKE = 3
-"""Notes of one code with different figures; where more files have one, one stands for all."""
+FILE = "file"
 _Move = Callable[[IntArray], IntArray]
 
 
@@ -29,7 +30,16 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
     Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
     twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `samedevices`), which is said, too: nothing is merged silently.
+    used becomes one (see `samedevices`), unless they ran one after the other (see `sharedgpus`),
+    which is said, too: nothing is merged silently.
+    """
+    return settle_shared(join(traces))
+
+
+def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
+    """Return the same, before it is looked at what processes share a device.
+
+    `noun` is what each trace is of.
     """
     if len(traces) == 1:
         return traces[0]
@@ -52,13 +62,12 @@ def merge(traces: Sequence[Trace]) -> Trace:
     notes = [
         *_clock_notes(ordered),
         *different_times(ordered),
-        *devices.notes(),
         *_rank_notes(ordered),
         *_description_notes(ordered),
-        *_file_notes(ordered),
+        *_file_notes(ordered, noun),
     ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
-    return Trace(_source(ordered, common), tables, tuple(notes), devices.places)
+    return Trace(_source(ordered, common), tables, tuple(notes), devices.places, _clocks(ordered))
 
 
 def _by_rank(trace: Trace) -> tuple[int, str]:
@@ -145,6 +154,16 @@ def _description_notes(traces: Sequence[Trace]) -> list[Note]:
     return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
 
+def _clocks(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Return what names the clock of each process, nothing where all have the same."""
+    found: list[str] = []
+    for place, trace in enumerate(traces):
+        own = _CALENDAR if trace.source.origin_unix_ns is not None else trace.source.clock
+        count = trace.processes.num_rows
+        found += trace.clocks or (own or f"file {place}",) * count
+    return tuple(found) if len(set(found)) > 1 else ()
+
+
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
     clocks = {t.source.clock for t in traces}
     if len(clocks) == 1 and None not in clocks:
@@ -152,39 +171,18 @@ def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
     return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
 
 
-def _file_notes(traces: Sequence[Trace]) -> list[Note]:
-    """Return the notes of the files; what is said of several in the same words is said once.
-
-    So is what is said of many with other figures each: the first stands for all.
-    """
-    alike: dict[tuple[str, str], dict[str, list[Note]]] = {}
-    for trace in traces:
+def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
+    """Return the notes of the traces; what is said of several is said once, and of how many."""
+    of_file: list[Owned] = []
+    of_trace: list[Owned] = []
+    for place, trace in enumerate(traces):
+        whole = len(trace.source.files) == 1
         for note in trace.notes:
-            alike.setdefault((note.kind, note.code), {}).setdefault(note.text, []).append(note)
-    return [one for by_text in alike.values() for one in _of_code(list(by_text.values()))]
-
-
-def _of_code(same: list[list[Note]]) -> list[Note]:
-    """Return notes of one code, given those with the same text together."""
-    if len(same) <= _MOST_ALIKE:
-        return [_of_files(notes) for notes in same]
-    first = same[0][0]
-    where = f"{first.file}: " if first.file else ""
-    others = sum(map(len, same)) - 1
-    text = f"{where}{first.text} (The like holds of {others} more files.)"
-    return [replace(first, text=text, count=_sum([n for notes in same for n in notes]), file=None)]
-
-
-def _of_files(notes: list[Note]) -> Note:
-    first = notes[0]
-    if len(notes) == 1:
-        return replace(first, text=f"{first.file}: {first.text}") if first.file else first
-    return replace(first, text=f"{first.text} ({len(notes)} files)", count=_sum(notes), file=None)
-
-
-def _sum(notes: list[Note]) -> int | None:
-    counts = [note.count for note in notes if note.count is not None]
-    return sum(counts) if counts else None
+            of_one = of_file if whole or note.file is not None else of_trace
+            of_one.append(((place, None if whole else note.file), note))
+    files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
+    found = [*together(of_file, files, noun), *together(of_trace, len(traces), "recording")]
+    return list(map(named, found))
 
 
 _UNALIGNED = Note(
@@ -195,10 +193,12 @@ _UNALIGNED = Note(
 )
 
 
-def _lacks_rank(trace: Trace) -> bool:
-    """Return whether a process with device work has no rank; any process, where none has work."""
+def _without_rank(trace: Trace) -> int:
+    """Return how many processes with device work have no rank; of all, where none has work."""
+    if any(note.code == RANK_UNKNOWN for note in trace.notes):
+        return 0  # that is said already
     workers = distinct(numbers(trace.activities["process"])).tolist()
-    return any(trace.ranks[one] is None for one in workers or range(len(trace.ranks)))
+    return sum(trace.ranks[one] is None for one in workers or range(len(trace.ranks)))
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
@@ -216,11 +216,9 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
                 len(repeated),
             )
         )
-    unknown = sum(_lacks_rank(trace) for trace in traces)
+    unknown = sum(map(_without_rank, traces))
     if unknown:
-        verb = "does not say its rank; it is" if unknown == 1 else "do not say their rank; they are"
-        text = f"{several(unknown, 'file')} {verb} shown by file name."
-        notes.append(Note("missing", "rank-unknown", text, unknown))
+        notes.append(counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):

@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import (
+    BoolArray,
     IntArray,
+    WholeArray,
     codes,
     names,
     number_column,
     numbers,
     string_column,
 )
-from traceflops.groups import by_code
+from traceflops.groups import by_code, slices
 from traceflops.launchers import launching_ops
 from traceflops.mfu.executed.optree import OpTree, taken
 from traceflops.prepare import Prepared
@@ -85,26 +87,20 @@ def _by_name(
     prepared: Prepared, op: IntArray, inside_ns: IntArray, begins: IntArray, names_known: int
 ) -> _ByName:
     """Return the figures of ops that launched activities with this time and these counts."""
-    ops = prepared.trace.ops
-    name, tree = codes(ops["name"]), prepared.linked.op_tree
+    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    name, lasting = codes(ops["name"]), numbers(ops["dur_ns"])
     own = taken(name, op)
     total_ns, calls, host_ns = (np.zeros(names_known, dtype=np.int64) for _ in range(3))
-    launched_ns = _below(tree, _sums(op, inside_ns, len(name)))
-    busy = np.flatnonzero(_below(tree, np.bincount(op[op >= 0], minlength=len(name))))
-    if len(busy):
-        found = name[busy if tree.in_order else tree.order[busy]]
-        order = by_code(found)
-        code, place = found[order], busy[order]
-        row = place if tree.in_order else tree.order[place]
-        first = np.append(0, np.flatnonzero(code[1:] != code[:-1]) + 1)
-        inner = _inside_their_own(code, place, tree.stop[place])
-        calls[code[first]] = np.diff(first, append=len(code))
-        for sums, values in (
-            (total_ns, launched_ns[place]),
-            (host_ns, numbers(ops["dur_ns"])[row]),
-        ):
-            values[inner] = 0
-            sums[code[first]] = np.add.reduceat(values, first)
+    launched_ns = _until(tree, op, inside_ns)
+    place, reach = _busy(tree, op, name), -1
+    for some in slices(len(place)):
+        at = place[some]
+        row, stop = tree.order[at], tree.stop[at]
+        code = name[row]
+        outer, reach = _outermost(code, at, stop, len(name), reach)
+        np.add.at(calls, code, 1)
+        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[at])[outer])
+        np.add.at(host_ns, code[outer], lasting[row[outer]])
     return _ByName(
         _sums(own, begins, names_known),
         _sums(own, inside_ns, names_known),
@@ -114,25 +110,35 @@ def _by_name(
     )
 
 
-def _below(tree: OpTree, values: IntArray) -> IntArray:
-    """Return, per place, the sum of the values of the op there and of all ops below it."""
-    sums = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values if tree.in_order else values[tree.order], out=sums[1:])
-    found: IntArray = sums[tree.stop]
-    found -= sums[:-1]
-    return found
+def _until(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
+    """Return, per place, the sum of what the ops before it launched; and at last that of all."""
+    sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
+    known = op >= 0
+    np.add.at(sums, tree.place[op[known]] + 1, values if isinstance(values, int) else values[known])
+    return np.cumsum(sums, out=sums)
 
 
-def _inside_their_own(code: IntArray, place: IntArray, stop: IntArray) -> IntArray:
-    """Return which ops are below one of their own name: their times must not count twice.
+def _busy(tree: OpTree, op: IntArray, name: IntArray) -> WholeArray:
+    """Return the places of the ops that launched anything, by the codes of their names."""
+    launched, busy = _until(tree, op, 1), np.zeros(len(tree.order), dtype=np.bool_)
+    for some in slices(len(busy)):
+        busy[some] = launched[tree.stop[some]] > launched[some]
+    place = np.flatnonzero(busy).astype(np.int32)
+    return place[by_code(name[tree.order[place]])]
 
-    They are in the order of their names, by code, and places.
+
+def _outermost(
+    code: IntArray, place: WholeArray, stop: IntArray, ops: int, reached: int
+) -> tuple[BoolArray, int]:
+    """Return which ops are not below one of their own name: their times must not count twice.
+
+    They are in the order of their names, by code, and places, and come after others that reach
+    as far as `reached`; how far these reach is returned with them.
     """
-    apart = code.astype(np.int64) * (int(stop.max()) + 1)
-    reach = stop + apart
-    np.maximum.accumulate(reach, out=reach)
     # What the ops of another name reach is below all places of this one.
-    return np.flatnonzero((place + apart)[1:] < reach[:-1]) + 1
+    apart = np.multiply(code, ops + 1, dtype=np.int64)
+    reach = np.maximum.accumulate(np.append(reached, stop + apart))
+    return place + apart >= reach[:-1], int(reach[-1])
 
 
 def _longest_first(figures: _ByName, labels: list[str]) -> IntArray:

@@ -61,7 +61,7 @@ def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
     end = start + numbers(trace.marks["dur_ns"])[rows]
     return {
         one: Intervals.of(start[process == one], end[process == one])
-        for one in np.unique(process).tolist()
+        for one in distinct(process).tolist()
     }
 
 

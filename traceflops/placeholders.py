@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from traceflops.librarywords import is_library_word, words_of
+from traceflops.addresses import replaced_addresses
+from traceflops.librarycodes import is_plain_number, is_tensile, is_tensile_code, pieces
+from traceflops.librarywords import is_library_word
 from traceflops.rows import Names
 
-_LETTERS: Final = re.compile(r"[A-Za-z\u0080-\U0010ffff]+")
+_TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
 _LONGEST: Final = 4_096
 """What stands behind so many characters of a name is left out."""
 
@@ -26,6 +30,7 @@ class Placeholders:
         self._words = Names()
         self._partly: dict[str, str] = {}
         self._taken: dict[str, str] = {}
+        self._tokens: dict[tuple[bool, str], str] = {}
         self.changed: Counter[str] = Counter()
         self._counted: set[tuple[str, str]] = set()
 
@@ -64,22 +69,45 @@ class Placeholders:
     def _replaced(self, text: str) -> str:
         if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
             return self._word(text)
-        return self._plain(text[:_LONGEST])
+        made = replaced_addresses(text[:_LONGEST], self._word)
+        return _TOKEN.sub(partial(self._once, is_tensile(made)), made)
 
-    def _plain(self, text: str) -> str:
-        pieces, at = [], 0
-        for found in _LETTERS.finditer(text):
-            pieces += [text[at : found.start()], self._letters(found.group())]
-            at = found.end()
-            if at < len(text) and text[at].isdigit() and pieces[-1][-1:].isdigit():
-                pieces.append("_")
-        return "".join([*pieces, text[at:]])
+    def _once(self, of_tensile: bool, found: re.Match[str]) -> str:
+        """Return what a token becomes; names are made of few tokens, so each is looked at once."""
+        token = found.group()
+        made = self._tokens.get((of_tensile, token))
+        if made is None:
+            is_code = is_tensile_code if of_tensile else _no_code
+            made = self._tokens[of_tensile, token] = self._token(token, is_code)
+        return made
 
-    def _letters(self, letters: str) -> str:
-        if not letters.isascii():
-            return self._word(letters)
-        words = words_of(letters)
-        return "".join(word if is_library_word(word) else self._word(word) for word in words)
+    def _token(self, token: str, is_code: Callable[[str], bool]) -> str:
+        """Return a token as it is, or with what no library uses replaced in it.
+
+        Where a digit stands beside an unknown word, both together may be a name.
+        """
+        if not token.isascii():
+            return self._word(token)
+        if is_code(token):
+            return token
+        parts = list(pieces(token))
+        numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
+        known = [_is_known(kind, part, alone=not numbered) for kind, part in parts]
+        if numbered and not all(known):
+            return self._word(token)
+        kept = zip(parts, known, strict=True)
+        return "".join(part if stays else self._word(part) for (_, part), stays in kept)
 
     def _word(self, word: str) -> str:
         return f"name{self._words[word] + 1}"
+
+
+def _no_code(_: str) -> bool:
+    return False
+
+
+def _is_known(kind: str, part: str, *, alone: bool) -> bool:
+    """Return whether a piece may stay; one letter beside a digit may be a name together with it."""
+    if kind == "word":
+        return is_library_word(part) and (alone or len(part) > 1)
+    return kind == "code" or is_plain_number(part)

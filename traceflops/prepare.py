@@ -17,6 +17,7 @@ from traceflops.choice import StepPlan, plan_steps
 from traceflops.chosen import chosen_activities
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
+from traceflops.groups import distinct
 from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.kernels import InWindows
 from traceflops.links import link
@@ -139,7 +140,7 @@ def _devices_of(trace: Trace, ranks: Collection[int]) -> set[int]:
     """Return the devices that did work of some ranks: processes may share one."""
     wanted = [process for process, rank in enumerate(trace.ranks) if rank in ranks]
     mine = np.isin(numbers(trace.activities["process"]), wanted)
-    return set(np.unique(numbers(trace.activities["device"])[mine]).tolist())
+    return set(distinct(numbers(trace.activities["device"])[mine]).tolist())
 
 
 def _nothing_selected(trace: Trace) -> UsageError:

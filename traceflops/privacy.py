@@ -1,7 +1,8 @@
 """Takes the recording machine's identity out of a trace before it is shown or shared.
 
-Environments are never read in the first place. Here home directories become `~`, and the host's
-and the user's name, where the trace says them, are replaced wherever they occur.
+Environments are never read in the first place. Here home directories become `~`, of other absolute
+paths only the last part is left, and the host's and the user's name, where the trace says them, are
+replaced wherever they occur, as are addresses of machines.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import pyarrow as pa
 
 from traceflops.columns import IntArray, codes, dictionary_column, names
 from traceflops.errors import UsageError
+from traceflops.paths import without_folders, without_frame_folders
 from traceflops.rows import Names
 from traceflops.trace import Note, Source, SourceFile, Trace
 
-_PART = r"[^/\\\s\"'<>:|]+"
+_PART = r"[^/\\\s\"'<>:|;,()\[\]{}]+"
 _HOME = re.compile(
     r"(?<![^\s\"'<>:|=(,;])(?:"
     rf"(?:/{_PART}){{0,2}}/(?:home[0-9]*|users?|people|homes)/{_PART}|"
     rf"/(?:u|scratch)/{_PART}|/root|"
     r"[a-z]:\\+(?:users|documents and settings)\\+[^\\\"'<>:|]+"
-    r")(?=[/\\]|$|[\s\"':,;)\]])",
+    r")(?=$|[^\w.-])",
     re.IGNORECASE,
 )
 """Home directories: /home/N, /Users/N, /data/users/N, /fsx/home2/N, /u/N, /root, C:\\Users\\N."""
+_ADDRESS = re.compile(
+    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}:\d{2,5}(?![\w.])|(?<=//)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
+)
+"""Of a machine: with a port or in a URL, as numbers alone may be a version (9.1.0.70)."""
 _SHORTEST_NAME = 3
 """Host and user names shorter than this would hit ordinary words; they are left alone."""
 
@@ -41,7 +47,7 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 
 def redacted(trace: Trace) -> Trace:
-    """Return the trace with home directories, host and user names shortened in every text."""
+    """Return the trace with paths, host and user names shortened in every text."""
     scrub = _Scrubber(trace.source.identities)
     tables = {name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()}
     source = trace.source
@@ -66,7 +72,9 @@ class _Scrubber:
 
     def __call__(self, text: str) -> str:
         if "/" in text or "\\" in text:
-            text = _HOME.sub("~", text)
+            text = without_folders(_HOME.sub("~", without_frame_folders(text)))
+        if ":" in text:
+            text = _ADDRESS.sub("[address]", text)
         return self._identity.sub("[name]", text) if self._identity else text
 
 

@@ -1,4 +1,4 @@
-"""How the devices of a job differ: the time of each step on each, and the one that others await."""
+"""How the devices of a job differ: the own time of each step on each, and who is waited for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.results import DeviceReport
+from traceflops.results import Components, DeviceReport
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -21,8 +21,12 @@ LEAST_STEPS: Final = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Step times in ns: a row per device, a column per step number; NaN where there is none."""
+class OwnTimes:
+    """Own times of steps in ns: a row per device, a column per step number; NaN for none.
+
+    Own is what a device does itself: a step less its exposed communication. Where ranks wait for
+    each other their steps take equally long, and only this tells them apart.
+    """
 
     steps: tuple[int, ...]
     ns: FloatArray
@@ -60,14 +64,35 @@ class Straggler:
         return 2 * self.waited_ns >= self.more_ns
 
 
-def step_times(devices: Sequence[DeviceReport]) -> StepTimes:
-    """Return the time of every step on every device."""
-    found = [{w.step: w.dur_ns for w in device.steps} for device in devices]
+def own_times(devices: Sequence[DeviceReport]) -> OwnTimes:
+    """Return the own time of every step on every device."""
+    found = [{w.step: own_ns(w.account.components) for w in device.steps} for device in devices]
     steps = sorted({step for times in found for step in times if step is not None})
     ns = np.array(
         [[times.get(step, np.nan) for step in steps] for times in found], dtype=np.float64
     )
-    return StepTimes(tuple(steps), ns.reshape(len(devices), len(steps)))
+    return OwnTimes(tuple(steps), ns.reshape(len(devices), len(steps)))
+
+
+def own_ns(components: Components) -> int:
+    """Return the time of windows less exposed communication."""
+    return components.window_ns - components.communication_ns
+
+
+def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
+    """Return the places of all devices, or of many those with most and with least own time.
+
+    Half of them are those with most, the first of these first. A device is as slow as its window
+    is on average.
+    """
+    places = range(len(devices))
+    if len(devices) <= most:
+        return list(places)
+    used = [max(sum(w.used for w in device.windows), 1) for device in devices]
+    own = [own_ns(device.chosen.components) / n for device, n in zip(devices, used, strict=True)]
+    order = sorted(places, key=lambda at: (-own[at], at))
+    least = most // 2
+    return [*order[: most - least], *order[len(order) - least :]]
 
 
 def straggler(devices: Sequence[DeviceReport]) -> Straggler | None:

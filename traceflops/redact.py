@@ -1,14 +1,15 @@
 """Takes the words of its author out of a trace, for a report that strangers may read.
 
-Names of files, groups, annotations, modules and Python functions become placeholders; so do, in
-names of kernels and operators, the words that no library uses. What marks a step keeps its number.
-Numbers, times, shapes, categories and products of devices stay, so the figures do not change.
+What is known to be nobody's stays: words of libraries, of the device table, of our own sentences,
+numbers. All else becomes a placeholder or goes: names of files, groups, annotations, modules and
+Python functions as a whole, of kernels and operators the words that no library uses. What marks a
+step keeps its number. Times, shapes and categories stay, so the figures do not change.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from traceflops.categories.rules import NO_RULE, built_in
 from traceflops.columns import codes, dictionary_column, names
+from traceflops.notewords import is_describing, is_word_of_notes
 from traceflops.placeholders import Placeholders
 from traceflops.redactpolicies import Policies, Policy, policies
 from traceflops.rows import Names
@@ -30,11 +32,16 @@ if TYPE_CHECKING:
 HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
 
-_IN_QUOTES: Final = re.compile(r"'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")
+_IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")
 _PATH: Final = re.compile(
     r"(?<![\w.])(?:[A-Za-z]:|~|\.{1,2})?(?:[/\\][\w.@+-]+)+[/\\]?|[\w.@+-]+(?:[/\\][\w.@+-]+){2,}"
 )
-_IDENTIFIER: Final = re.compile(r"\S*(?:_|::|[a-z][A-Z]|\w[.@-]\w|\d[A-Za-z]|[A-Za-z]\d)\S*")
+_CHUNK: Final = re.compile(r"\S+")
+_WORDS: Final = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+_LETTERS: Final = re.compile(r"[A-Za-z]+")
+_IDENTIFIER: Final = re.compile(
+    r"_|::|[a-z][A-Z]|\w[.@]\w|\d[A-Za-z]|[A-Za-z]\d|[^\x00-\x7f\u2026\u00d7\u2192\u2013\u00b7\u00b5]"
+)
 _QUOTING: Final = frozenset(
     {
         *("unknown-category", "very-long", "profiler-warning", "file-not-read", "not-a-trace"),
@@ -51,6 +58,8 @@ _PLURALS: Final = {
     "fact of a compiled kernel": "facts of compiled kernels",
     "list of ranks": "lists of ranks",
     "kind of wait": "kinds of wait",
+    "shape of an argument": "shapes of arguments",
+    "word of the description": "words of the description",
 }
 
 
@@ -88,7 +97,9 @@ class Redaction:
             name = self._policies["kernel_counters", "name"](None)
             counted = _with(counted, "name", _all_alike(counted["name"], name))
             counted = _with(counted, "rule", _all_alike(counted["rule"], self.rule))
-        return replace(found, rows=rows, counted=counted)
+        counter = self._policies["kernel_counters", "counter"](None)
+        counters = tuple(filter(None, map(counter, found.counters)))
+        return replace(found, rows=rows, counted=counted, counters=counters)
 
     def rule(self, name: str) -> str:
         """Return what to call a rule of categories; those of the author's own are numbered."""
@@ -181,14 +192,33 @@ def _source(source: Source, shown: Placeholders) -> Source:
 
 
 def _described(values: Mapping[str, object], shown: Placeholders) -> Iterator[tuple[str, object]]:
-    """Give what a trace says of its run, without the name of the model."""
+    """Give what a trace says of its run: its numbers, under keys that a description can have."""
     for key, value in values.items():
+        known = _WORDS.fullmatch(key) and all(map(is_describing, _LETTERS.findall(key)))
+        kept = key if known else shown.partly("word of the description", key)
         if isinstance(value, Mapping):
-            yield key, dict(_described(value, shown))
-        elif isinstance(value, str) and key not in _NO_NAMES:
+            yield kept, dict(_described(value, shown))
+        elif isinstance(value, list):
+            yield kept, list(_listed(value, shown))
+        elif isinstance(value, str) and key in _NO_NAMES:
+            yield kept, shown.partly("word of the description", value)
+        elif isinstance(value, str):
             shown.count("word of the description", f"{key} {value}")
         else:
-            yield key, value
+            yield kept, value
+
+
+def _listed(values: Sequence[object], shown: Placeholders) -> Iterator[object]:
+    """Give the values of a list in a description that are no texts."""
+    for value in values:
+        if isinstance(value, Mapping):
+            yield dict(_described(value, shown))
+        elif isinstance(value, list):
+            yield list(_listed(value, shown))
+        elif isinstance(value, str):
+            shown.count("word of the description", value)
+        else:
+            yield value
 
 
 def _note(note: Note, shown: Placeholders) -> Note:
@@ -199,7 +229,7 @@ def _note(note: Note, shown: Placeholders) -> Note:
         text = f"A note was left out, as it quotes names of the recording ({note.code})."
     else:
         text = _scrubbed(note.text, shown)
-    return replace(note, text=text, file=file)
+    return replace(note, text=text, file=file, wording=None, values=())
 
 
 def _scrubbed(text: str, shown: Placeholders) -> str:
@@ -209,7 +239,15 @@ def _scrubbed(text: str, shown: Placeholders) -> str:
             text = text.replace(name, shown.whole("file", name))
     text = _IN_QUOTES.sub(lambda found: _quote(found.group(), shown), text)
     text = _PATH.sub(lambda found: shown.whole("path", found.group()), text)
-    return _IDENTIFIER.sub(lambda found: shown.partly("quote", found.group()), text)
+    return _CHUNK.sub(lambda found: _said(found.group(), shown), text)
+
+
+def _said(chunk: str, shown: Placeholders) -> str:
+    """Return what stands between two spaces: as it is where it is of words of our sentences."""
+    words = _LETTERS.findall(chunk)
+    if not _IDENTIFIER.search(chunk) and all(map(is_word_of_notes, words)):
+        return chunk
+    return shown.partly("quote", chunk)
 
 
 def _quote(text: str, shown: Placeholders) -> str:

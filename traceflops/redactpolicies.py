@@ -1,4 +1,8 @@
-"""What is done with the names in each column of a trace that is redacted."""
+"""What is done with the texts in each column of a trace that is redacted.
+
+Nothing stays because nobody thought of it: a column without a policy of its own has the one that
+keeps the words of libraries and replaces all others.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from traceflops.columns import NAME_TYPE
+from traceflops.mfu.counters.counterformulas import counters_used, plain_counter
 from traceflops.mfu.inference.servingmarks import engines_of
 from traceflops.mfu.reconciled.runmarks import is_ours
 from traceflops.placeholders import Placeholders
+from traceflops.productwords import product
+from traceflops.schema import TABLES
 from traceflops.steps import step_number
 
 Policy = Callable[[str], str | None]
@@ -25,24 +33,61 @@ _BUILT_IN_MARK: Final = re.compile(
     r"(?:Iteration Start|Record Window End)\b[\w: ]*"
 )
 """Annotations that PyTorch itself writes."""
-_TORCH_FRAME: Final = re.compile(r"torch/[\w/]+\.py\(\d+\): [\w<>]+")
+_TORCH_FRAME: Final = re.compile(
+    r"(?:(?:[^\s:]*[/\\])?(?:site|dist)-packages[/\\])?"
+    r"(torch[/\\](?:(?:_awaits|_dispatch|_dynamo|_export|_functorch|_higher_order_ops|_inductor|_library|"
+    r"_logging|_numpy|_prims|_refs|_subclasses|amp|ao|autograd|backends|compiler|cuda|distributed|"
+    r"distributions|export|fft|func|futures|fx|jit|linalg|masked|mps|multiprocessing|nested|nn|"
+    r"onnx|optim|package|profiler|quantization|signal|sparse|special|testing|utils|xpu)[/\\]"
+    r"[\w/\\]+|_\w+|functional|hub|library|overrides|random|serialization|storage|types)"
+    r"\.py\(\d+\): [\w<>]+)"
+)
+"""Frames of PyTorch as it is installed: its packages, and the modules right below it."""
+_WORDS: Final = re.compile(r"[^\W_]+")
+_SUM: Final = re.compile(r"(?:(?:s[qk]){0,2}\d{1,19})+|sumsq|seqlens|bs|toks|padded")
+"""Words of marks of serving engines and of ours, with their numbers."""
+
 _MODULE: Final = "nn.Module: "
-_RANKS: Final = re.compile(r"[\d\s,\[\]().…-]*")
-_GROUP: Final = re.compile(r"\d*|default_pg")
+_RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
+_GROUP: Final = re.compile(r"\d{0,8}|default_pg")
+_SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
+_ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
 
 
 def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
-    """Return the policies by table and column; columns that are not here stay as they are."""
+    """Return the policies of all columns of texts, by table and column."""
+    word = _always(partial(shown.partly, "word"))
+    texts = {
+        (table, column.name): word
+        for table, columns in TABLES.items()
+        for column in columns
+        if column.type == NAME_TYPE
+    }
+    return {**texts, **_own_policies(shown, step_mark)}
+
+
+def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
+    """Return the policies of columns that have one of their own."""
     kernel, op = partial(shown.partly, "kernel name"), partial(shown.partly, "operator name")
     call = partial(shown.partly, "call name")
     marks = partial(_mark, shown, step_mark)
     group = _always(_unless(_GROUP, partial(shown.whole, "group")))
     ranks = _always(_unless(_RANKS, partial(_gone, shown, "list of ranks")))
     collective = _always(partial(shown.partly, "collective"))
+    shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
+    counter = _always(_counter(partial(shown.partly, "counter")))
     in_total = {"call": call} | dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
     return {
         ("processes", "host"): _always(partial(_gone, shown, "host name")),
         ("processes", "file"): _always(partial(shown.whole, "file")),
+        ("devices", "product"): _always(partial(product, shown)),
+        ("devices", "architecture"): _always(
+            _unless(_ARCHITECTURE, partial(shown.partly, "product of a device"))
+        ),
+        ("counters", "name"): counter,
+        ("kernel_counters", "counter"): counter,
+        ("ops", "input_dims"): shapes,
+        ("ops", "input_strides"): shapes,
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
         ("kernel_counters", "name"): _always(kernel),
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
@@ -76,19 +121,34 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
     if kind == "module":
         return partial(shown.whole, "module")
     if kind == "python":
-        return _unless(_TORCH_FRAME, partial(_frame, shown))
+        return partial(_frame, shown)
     if kind in ("annotation", "gpu_annotation"):
         return partial(_annotation, shown, step_mark)
     return partial(shown.partly, "mark")
 
 
 def _frame(shown: Placeholders, text: str) -> str:
+    """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
+    found = _TORCH_FRAME.fullmatch(text)
+    if found is not None:
+        return shown.partly("Python function", found[1])
     return shown.whole("module" if text.startswith(_MODULE) else "Python function", text)
+
+
+def _counter(policy: Policy) -> Policy:
+    """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
+
+    def shown(text: str) -> str | None:
+        return text if plain_counter(text) in counters_used() else policy(text)
+
+    return shown
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     """Return what stands for an annotation; of one that begins a step, its number is left."""
-    if _is_built_in(text):
+    if engines_of([text]) or is_ours(text):
+        return _WORDS.sub(lambda found: _counted(shown, found.group()), text)
+    if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
     if number is None:
@@ -99,6 +159,6 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     return made
 
 
-def _is_built_in(text: str) -> bool:
-    """Return whether a library wrote an annotation; a class that it names may be the author's."""
-    return bool(engines_of([text])) or is_ours(text) or _BUILT_IN_MARK.fullmatch(text) is not None
+def _counted(shown: Placeholders, token: str) -> str:
+    """Return a word of a mark that counts; the numbers in it are sums and may be large."""
+    return token if _SUM.fullmatch(token) else shown.partly("annotation", token)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.columns import IntArray
-from traceflops.groups import runs
+from traceflops.groups import distinct, runs
 
 FEWEST_ROUNDS: Final = 3
 FEWEST_ACTIVITIES: Final = 4
@@ -223,7 +223,7 @@ class _Judge:
 
     def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
         """Return the activities by name of each round, of some if there are many; the usual."""
-        some = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
+        some = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
         place, which = runs(rounds.place[some], rounds.place[some + 1])
         cells = which * _NAMES_COMPARED + self._kind[place]
         counts = np.bincount(cells, minlength=len(some) * _NAMES_COMPARED)

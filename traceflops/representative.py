@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from traceflops.results import Gap
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepresentativeSteps:
-    """Numbers of used steps: the one of median length, and the longest."""
+    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
 
     median: int
     worst: int
+    median_ns: int
+    worst_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class ChosenDevices:
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     """Return the steps that stand for those used, None where no step is used.
 
-    A step is as long as its windows are on average over the devices. Of two in the middle the
+    A step is as long as the median of its windows over the devices. Of two in the middle the
     shorter one is the median; of equal ones the first counts.
     """
     found: defaultdict[int, list[int]] = defaultdict(list)
@@ -48,10 +51,11 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
                 found[window.step].append(window.dur_ns)
     if not found:
         return None
-    ordered = sorted(found, key=lambda step: (_mean(found[step]), step))
-    longest = _mean(found[ordered[-1]])
-    worst = min(step for step in ordered if _mean(found[step]) == longest)
-    return RepresentativeSteps(ordered[(len(ordered) - 1) // 2], worst)
+    length = {step: median(times) for step, times in found.items()}
+    ordered = sorted(length, key=lambda step: (length[step], step))
+    middle = ordered[(len(ordered) - 1) // 2]
+    worst = min(ordered, key=lambda step: (-length[step], step))
+    return RepresentativeSteps(middle, worst, int(length[middle]), int(length[worst]))
 
 
 def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> ChosenDevices:
@@ -67,10 +71,6 @@ def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> Chosen
     some = [device for device in wanted if device in work][:most]
     chosen = tuple(sorted(work if len(work) <= most else some))
     return ChosenDevices(chosen, busiest, median, len(work))
-
-
-def _mean(lengths: Sequence[int]) -> float:
-    return sum(lengths) / len(lengths)
 
 
 def _own_work_ns(prepared: Prepared, device: int) -> int:

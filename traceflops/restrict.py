@@ -13,6 +13,7 @@ from traceflops.groups import groups
 from traceflops.links import link
 from traceflops.selection import Selection
 from traceflops.steps import find_marked_steps, step_of_activity
+from traceflops.timerange import origins
 from traceflops.trace import Trace
 
 _HOST_TABLES = ("calls", "ops", "marks")
@@ -74,21 +75,19 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
     if not selection.is_time_range:
         return
-    first = _first_time(trace)
+    first = origins(trace)
     low = first + (selection.from_ns or 0)
-    high = np.iinfo(np.int64).max if selection.to_ns is None else first + selection.to_ns
     for name in ("activities", *_HOST_TABLES):
+        process = numbers(trace.table(name)["process"])
         start = numbers(trace.table(name)["start_ns"])
         end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
-        keep[name] &= (start < high) & ((end > low) | (start == low))
-    time = numbers(trace.counters["time_ns"])
-    keep["counters"] &= (time >= low) & (time < high)
-
-
-def _first_time(trace: Trace) -> int:
-    table = trace.activities if trace.activities.num_rows else trace.ops
-    starts = numbers(table["start_ns"])
-    return int(starts.min()) if len(starts) else 0
+        keep[name] &= (end > low[process]) | (start == low[process])
+        if selection.to_ns is not None:
+            keep[name] &= start < first[process] + selection.to_ns
+    process, time = (numbers(trace.counters[name]) for name in ("process", "time_ns"))
+    keep["counters"] &= time >= low[process]
+    if selection.to_ns is not None:
+        keep["counters"] &= time < first[process] + selection.to_ns
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from traceflops.processes import ranks_text
 from traceflops.selection import Selection
 from traceflops.trace import Note, Source
 
@@ -240,8 +241,9 @@ class DeviceReport:
     """One device: what it is, its whole span, its windows and the chosen ones added up.
 
     Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
-    account of the windows with `used` set. `owner` is what stands for the process in the label, ""
-    for its rank or file; `apart` is what else tells the device from others.
+    account of the windows with `used` set. `ranks` are those of all processes that worked on it,
+    of which `rank` is that of the one it is listed for. `owner` is what stands for the process in
+    the label, "" for its ranks or file; `apart` is what else tells the device from others.
     """
 
     device: int
@@ -261,11 +263,17 @@ class DeviceReport:
     apart: str = ""
     architecture: str | None = None
     partition: str | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def rank_text(self) -> str:
+        """Return the ranks that worked on the device in words, "" where none is known."""
+        return ranks_text(self.ranks or ((self.rank,) if self.rank is not None else ()))
 
     @property
     def label(self) -> str:
         """Return what to call the device in a table."""
-        owner = f"rank {self.rank}" if self.rank is not None else self.file
+        owner = self.rank_text or self.file
         device = self.type if self.type == "cpu" else f"{self.type} {self.local_id}"
         apart = f" · {self.apart}" if self.apart else ""
         return f"{self.owner or owner} · {device}{apart}"

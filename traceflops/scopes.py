@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.account import LinkedTrace
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import group_rows, joint_codes, ranked
+from traceflops.groups import distinct, group_rows, joint_codes, ranked
 from traceflops.mfu.executed.optree import taken
 from traceflops.mfu.executed.phases import is_node
 from traceflops.nesting import innermost, parents
@@ -91,7 +91,7 @@ def _forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     numbered = sequence != ABSENT
     nodes = is_node(ops) & numbered if ops.num_rows else numbered
     # Where several threads ran forward, their numbers are not told apart.
-    threads = np.unique(numbers(ops["forward_thread"])[nodes])
+    threads = distinct(numbers(ops["forward_thread"])[nodes])
     if not nodes.any() or len(threads) > 1:
         return np.full(len(op), -1, dtype=np.int64)
     keys = joint_codes(numbers(ops["process"]), sequence)
@@ -137,7 +137,7 @@ def _annotations(
     labels = names(trace.marks["name"])
     rows = _host_marks(trace, "annotation")
     label = codes(trace.marks["name"])
-    used = np.unique(label[rows])
+    used = distinct(label[rows])
     steps = [code for code in used.tolist() if is_step_label(labels[code], step_mark)]
     rows = rows[~np.isin(label[rows], steps)]
     inner = _around(trace, rows, causes)[0]

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
 import numpy as np
 
-from traceflops.columns import IntArray
+from traceflops.columns import IntArray, WholeArray
+
+_AT_ONCE: Final = 1 << 17
 
 _END, _INSTANT, _START = range(3)
 """What comes first at an instant: ends, then what begins and ends there, then starts."""
 
 
-def stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
+def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
     """Return the row of each interval; they are in the order of their starts.
 
     Of those that start together the ones without length come first, then the longest. Intervals
     are [start, end). Those of a row do not overlap, and there are no more rows than intervals open
     at once. Where intervals nest, the row is the depth.
     """
-    if len(start_ns) == 0 or (start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]).all():
-        return np.zeros(len(start_ns), dtype=np.int64)
+    found = np.zeros(len(start_ns), dtype=np.int32)
+    for some in _apart(start_ns, end_ns):
+        found[some] = _stacked(start_ns[some], end_ns[some])
+    return found
+
+
+def _apart(start_ns: IntArray, end_ns: IntArray) -> Iterator[slice]:
+    """Yield parts that can be looked at alone: when one begins nothing of an earlier one is open.
+
+    What overlaps with nothing is in none of them, unless it lies between others of a part.
+    """
+    reach = np.maximum.accumulate(end_ns)
+    free = np.append(True, start_ns[1:] >= reach[:-1])
+    del reach
+    begins = np.flatnonzero(free)
+    wanted = np.searchsorted(begins, np.arange(0, len(start_ns), _AT_ONCE))
+    edges = np.unique(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
+    for low, high in pairwise(edges.tolist()):
+        if not free[low:high].all():
+            yield slice(low, high)
+
+
+def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     interval, sign = _edges(start_ns, end_ns)
     # How many are open on the upper side of each edge: after a start, before an end.
     level = np.cumsum(sign) + (sign < 0)

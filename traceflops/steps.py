@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import distinct, groups
+from traceflops.groups import groups
 from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.selection import step_pattern
+from traceflops.stepthreads import Steps, thread_of_steps
 from traceflops.trace import Note, Trace
 from traceflops.words import several
 
@@ -27,36 +28,6 @@ _ANNOTATED_STEP = re.compile(
     r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
 )
 _DIGITS = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of one process, by start.
-
-    `number` is the marker's own number, or counts from 0 where the marker has none.
-    """
-
-    number: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
-
-    @classmethod
-    def none(cls) -> Steps:
-        """Return no steps."""
-        empty = np.empty(0, dtype=np.int64)
-        return cls(empty, empty, empty)
-
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.number)
-
-    def at(self, time_ns: IntArray) -> IntArray:
-        """Return the place of the step around each time, -1 where there is none."""
-        if len(self) == 0:
-            return np.full(len(time_ns), -1, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        inside = (place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)])
-        return np.where(inside, place, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +43,11 @@ class FoundSteps:
     def count(self) -> int:
         """Return how many steps the process with most of them has."""
         return max(map(len, self.by_process.values()), default=0)
+
+    @property
+    def markers(self) -> int:
+        """Return how many markers the steps are of."""
+        return sum(map(len, self.by_process.values()))
 
 
 def is_step_label(label: str, step_mark: str | None) -> bool:
@@ -150,21 +126,34 @@ def _by_process(
     start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     found: dict[int, Steps] = {}
-    passed_over = 0
+    passed_over, in_doubt = 0, False
     for one, mine in groups(process):
-        chosen = mine[thread[mine] == _thread_of_steps(trace, one, thread[mine])]
-        passed_over += len(mine) - len(chosen)
-        found[one] = _ordered(number[chosen], start[chosen], end[chosen])
-    notes = (
-        Note(
-            "dropped",
-            "steps-on-other-threads",
-            f"{several(passed_over, 'step marker')} on other threads than the one whose steps are "
-            f"used {'was' if passed_over == 1 else 'were'} passed over.",
-            passed_over,
-        ),
+        of_thread = {name: mine[at] for name, at in groups(thread[mine])}
+
+        def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
+            some = of_thread[name]
+            return _ordered(number[some], start[some], end[some])
+
+        markers = {name: len(some) for name, some in of_thread.items()}
+        choice = thread_of_steps(trace, one, markers, steps_of)
+        found[one] = steps_of(choice.thread)
+        passed_over += len(mine) - len(found[one])
+        in_doubt |= choice.in_doubt
+    notes = (_other_threads_note(passed_over, in_doubt=in_doubt),) if passed_over else ()
+    return FoundSteps(found, source, text, notes)
+
+
+def _other_threads_note(passed_over: int, *, in_doubt: bool) -> Note:
+    text = (
+        f"{several(passed_over, 'step marker')} on other threads than the one whose steps are used "
+        f"{'was' if passed_over == 1 else 'were'} passed over."
     )
-    return FoundSteps(found, source, text, notes if passed_over else ())
+    if in_doubt:
+        text += (
+            " Which of the threads is that of the loop is not certain: markers of another one hold "
+            "much of the device work, too. --step-mark chooses markers by their names."
+        )
+    return Note("dropped", "steps-on-other-threads", text, passed_over)
 
 
 def until_next(found: FoundSteps) -> FoundSteps:
@@ -175,25 +164,6 @@ def until_next(found: FoundSteps) -> FoundSteps:
 
 def _next(steps: Steps) -> IntArray:
     return np.append(steps.start_ns[1:], np.iinfo(np.int64).max)
-
-
-def _thread_of_steps(trace: Trace, process: int, thread: IntArray) -> int:
-    """Return the thread with most marks; one that launches nothing only where no other does."""
-    threads, counts = np.unique(thread, return_counts=True)
-    if len(threads) > 1:
-        launches = np.isin(threads, _launching(trace, process))
-        counts = np.where(launches, counts, 0) if launches.any() else counts
-    return int(threads[np.argmax(counts)])
-
-
-def _launching(trace: Trace, process: int) -> IntArray:
-    """Return the threads of a process whose calls launched work on a device."""
-    calls, activities = trace.calls, trace.activities
-    mine = np.flatnonzero(numbers(calls["process"]) == process)
-    work = np.flatnonzero(numbers(activities["process"]) == process)
-    ids = numbers(activities["correlation"], ABSENT)[work]
-    launched = np.isin(numbers(calls["correlation"], ABSENT)[mine], ids[ids != ABSENT])
-    return distinct(numbers(calls["thread"], ABSENT)[mine[launched]])
 
 
 def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:

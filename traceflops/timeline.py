@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.coarsening import Boxes, Events, at_most, together
+from traceflops.coarsening import Boxes, LaneEvents, at_most, together
 from traceflops.columns import IntArray, numbers
 from traceflops.components import WORK
 from traceflops.lanes import (
     Lane,
     LaneGroup,
+    activity_times,
     device_lanes,
     host_lanes,
-    joined,
     marks_left_out,
 )
+from traceflops.origins import origins as origins_of
 from traceflops.representative import (
     ChosenDevices,
     RepresentativeSteps,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4
-_UNALIGNED: Final = "clocks-not-aligned"
+_ROOM: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +129,24 @@ class Drawable:
     """
 
     outline: Timeline
-    events: Events
+    lanes: tuple[LaneEvents, ...]
     groups: tuple[tuple[int, int], ...]
+
+    @property
+    def events(self) -> int:
+        """Return how many events there are on the lanes."""
+        return sum(map(len, self.lanes))
 
     @property
     def whole(self) -> Span:
         """Return the range from the first start to the last end of all events."""
-        return Span(int(self.events.start_ns.min()), int(self.events.end_ns.max()))
+        spans = [lane.span for lane in self.lanes]
+        return Span(min(start for start, _ in spans), max(end for _, end in spans))
 
     def within(self, budget: Budget) -> Timeline:
         """Return the timeline with no more boxes than a budget allows."""
         whole = self.whole
-        if len(self.events) <= budget.all:
+        if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all),))
         levels = [self._level(whole, budget.whole)]
         for span, most in self._details(budget):
@@ -153,10 +160,13 @@ class Drawable:
 
         Only that on some groups of lanes, if they are given.
         """
-        mine = self.events.touching(span.start_ns, span.end_ns)
-        parts = [mine.between(*mine.edges(lanes)) for lanes in groups or self.groups]
+        parts = [
+            [one.touching(span.start_ns, span.end_ns) for one in self.lanes[slice(*lanes)]]
+            for lanes in groups or self.groups
+        ]
+        sizes = [sum(map(len, part)) for part in parts]
         # The first group may take half of all boxes; others get what those with less leave them.
-        order = [0, *sorted(range(1, len(parts)), key=lambda place: len(parts[place]))]
+        order = [0, *sorted(range(1, len(parts)), key=sizes.__getitem__)]
         made: list[Boxes] = []
         left = most
         for turn, place in enumerate(order):
@@ -172,9 +182,9 @@ class Drawable:
         steps = self.outline.representative
         numbers_ = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
         for span in [self.outline.steps[n] for n in numbers_ if n in self.outline.steps]:
-            yield span, budget.step
+            yield with_room(span), budget.step
         if not numbers_:
-            yield self.outline.window, budget.step
+            yield with_room(self.outline.window), budget.step
         for gap in self.outline.gaps:
             if gap is not None:
                 yield around(gap), budget.gap
@@ -190,17 +200,19 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     if not prepared.accounts:
         return None
     chosen = drawn_devices(prepared, gaps)
-    origins, aligned = _origins(prepared, chosen)
+    clocks = origins_of(prepared)
+    origins, aligned = clocks.of_process, clocks.aligned
     process = _process_of(prepared)
     first = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
     hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *first)))
+    times = activity_times(prepared)
     of_devices = [
-        device_lanes(prepared, device, origins[process[device]], len(first)) for device in first
+        device_lanes(prepared, device, origins[process[device]], len(first), times)
+        for device in first
     ]
     of_hosts = host_lanes(prepared, {one: origins[one] for one in hosts[:_MOST_HOSTS]})
     drawn = [*of_devices, *(one for one in of_hosts if one.lanes)]
     shown = tuple(one.lanes[0].process for one in of_hosts if one.lanes)
-    events = _numbered(drawn)
     ends = list(accumulate(len(one.lanes) for one in drawn))
     steps = _steps(prepared, chosen, origins)
     outline = Timeline(
@@ -216,7 +228,13 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         gaps=tuple(_gap_span(gap, chosen, origins, process) for gap in gaps),
         left_out=_left_out(prepared, chosen, hosts, drawn),
     )
-    return Drawable(outline, events, tuple(zip([0, *ends], ends, strict=False)))
+    return Drawable(outline, _numbered(drawn), tuple(zip([0, *ends], ends, strict=False)))
+
+
+def with_room(span: Span) -> Span:
+    """Return a range with a fiftieth of its length before and after it: a view shows some."""
+    room = -(-(span.end_ns - span.start_ns) // _ROOM)
+    return Span(span.start_ns - room, span.end_ns + room)
 
 
 def around(span: Span) -> Span:
@@ -242,24 +260,10 @@ def _process_of(prepared: Prepared) -> list[int]:
     return found
 
 
-def _origins(prepared: Prepared, chosen: ChosenDevices) -> tuple[dict[int, int], bool]:
-    """Return the time that is 0 by process, and whether it is the same for all."""
-    process = _process_of(prepared)
-    starts: dict[int, int] = {}
-    for device, account in prepared.accounts.items():
-        low = account.rows.span[0]
-        starts[process[device]] = min(low, starts.get(process[device], low))
-    spans = [prepared.accounts[device].rows.span for device in chosen.devices]
-    apart = max(low for low, _ in spans) > min(high for _, high in spans)
-    unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
-    if len(starts) > 1 and (unaligned or apart):
-        return starts, False
-    return dict.fromkeys(starts, min(starts.values())), True
-
-
-def _numbered(drawn: Sequence[LaneGroup]) -> Events:
-    """Return the events of all lanes, numbered through."""
-    return joined([events for one in drawn for events in one.events])
+def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
+    """Return the events of all lanes, these numbered through."""
+    lanes = (events for one in drawn for events in one.events)
+    return tuple(replace(events, lane=number) for number, events in enumerate(lanes))
 
 
 def _steps(

@@ -21,7 +21,8 @@ class Note:
     """One thing about the input or the method that the reader must know.
 
     `code` names the kind of note and is stable; `text` is a whole sentence; `count` is how many
-    records it is about, where that can be counted.
+    records it is about, where that can be counted. `wording` is the sentence without that figure
+    and the `values` it is about, by which notes of several files become one (see `notes`).
     """
 
     kind: NoteKind
@@ -29,6 +30,13 @@ class Note:
     text: str
     count: int | None = None
     file: str | None = None
+    wording: str | None = field(default=None, compare=False, repr=False)
+    values: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what is shown of it, by name."""
+        names = ("kind", "code", "text", "count", "file")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +81,15 @@ class Trace:
 
     `places` say for each row of the devices table where in its machine the device is, so that it is
     known again in another file of the same clock; None where the file does not tell, and empty
-    where it tells of none. They are in no table.
+    where it tells of none. They are in no table. `clocks` name the clock of each process where not
+    all have the same; times of different clocks cannot be compared.
     """
 
     source: Source
     tables: Mapping[str, pa.Table]
     notes: tuple[Note, ...] = ()
     places: tuple[str | None, ...] = ()
+    clocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse tables that do not follow the declared schema."""

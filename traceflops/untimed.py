@@ -18,7 +18,7 @@ import pyarrow as pa
 from traceflops.categories.classify import Classifier
 from traceflops.categories.model import Category
 from traceflops.columns import IntArray, codes, dictionary_column, names, number_column, numbers
-from traceflops.groups import joint_codes
+from traceflops.groups import distinct, joint_codes
 from traceflops.remedies import command
 from traceflops.rows import ABSENT
 from traceflops.totals import DEVICE_KINDS, Total, side_sums, totals_of
@@ -198,7 +198,7 @@ def _rank(group: IntArray) -> IntArray:
 
 def _used(column: pa.ChunkedArray) -> set[str]:
     texts = names(column)
-    return {texts[code] for code in np.unique(codes(column)).tolist() if code >= 0}
+    return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
 
 
 def _table(

@@ -10,6 +10,8 @@ from traceflops.results import Account, StepChoice, Verdict
 from traceflops.words import percent, several, time_amount
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceflops.mfu.measurement import Measurement
     from traceflops.untimed import Untimed
 
@@ -20,12 +22,14 @@ def verdict(
     devices: int,
     measured: Measurement | None = None,
     *,
+    categories: pa.Table | None = None,
     on_host: bool = False,
 ) -> Verdict:
     """Return the largest loss of the chosen windows.
 
     That is whatever takes most and is not compute; where the FLOPs are known, also what compute
-    loses against its peak. `on_host` says that all of the work is operators on the CPU.
+    loses against its peak. `categories` tell what the work is; `on_host` says that all of it is
+    operators on the CPU.
     """
     if not devices:
         return Verdict("There is no device work in this trace.", None, None)
@@ -34,7 +38,7 @@ def verdict(
     of = basis_of(steps)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "each step" if steps.used else "the time")
-    found = losses(total, measured)
+    found = losses(total, measured, categories)
     inside = measured is not None and measured.waterfall is not None
     sentence = _both(found, of) if inside else _first(found, of, total)
     if measured is not None and measured.figure is not None:

@@ -117,7 +117,7 @@ def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
         of_top = _is_top(categorised, mine, top)
         if of_top.any():
             found[top] = mine.sums(of_top)
-    for place in np.unique(category).tolist():
+    for place in distinct(category).tolist():
         one = categorised.categories[place]
         if one.sub != one.top:
             found[f"{one.top}/{one.sub}"] = mine.sums(category == place)

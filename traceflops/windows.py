@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.groups import distinct
 from traceflops.results import WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
@@ -51,7 +52,7 @@ def tile(
     launched = place >= 0
     if not launched.any():
         return [Stretch("span", None, low, high, None)]
-    places = np.unique(place[launched])
+    places = distinct(place[launched])
     starts = _first_starts(start_ns[launched], place[launched], places)
     last_end = int(end_ns[place == places[-1]].max())
     ends = np.append(starts[1:], max(last_end, int(starts[-1])))

@@ -23,10 +23,11 @@ _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 def several(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural where it is not one: "1 event", "2 copies"."""
-    return f"{number:,} {noun if number == 1 else _plural(noun)}"
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
-def _plural(noun: str) -> str:
+def plural(noun: str) -> str:
+    """Return the plural of a noun."""
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
@@ -44,8 +45,12 @@ def time_amount(ns: int) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share, 0 to 1, in percent: "23.4 %", and "<0.1 %" for one that is almost nothing."""
-    return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "<0.1 %"
+    """Return a share (0 to 1) as "53.5 %"; what is not zero never prints as zero.
+
+    Each share is rounded on its own, wherever it stands: one thing has the same digits everywhere.
+    """
+    text = f"{100 * share:.1f}"
+    return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
 
 
 def one_of(options: Mapping[str, object | None]) -> None:

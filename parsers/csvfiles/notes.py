@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from traceflops.notes import counted_note
 from traceflops.parsers.csvfiles.text import Damage
-from traceflops.trace import Note
+from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
 _CUT: Final = "The file ends within a row: that row is left out, and later ones are missing."
+_REPAIRED: Final = (
+    "{n} [row|rows] had a quote, comma or line end in a name that was not escaped: the fields "
+    "before and behind it were told from the ends of the row, the rest is the name. No number "
+    "depends on it."
+)
+_LOST: Final = "{n} [row|rows] could not be read and [was|were] left out."
+_REPEATED: Final = "The header stands in it {n} more [time|times]."
 _NO_HEADER: Final = (
     "The file has no header: what its columns are was told by the rows, as their tool writes them."
 )
@@ -29,19 +37,13 @@ def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
             f"first at byte {damage.first_bad_byte:,}."
         )
         yield Note("repaired", "invalid-utf8", text, damage.replaced_characters)
-    if damage.repaired_rows:
-        text = (
-            f"{several(damage.repaired_rows, 'row')} had a quote, comma or line end in a name that "
-            "was not escaped: the fields before and behind it were told from the ends of the row, "
-            "the rest is the name. No number depends on it."
-        )
-        yield Note("repaired", "rows-repaired", text, damage.repaired_rows)
-    if damage.dropped_rows:
-        verb = "was" if damage.dropped_rows == 1 else "were"
-        text = f"{several(damage.dropped_rows, 'row')} could not be read and {verb} left out."
-        yield Note("dropped", "rows-lost", text, damage.dropped_rows)
-    if damage.repeated_headers:
-        text = f"The header stands in it {several(damage.repeated_headers, 'more time')}."
-        yield Note("repaired", "header-repeated", text, damage.repeated_headers)
+    counted: tuple[tuple[NoteKind, str, str, int], ...] = (
+        ("repaired", "rows-repaired", _REPAIRED, damage.repaired_rows),
+        ("dropped", "rows-lost", _LOST, damage.dropped_rows),
+        ("repaired", "header-repeated", _REPEATED, damage.repeated_headers),
+    )
+    for kind, code, wording, count in counted:
+        if count:
+            yield counted_note(kind, code, wording, count)
     if damage.without_header:
         yield Note("assumed", "header-missing", _NO_HEADER)

@@ -11,7 +11,7 @@ import numpy as np
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import groups
+from traceflops.groups import distinct, groups
 from traceflops.parsers.csvfiles.cells import Column, Texts
 from traceflops.parsers.csvfiles.text import Block, Damage
 from traceflops.parsers.inputs import ByteSource
@@ -157,7 +157,7 @@ class Cut:
         if not isinstance(found, Texts):
             code = -1 if otherwise is None else names[otherwise]
             return np.full(self.count, code, np.int32)
-        used = np.unique(found.codes)
+        used = distinct(found.codes)
         table = np.full(len(found.values) + 1, -1, np.int32)
         texts = (found.values[code] or otherwise for code in used.tolist())
         table[used] = [-1 if text is None else names[text] for text in texts]

@@ -163,7 +163,7 @@ def _foreign(database: Database) -> NotATrace:
 
 def _empty(database: Database) -> NotATrace:
     """Return what to say of a database without tables: they may be in the log beside it."""
-    from traceflops.parsers.databases.wal import in_wal_mode
+    from traceflops.parsers.databases.wal import how_to_copy, in_wal_mode
 
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
         return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
@@ -171,8 +171,7 @@ def _empty(database: Database) -> NotATrace:
     return NotATrace(
         f"{_place(database)} is an SQLite database without tables: all of it is in the log of "
         f"transactions beside it ({log}), which is not there or cannot be read",
-        f"copy {log} beside it, or, where it was written, run: sqlite3 {database.source.name} "
-        "'PRAGMA wal_checkpoint(TRUNCATE)' and copy it again",
+        how_to_copy(database.source.name),
     )
 
 

@@ -6,9 +6,11 @@ Source: the section "WAL File Format" of SQLite's "Database File Format".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from traceflops.errors import InputError
 from traceflops.trace import Note
 from traceflops.words import several
 
@@ -17,6 +19,7 @@ _HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
 _MODE_AT: Final = 18
 _WAL_MODE: Final = b"\x02\x02"
+CUT: Final = "log-cut"
 
 
 def unfinished_note(log: Path, finished: int) -> Note | None:
@@ -30,7 +33,27 @@ def unfinished_note(log: Path, finished: int) -> Note | None:
         f"or its writer was still at work. What it holds behind that ({several(lost, 'page')}) is "
         "lost; copy database and log again when the writer is done."
     )
-    return Note("dropped", "log-cut", text, lost)
+    return Note("dropped", CUT, text, lost)
+
+
+def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
+    """Return what to say of a damaged database of which no record can be read.
+
+    `notes` are those on it, `again` is what else than its log can be had again.
+    """
+    message = f"damaged: no record of it can be read: {database}"
+    if any(note.code == CUT for note in notes):
+        reason = " (the log of transactions beside it, which holds them, is cut)"
+        return InputError(f"{message}{reason}", how_to_copy(database))
+    return InputError(message, f"nothing can be saved from it; {again}")
+
+
+def how_to_copy(database: str) -> str:
+    """Return what to do about a log of which the copy cannot be read, where the whole one is."""
+    return (
+        f"copy {database}-wal again, with {database}; or, where they were written, run: sqlite3 "
+        f"{database} 'PRAGMA wal_checkpoint(TRUNCATE)' and copy {database}"
+    )
 
 
 def in_wal_mode(database: Path | None) -> bool:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
+from traceflops.groups import distinct
 from traceflops.parsers.gathered import (
     NOTHING_KNOWN,
     DeviceFacts,
@@ -111,7 +112,7 @@ def _number_devices(collected: Collected) -> IntArray:
     """Replace device numbers of the file by rows of `devices`; return the numbers, row by row."""
     local = collected.activities.column("device")
     local = np.where(local == ABSENT, _UNKNOWN_DEVICE, local)
-    used = np.unique(local)
+    used = distinct(local)
     collected.activities.replace("device", np.searchsorted(used, local))
     for table in (collected.marks, collected.counters):
         renumber_devices(table, used)

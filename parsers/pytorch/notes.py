@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from traceflops.notes import counted_note, of_noun, rank_from_name
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonfiles.events import EventStream
 from traceflops.parsers.jsonfiles.mend import INVALID_UTF8
@@ -83,7 +84,7 @@ def _event_notes(
         yield Note("dropped", "no-phase", text, counts[_NO_PHASE])
     for code, (kind, noun, text) in _ODD_EVENTS.items():
         if odd[code]:
-            yield Note(kind, code, f"{several(odd[code], noun)} {text}.", odd[code])
+            yield counted_note(kind, code, of_noun(noun, f"{text}."), odd[code])
 
 
 def _content_notes(
@@ -108,8 +109,8 @@ def _content_notes(
     if metadata.described.problem:
         text = f"The trace's own description of its run: {metadata.described.problem}."
         yield Note("dropped", "description-left-out", text)
-    if metadata.rank_from_name:
-        yield Note("assumed", "rank-from-name", f"Rank {metadata.rank} is from the file's name.")
+    if metadata.rank_from_name and metadata.rank is not None:
+        yield rank_from_name([metadata.rank])
     open_devices = [d for d in devices if metadata.by_id and metadata.facts_of(d) is None]
     if open_devices:
         listed = ", ".join(map(str, open_devices[:8])) + (", …" if len(open_devices) > 8 else "")

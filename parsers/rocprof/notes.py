@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from traceflops.notes import counted_note
 from traceflops.trace import Note
-from traceflops.words import several
 
 COUNTERS_ONLY: Final = Note(
     "missing",
@@ -33,19 +33,13 @@ DEVICE_UNKNOWN: Final = Note(
     "device 0.",
 )
 
+_INSTANCES: Final = (
+    "Counters are there once for each instance of a part of the chip: {n} [value|values] added to "
+    "others (of GRBM counters, which count the same in each, the largest stands)."
+)
+
 
 def instance_notes(rows: int) -> Iterator[Note]:
     """Say how many rows of instances were added to others."""
     if rows:
-        text = (
-            "Counters are there once for each instance of a part of the chip: "
-            f"{several(rows, 'value')} added to others (of GRBM counters, which count the same in "
-            "each, the largest stands)."
-        )
-        yield Note("repaired", "instances-summed", text, rows)
-
-
-def rank_note(rank: int) -> Note:
-    """Say where a rank is from."""
-    text = f"Rank {rank} is from the name of file or folder."
-    return Note("assumed", "rank-from-name", text)
+        yield counted_note("repaired", "instances-summed", _INSTANCES, rows)

@@ -69,7 +69,7 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
         "source": _source(analysis.source),
         "selection": _selection(analysis.selection),
         "steps": asdict(analysis.steps),
-        "notes": [asdict(note) for note in analysis.notes],
+        "notes": [note.as_dict() for note in analysis.notes],
     }
 
 
@@ -121,6 +121,7 @@ def _device(device: DeviceReport) -> dict[str, Any]:
         "device": device.device,
         "label": device.label,
         "rank": device.rank,
+        "ranks": list(device.ranks),
         "file": device.file,
         "type": device.type,
         "local_id": device.local_id,

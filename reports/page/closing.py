@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
 from traceflops.reports.json.report import SCHEMA, render_json
-from traceflops.reports.page.scripts import packed
+from traceflops.reports.page.scripts import packed_bytes
 from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.units import count, size
+from traceflops.reports.units import size
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -22,8 +23,13 @@ _MOST_ROWS: Final = 20_000
 _REDACTED: Final = "redacted"
 
 
-def closing(analysis: Analysis, command: str | None, page_bytes: int) -> Filled:
-    """Return the end of a page that has `page_bytes` without it."""
+def closing(
+    analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
+) -> Filled:
+    """Return the end of a page that has `page_bytes` without it.
+
+    `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
+    """
     data, left_out = _data(analysis, PAGE_BYTES - page_bytes)
     values = {
         "command": command,
@@ -32,6 +38,7 @@ def closing(analysis: Analysis, command: str | None, page_bytes: int) -> Filled:
         "data": DATA if data is not None else None,
         "data_size": size(len(data)) if data is not None else None,
         "left_out": left_out,
+        "cuts_texts": cuts_texts,
         "redacted": any(note.code == _REDACTED for note in analysis.notes),
     }
     content = Content(
@@ -46,11 +53,11 @@ def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     """Return the report as JSON, or None and why it is left out."""
     rows = _rows(analysis)
     if rows > _MOST_ROWS:
-        return None, f"it has about {count(rows)} rows"
+        return None, f"it has about {several(rows, 'row')}"
     text = render_json(analysis).encode() + b"\n"
-    taken = len(packed(text))
+    taken = packed_bytes(text, room)
     if taken > room:
-        return None, f"it has {size(len(text))}, {size(taken)} packed"
+        return None, f"it has {size(len(text))}, at least {size(taken)} packed"
     return text, ""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from traceflops.reports.units import percent
+from traceflops.mfu.figures import percent
+from traceflops.reports.page.evidence import Place, places
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding
@@ -14,19 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FindingShown:
-    """A finding in words; `evidence` are the sections that show it, the best first."""
+    """A finding in words; `evidence` are the sections that show it, the best first.
+
+    `places` are the rows and times in them that it is about.
+    """
 
     rule: str
     severity: str
     sentence: str
     gain: str
     evidence: tuple[str, ...]
+    places: tuple[Place, ...]
 
 
 def findings_shown(analysis: Analysis) -> list[FindingShown]:
     """Return the findings in words."""
     return [
-        FindingShown(one.rule, one.severity, one.sentence, _gain(analysis, one), one.evidence)
+        FindingShown(
+            one.rule,
+            one.severity,
+            one.sentence,
+            _gain(analysis, one),
+            one.evidence,
+            tuple(places(analysis, one)),
+        )
         for one in analysis.findings
     ]
 
@@ -35,4 +48,5 @@ def _gain(analysis: Analysis, found: Finding) -> str:
     """Return what MFU would be if the time were not spent, "" where it is not one figure."""
     if found.mfu_without is None or analysis.measured.figure is None:
         return ""
-    return f"{analysis.measured.figure} now, at most {percent(found.mfu_without)} without it"
+    without = percent(Fraction(found.mfu_without))
+    return f"{analysis.measured.figure} now, at most {without} without it"

@@ -1,4 +1,4 @@
-"""A heat map of ranks and steps: the time of each step as a multiple of the step's median."""
+"""A heat map of ranks and steps: own time as a multiple of the median of the step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray
-from traceflops.rankspread import FloatArray, StepTimes
+from traceflops.rankspread import FloatArray, OwnTimes
 from traceflops.reports.units import UNKNOWN, percent
 
 MOST_ROWS: Final = 64
 MOST_COLUMNS: Final = 100
 _MOST_TITLED: Final = 600
 _LEFT, _TOP, _WIDTH, _HEIGHT = 96, 4, 656, 288
-_TALLEST: Final = 20
+_TALLEST: Final = 28
 _LEAST_PER_LABEL_X, _LEAST_PER_LABEL_Y = 42, 14
 _SCALES: Final = (
     (0.005, 0.01, 0.02),
@@ -77,7 +77,7 @@ class HeatMap:
     steps: int
 
 
-def heat_map(times: StepTimes, labels: Sequence[str]) -> HeatMap | None:
+def heat_map(times: OwnTimes, labels: Sequence[str]) -> HeatMap | None:
     """Return the map of several devices over several steps, None where either is alone."""
     if len(labels) < 2 or len(times.steps) < 2:
         return None

@@ -16,7 +16,7 @@ from traceflops._version import __version__
 from traceflops.reports.authored import NOTHING, Authored
 from traceflops.reports.commandline import base_names
 from traceflops.reports.page import figures, shown
-from traceflops.reports.page.closing import closing
+from traceflops.reports.page.closing import PAGE_BYTES, closing
 from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
@@ -31,6 +31,8 @@ SCHEMA = "traceflops.report/1"
 _STYLES = ("report.css", "tables.css", "timeline.css", "memory.css")
 _WITHOUT_PARTS = 12_000
 """Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
+_NARROWER = (1, 4, 16, 64)
+"""How many times less room than usual texts get, until the page is small enough."""
 _AUTHORED = Section("authored", "Author's notes", lambda _: None)
 
 
@@ -56,8 +58,9 @@ def render_html(
     made = {name: make for one in sections for name, make in one.content.figures.items()}
     drawn = figures.embed(made) if made else None
     scripts = scripts_of(sections, drawn)
-    parts = list(_parts(analysis, sections, drawn))
-    last = closing(analysis, base_names(command) if command else None, _bytes(parts, scripts))
+    parts, narrower = _fitting(analysis, sections, drawn, scripts)
+    shown_command = base_names(command) if command else None
+    last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
     scripts = scripts_of([*sections, last], drawn)
     title = shown.document_title(analysis)
@@ -76,6 +79,23 @@ def render_html(
     return environment().get_template("report.html.j2").render(context)
 
 
+def _fitting(
+    analysis: Analysis,
+    sections: Sequence[Filled],
+    drawn: figures.Embedded | None,
+    scripts: Scripts,
+) -> tuple[list[_Part], int]:
+    """Return the parts with texts as long as the page has room for, and by how much that is less.
+
+    Whatever the names are made of: quotes take five bytes each, others up to four.
+    """
+    for narrower in _NARROWER:
+        parts = list(_parts(analysis, sections, drawn, narrower))
+        if _bytes(parts, scripts) <= PAGE_BYTES:
+            break
+    return parts, narrower
+
+
 def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
     """Return about how many bytes a page of these parts and scripts has, rather more than less."""
     texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values(), _css()]
@@ -92,9 +112,12 @@ def framed(analysis: Analysis) -> str:
 
 
 def _parts(
-    analysis: Analysis, sections: Sequence[Filled], drawn: figures.Embedded | None
+    analysis: Analysis,
+    sections: Sequence[Filled],
+    drawn: figures.Embedded | None,
+    narrower: int = 1,
 ) -> Iterator[_Part]:
-    templates = environment()
+    templates = environment(narrower)
     common = {
         "analysis": analysis,
         "figures": drawn.divs if drawn else {},

@@ -6,19 +6,26 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops import words
 from traceflops.reports import palette, units, wording
-from traceflops.reports.page import roofline, shown
+from traceflops.reports.page import escaped, roofline, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TITLE_WIDTH: Final = 2_000
 """How much of a name shows when the pointer rests on it."""
+_LEAST_WIDTH: Final = 24
+"""Characters that are left of a text in the tightest page."""
 
 
 @cache
-def environment() -> Environment:
-    """Return what renders templates: it escapes every text and knows no undefined name."""
+def environment(narrower: int = 1) -> Environment:
+    """Return what renders templates: it escapes every text and knows no undefined name.
+
+    Texts of a trace get the room that templates give them, or where that makes too large a page
+    so many times less.
+    """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     made = Environment(
@@ -32,10 +39,16 @@ def environment() -> Environment:
     made.filters |= {
         "count": units.count,
         "duration": units.duration,
+        "place": units.place,
         "percent": units.percent,
         "ratio": units.ratio,
-        "shorten": units.shorten_middle,
-        "kernel_label": units.kernel_label,
+        "several": words.several,
+        "numbered": wording.numbered,
+        "shorten": lambda text, width: escaped.cut(text, _room(width, narrower)),
+        "kernel_label": lambda text, width: escaped.cut(
+            text, _room(width, narrower), units.kernel_label
+        ),
+        "tip": lambda text: escaped.tip(text, _room(_TITLE_WIDTH, narrower)),
         "size": units.size,
         "ranges": wording.number_ranges,
         "collective_label": wording.collective_label,
@@ -49,11 +62,14 @@ def environment() -> Environment:
         "trusted": _trusted,
     }
     made.globals |= {
-        "title_width": _TITLE_WIDTH,
         "looks": palette.LOOKS | palette.LINE_LOOKS,
         "causes": palette.CAUSE_LABELS,
     }
     return made
+
+
+def _room(width: int, narrower: int) -> int:
+    return max(width // narrower, min(width, _LEAST_WIDTH))
 
 
 def template(name: str) -> str:

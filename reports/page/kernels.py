@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.launched import Launched, Way, key_of, launched, missing
-from traceflops.reports.page.work import WorkShown, is_by_counters, kernel_work
-from traceflops.reports.units import count, duration
+from traceflops.reports.page.work import WorkShown, kernel_work, rates_sentence
+from traceflops.reports.units import duration
+from traceflops.reports.wording import numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,12 +28,14 @@ MOST_WAYS: Final = 300
 class KernelShown:
     """A row of the table; `link` is what follows # in a link to it, empty where it has none.
 
-    `facts` are what is said of it beside its columns: a word and a text.
+    `first_of` is what follows # in a link to its category, in the first row of each. `facts` are
+    what is said of it beside its columns: a word and a text.
     """
 
     row: Mapping[str, Any]
     link: str
     category: str
+    first_of: str
     work: WorkShown | None
     ways: Sequence[Way]
     facts: Sequence[tuple[str, str]]
@@ -42,7 +45,8 @@ class KernelShown:
 class KernelsPage:
     """The kernels that are shown, and the number, time and time share of those that are not.
 
-    `of_categories` counts the rows that are there only as the longest of their category.
+    `of_categories` counts the rows that are there only as the longest of their category. `rates`
+    says what the columns of counted work are of, "" where there are none.
     """
 
     rows: list[KernelShown]
@@ -50,7 +54,7 @@ class KernelsPage:
     hidden: int
     hidden_ns: int
     hidden_share: float | None
-    has_work: bool
+    rates: str
     launched: Launched
     missing: str
     ways_left_out: int
@@ -62,10 +66,9 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     places = _places(table, most)
     rows = table.take(places).to_pylist() if places else []
     work = kernel_work(analysis.measured, [row["name"] for row in rows])
-    has_work = bool(work)
+    rates = rates_sentence(analysis.measured) if work else ""
     ways = launched(analysis.prepared)
-    rate = "GB/s" if is_by_counters(analysis.measured) else "least GB/s"
-    shown, left_out = _shown(rows, work, ways, rate)
+    shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
     hidden_ns = sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows)
     return KernelsPage(
         rows=shown,
@@ -73,7 +76,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
         hidden=table.num_rows - len(rows),
         hidden_ns=hidden_ns,
         hidden_share=_share(table, rows),
-        has_work=has_work,
+        rates=rates,
         launched=ways,
         missing=missing(ways),
         ways_left_out=left_out,
@@ -109,10 +112,17 @@ def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _shown(
-    rows: Sequence[Mapping[str, Any]], work: dict[str, WorkShown], found: Launched, rate: str
+    rows: Sequence[Mapping[str, Any]],
+    work: dict[str, WorkShown],
+    found: Launched,
+    categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[KernelShown], int]:
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
     links, shown, left_out, room = Links("kernel"), [], 0, MOST_WAYS
+    firsts = {
+        (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
+        for one in categories
+    }
     for row in rows:
         ways: list[Way] = []
         if found.number(key_of(row)) > room:
@@ -123,19 +133,21 @@ def _shown(
         # Work is known by name alone: of kernels of one name the one with most time shows it.
         mine = work.pop(row["name"], None)
         category = f"{row['top']}/{row['sub']}"
-        facts = list(_facts(row, mine, rate))
-        shown.append(KernelShown(row, links.of(row["name"]), category, mine, ways, facts))
+        facts = list(_facts(row, mine))
+        first_of = firsts.pop((row["top"], row["sub"]), "")
+        link = links.of(row["name"])
+        shown.append(KernelShown(row, link, category, first_of, mine, ways, facts))
     return shown, left_out
 
 
-def _facts(row: Mapping[str, Any], work: WorkShown | None, rate: str) -> Iterator[tuple[str, str]]:
+def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str, str]]:
     yield "kind", row["kind"]
     yield "rule of its category", row["rule"]
+    yield "shortest", duration(row["min_ns"])
+    yield "longest", duration(row["max_ns"])
     if work is None:
         return
-    if work.bytes_rate.value is not None:
-        yield rate, work.bytes_rate.text
     if work.intensity.value is not None:
         yield "FLOP per byte", work.intensity.text
     if work.flops.value is not None:
-        yield "FLOPs of", f"{count(work.count)} launches in {duration(work.time_ns)}"
+        yield "FLOPs of", f"{numbered(work.count, 'launch')} in {duration(work.time_ns)}"

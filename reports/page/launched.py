@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from traceflops.launchers import launchers
-from traceflops.reports.units import shorten_middle
+from traceflops.reports.page.shapes import shape_words, type_words
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared
@@ -18,18 +16,6 @@ Key = tuple[str, str, str, str, str]
 """A row of a kernel table: name, kind, top, sub, rule."""
 
 _KEY: Final = ("name", "kind", "top", "sub", "rule")
-_MOST_TENSORS: Final = 6
-_SHORT_TYPES: Final = {
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "float": "fp32",
-    "double": "fp64",
-    "long int": "int64",
-    "int": "int32",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-}
-_NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,40 +123,3 @@ def _scope_title(kinds: set[bool | None]) -> str:
     if True in kinds and False in kinds:
         return "Module or annotation"
     return "Module" if True in kinds else "Annotation"
-
-
-def shape_words(text: str) -> str:
-    """Return shapes recorded as JSON in words, each with its sizes; else the text."""
-    shapes = _decoded(text)
-    if shapes is None:
-        return text
-    found = [word for shape in shapes if (word := _shape(shape))]
-    more = f" and {len(found) - _MOST_TENSORS:,} more" if len(found) > _MOST_TENSORS else ""
-    return ", ".join(found[:_MOST_TENSORS]) + more
-
-
-def type_words(text: str) -> str:
-    """Return the different element types recorded as JSON, such as "bf16, int64"."""
-    types = _decoded(text)
-    if types is None:
-        return text
-    tensors = [one for one in types if isinstance(one, str) and one not in _NO_TENSORS]
-    shown = dict.fromkeys(_SHORT_TYPES.get(one, shorten_middle(one, 30)) for one in tensors)
-    return ", ".join(list(shown)[:_MOST_TENSORS])
-
-
-def _shape(shape: Any) -> str:
-    if not isinstance(shape, list) or not shape:
-        return ""
-    if any(isinstance(size, list) for size in shape):  # a list of tensors
-        first = next((word for each in shape if (word := _shape(each))), "")
-        return f"{len(shape):,} × ({first}, …)" if len(shape) > 1 else f"({first})"  # noqa: RUF001
-    return "×".join(str(size) for size in shape)  # noqa: RUF001
-
-
-def _decoded(text: str) -> list[Any] | None:
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return found if isinstance(found, list) else None

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.memoryuse import Curve, MemoryUse, Series, memory_use
-from traceflops.reports.units import UNKNOWN, count, duration, percent, shorten_middle, size
+from traceflops.reports.page import shown
+from traceflops.reports.units import UNKNOWN, count, duration, percent, place, shorten_middle, size
 
 if TYPE_CHECKING:
+    from traceflops.origins import Origins
     from traceflops.results import Analysis
 
 MOST_ROWS: Final = 32
@@ -72,7 +74,7 @@ class MemoryRow:
 class MemoryPage:
     """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
 
-    `low` are those whose peak is too low to be drawn.
+    `low` are those whose peak is too low to be drawn; times count from `counts_from`.
     """
 
     rows: list[MemoryRow]
@@ -81,6 +83,7 @@ class MemoryPage:
     drawn_of: int
     low: int
     sentences: list[str]
+    counts_from: str
 
 
 def memory_page(analysis: Analysis) -> MemoryPage | None:
@@ -91,19 +94,35 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     if not found:
         return None
     labels = {device.device: device.label for device in analysis.devices}
-    origin_ns = min(one.allocated.curve.time_ns[0] for one in found)
-    if analysis.devices:
-        origin_ns = min(device.whole.start_ns for device in analysis.devices)
-    shown = _most_first(found)
-    drawn = [one for one in shown if _is_worth_drawing(one.allocated)]
+    clocks = shown.clocks(analysis)
+    first = _firsts(found, clocks)
+    ordered = _most_first(found)
+    drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]
     return MemoryPage(
-        rows=[_row(one, labels, int(origin_ns)) for one in shown[:MOST_ROWS]],
-        total=len(shown),
-        plots=[_plot(one, labels, int(origin_ns)) for one in drawn[:MOST_DRAWN]],
+        rows=[_row(one, labels, first[one.process]) for one in ordered[:MOST_ROWS]],
+        total=len(ordered),
+        plots=[_plot(one, labels, first[one.process]) for one in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
-        low=sum(one.allocated.peak < LEAST_DRAWN for one in shown),
+        low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(found)),
+        counts_from=shown.counts_from(clocks) if clocks.of_process else "the first allocation",
     )
+
+
+def _firsts(found: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
+    """Return from which instant the times of each process count.
+
+    That is its first allocation where it has no activities, and no clock is common to all.
+    """
+    of_all = min(clocks.of_process.values(), default=None)
+    begins: dict[int, int] = {}
+    for one in found:
+        start = int(one.allocated.curve.time_ns[0])
+        begins[one.process] = min(start, begins.get(one.process, start))
+    if clocks.aligned:
+        of_all = of_all if of_all is not None else min(begins.values())
+        return dict.fromkeys(begins, of_all)
+    return begins | dict(clocks.of_process)
 
 
 def _most_first(found: Sequence[MemoryUse]) -> Sequence[MemoryUse]:
@@ -135,7 +154,7 @@ def _row(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryRow:
         first=allocated.first,
         peak=allocated.peak,
         last=allocated.last,
-        when=f"{_signed(allocated.peak_ns - origin_ns)}{step}",
+        when=f"{place(allocated.peak_ns - origin_ns)}{step}",
         reserved=use.reserved.peak if use.reserved is not None else None,
         unused=use.unused_at_peak,
         device_bytes=use.device_bytes,

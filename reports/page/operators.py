@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.operators import operators
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.page.work import WorkShown, op_work
+from traceflops.reports.page.work import WorkShown, op_work, rates_sentence
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -27,7 +27,10 @@ class OperatorShown:
 
 @dataclass(frozen=True, slots=True)
 class OperatorsPage:
-    """The operators that are shown, what is not, and the time of which no operator is known."""
+    """The operators that are shown, what is not, and the time of which no operator is known.
+
+    Shares of operators are of the device time; `unknown_share` is of the kernels' time, `all_ns`.
+    """
 
     rows: list[OperatorShown]
     hidden: int
@@ -36,7 +39,7 @@ class OperatorsPage:
     unknown_ns: int
     unknown_share: float | None
     all_ns: int
-    has_work: bool
+    rates: str
     has_host: bool
 
 
@@ -51,15 +54,14 @@ def operators_page(analysis: Analysis) -> OperatorsPage | None:
     rows, links = table.to_pylist(), Links("op")
     work = op_work(analysis.measured, [row["name"] for row in rows])
     all_ns = sum(found.table["sum_ns"].to_pylist()) + found.left_ns + found.unknown_ns
-    window_ns = analysis.components.window_ns
     return OperatorsPage(
         rows=[OperatorShown(row, links.of(row["name"]), work.get(row["name"])) for row in rows],
         hidden=found.table.num_rows - len(rows) + found.left,
         hidden_ns=all_ns - found.unknown_ns - sum(row["sum_ns"] for row in rows),
         unknown_activities=found.unknown_activities,
         unknown_ns=found.unknown_ns,
-        unknown_share=found.unknown_ns / window_ns if window_ns else None,
+        unknown_share=found.unknown_ns / all_ns if all_ns else None,
         all_ns=all_ns,
-        has_work=bool(work),
+        rates=rates_sentence(analysis.measured) if work else "",
         has_host=any(row["host_ns"] is not None for row in rows),
     )

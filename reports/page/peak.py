@@ -123,7 +123,7 @@ def mfu_tile(measured: Measurement) -> tuple[str, str]:
 
 
 def _whole(analysis: Analysis) -> str:
-    devices, ns = len(analysis.devices), analysis.components.window_ns
+    devices, ns = len(analysis.devices_used), analysis.components.window_ns
     named = "one device" if devices == 1 else f"{count(devices)} devices together"
     return f"what {named} could do at the peak in {duration(ns)} of device time"
 

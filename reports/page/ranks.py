@@ -1,4 +1,4 @@
-"""The section on ranks: their steps against the median of all, and the one that others await."""
+"""The section on ranks: their own time against the median of all, and who is waited for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.rankspread import FloatArray, StepTimes, Straggler, step_times, straggler
+from traceflops.rankspread import (
+    FloatArray,
+    OwnTimes,
+    Straggler,
+    most_and_least,
+    own_ns,
+    own_times,
+    straggler,
+)
 from traceflops.reports.page.heatmap import HeatMap, heat_map, signed
 from traceflops.reports.units import count, duration, percent, shorten_middle
 
@@ -23,7 +31,7 @@ _WIDTH, _HEIGHT = 320, 44
 
 @dataclass(frozen=True, slots=True)
 class StepOfRank:
-    """One step of a device against the median of the step."""
+    """The own time of a device in one step against the median of the step."""
 
     step: int
     ns: int
@@ -32,13 +40,14 @@ class StepOfRank:
 
 @dataclass(frozen=True, slots=True)
 class RankShown:
-    """A row of the table and what unfolds: bars of its steps, a line for the medians, the worst.
+    """A row of the table and what unfolds: own time by step, a line for the medians, the worst.
 
     `link` is what follows # in a link to it; `each` is how many steps share a bar.
     """
 
     device: DeviceReport
     label: str
+    own_ns: int
     link: str
     bars: str
     line: str
@@ -59,17 +68,17 @@ class RanksPage:
     farthest: list[tuple[str, int, str]]
 
     @property
-    def hidden(self) -> int:
-        """Return how many devices are not shown."""
-        return self.total - len(self.rows)
+    def most(self) -> int:
+        """Return how many devices are shown because they have most own time, 0 if all are."""
+        return (len(self.rows) + 1) // 2 if self.total > len(self.rows) else 0
 
 
 def ranks_page(analysis: Analysis) -> RanksPage:
     """Return what the section shows."""
     devices = analysis.devices
-    times = step_times(devices)
+    times = own_times(devices)
     slow = straggler(devices)
-    chosen = _chosen(devices, slow)
+    chosen = most_and_least(devices, MOST_DEVICES)
     seen: set[int] = set()
     medians = times.medians
     rows = [_shown(devices[place], times, medians, place, seen) for place in chosen]
@@ -83,19 +92,8 @@ def ranks_page(analysis: Analysis) -> RanksPage:
     )
 
 
-def _chosen(devices: Sequence[DeviceReport], slow: Straggler | None) -> list[int]:
-    """Return all devices, or where there are too many those idle for longest and the straggler."""
-    if len(devices) <= MOST_DEVICES:
-        return list(range(len(devices)))
-    places = sorted(range(len(devices)), key=lambda at: -devices[at].chosen.components.idle_ns)
-    kept = places[:MOST_DEVICES]
-    if slow is not None and all(devices[at] is not slow.device for at in kept):
-        kept[-1] = next(at for at in places if devices[at] is slow.device)
-    return kept
-
-
 def _shown(
-    device: DeviceReport, times: StepTimes, medians: FloatArray, place: int, seen: set[int]
+    device: DeviceReport, times: OwnTimes, medians: FloatArray, place: int, seen: set[int]
 ) -> RankShown:
     own = times.ns[place]
     known = np.flatnonzero(~np.isnan(own))
@@ -106,6 +104,7 @@ def _shown(
     return RankShown(
         device=device,
         label=device.label,
+        own_ns=own_ns(device.chosen.components),
         link=link,
         bars=bars,
         line=line,
@@ -145,7 +144,7 @@ def _bars(own: FloatArray, medians: FloatArray, most: float) -> tuple[str, str, 
     return "".join(bars), "".join(line), each
 
 
-def _farthest(times: StepTimes, labels: Sequence[str]) -> list[tuple[str, int, str]]:
+def _farthest(times: OwnTimes, labels: Sequence[str]) -> list[tuple[str, int, str]]:
     """Return the cells of the map that are farthest from the median, at most three."""
     off = times.relative() - 1
     far = np.where(np.isnan(off), 0, np.abs(off)).ravel()
@@ -158,7 +157,7 @@ def _farthest(times: StepTimes, labels: Sequence[str]) -> list[tuple[str, int, s
 
 
 def _short(device: DeviceReport) -> str:
-    return shorten_middle(f"rank {device.rank}" if device.rank is not None else device.label, 14)
+    return shorten_middle(device.rank_text or device.label, 14)
 
 
 def _sentence(slow: Straggler) -> str:

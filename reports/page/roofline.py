@@ -7,14 +7,18 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.peak.peaks import PER_TERA
 from traceflops.reports.measured import roof, roofline
 from traceflops.reports.units import duration, significant
+from traceflops.reports.wording import listed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceflops.mfu.executed.worktables import KernelRow
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.peak.tracepeaks import DevicePeaks
@@ -27,6 +31,10 @@ _MARGIN: Final = 0.15
 """Decades that are left free above the highest value, and half of those below the lowest."""
 _SMALLEST, _LARGEST = 3.0, 17.0
 """Radii; the area of a dot is its share of the time of all of them."""
+
+
+_DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
+"""How roofs and the edges of their dots are drawn, the highest first; then again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,15 @@ class Roof:
     x2: float
     y2: float
     text: str
+    dash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One kernel: where, how large, what it looks like, and what it says."""
+    """One kernel: where, how large, what it looks like, and what it says.
+
+    `dash` is that of the roof that it is held against.
+    """
 
     x: float
     y: float
@@ -58,11 +70,24 @@ class Dot:
     component: str
     name: str
     text: str
+    dash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A roof that dots are held against: its data types, how many dots, and its balance.
+
+    That is the FLOP per byte from which on work can reach the roof.
+    """
+
+    dtypes: str
+    dots: int
+    balance: str
 
 
 @dataclass(frozen=True, slots=True)
 class RooflinePlot:
-    """The drawing. `balance` is the intensity from which on the peak can be reached."""
+    """The drawing, and which roof is that of how many dots."""
 
     xs: list[Tick]
     ys: list[Tick]
@@ -70,7 +95,7 @@ class RooflinePlot:
     flats: list[Roof]
     dots: list[Dot]
     source: str
-    balance: str
+    held: list[Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +126,9 @@ def roofline_plot(measured: Measurement) -> RooflinePlot | None:
     peaks = _peaks(measured)
     _, bandwidth = roof(measured)
     rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
-    rows = [row for row in rows if set(row.dtypes) <= set(peaks) and row.dtypes][:_MOST_DOTS]
+    rows = [row for row in rows if _roof_of(row, peaks)][:_MOST_DOTS]
+    drawn = {dtype for row in rows for dtype in row.dtypes}
+    peaks = {dtype: peak for dtype, peak in peaks.items() if dtype in drawn}
     if not rows or not peaks or not bandwidth:
         return None
     balances = [peak / bandwidth for peak in peaks.values()]
@@ -110,15 +137,35 @@ def roofline_plot(measured: Measurement) -> RooflinePlot | None:
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     top = max(peaks.values())
     total = sum(row.measured.time_ns for row in rows)
+    of_peak = _by_peak(peaks)
+    dashes = dict(zip(of_peak, cycle(_DASHES)))
     return RooflinePlot(
         xs=across.ticks(),
         ys=up.ticks(),
         slope=_slope(bandwidth, top, across, up),
-        flats=[_flat(dtype, peak, bandwidth, across, up) for dtype, peak in peaks.items()],
-        dots=[_dot(measured, row, across, up, total) for row in rows],
+        flats=[
+            replace(_flat(listed(d), peak, bandwidth, across, up), dash=dashes[peak])
+            for peak, d in of_peak.items()
+        ],
+        dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=_source(measured.devices[0]),
-        balance=significant(top / bandwidth, 3),
+        held=[
+            Held(
+                listed(dtypes),
+                sum(set(row.dtypes) <= set(dtypes) for row in rows),
+                significant(peak / bandwidth, 3),
+            )
+            for peak, dtypes in of_peak.items()
+        ],
     )
+
+
+def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the data types of each peak, the highest first: those with one peak share a roof."""
+    found: dict[int, list[str]] = {}
+    for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        found.setdefault(peak, []).append(dtype)
+    return found
 
 
 def angle(line: Roof) -> float:
@@ -128,9 +175,15 @@ def angle(line: Roof) -> float:
 
 def _peaks(measured: Measurement) -> dict[str, int]:
     """Return the peaks of the data types of kernels, where all devices have one and the same."""
-    dtypes = sorted({dtype for row in measured.kernels for dtype in row.dtypes})
+    dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     found = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
     return {dtype: peak for dtype, peak in found.items() if peak}
+
+
+def _roof_of(row: KernelRow, peaks: Mapping[str, int]) -> int | None:
+    """Return the one roof of a kernel, None where its data types have several or none."""
+    found = {peaks.get(dtype) for dtype in row.dtypes}
+    return found.pop() if len(found) == 1 else None
 
 
 def _intensity(row: KernelRow) -> float:
@@ -161,18 +214,20 @@ def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:
     )
 
 
-def _flat(dtype: str, peak: int, bandwidth: int, across: _Axis, up: _Axis) -> Roof:
+def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis) -> Roof:
     height = up.at(peak / PER_TERA)
-    text = f"{dtype} {significant(peak / PER_TERA)} TFLOP/s"
+    text = f"{dtypes} {significant(peak / PER_TERA)} TFLOP/s"
     return Roof(across.at(peak / bandwidth), height, across.end, height, text)
 
 
-def _dot(measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int) -> Dot:
+def _dot(
+    measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
+) -> Dot:
     work, bound = row.measured, roofline(measured, row.measured, row)
     radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
     text = (
         f"{significant(_rate(row), 3)} TFLOP/s at {significant(_intensity(row), 3)} FLOP/B, "
-        f"{duration(work.time_ns)}"
+        f"{listed(row.dtypes)}, {duration(work.time_ns)}"
     )
     return Dot(
         across.at(_intensity(row)),
@@ -181,6 +236,7 @@ def _dot(measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total:
         bound.bound if bound is not None else "other",
         row.name,
         text,
+        dash,
     )
 
 

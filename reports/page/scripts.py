@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,9 @@ from traceflops.reports.page.section import Filled
 
 _ENDS_A_SCRIPT = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH = "bokeh-packed"
+_MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
+_AROUND = 32
+"""Bytes of the frame of what is compressed, and some to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,25 @@ def scripts_of(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Scrip
 @lru_cache(maxsize=8)
 def packed(content: bytes) -> str:
     """Return bytes compressed, as text; the same for the same bytes."""
-    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(content, _level(content), mtime=0)).decode()
+
+
+def packed_bytes(content: bytes, most: int) -> int:
+    """Return how long bytes are as text once compressed; of very many, at least so long.
+
+    Of those no more is looked at than fills `most`.
+    """
+    deflate, found = zlib.compressobj(_level(content)), 0
+    for at in range(0, len(content), _PIECE):
+        found += len(deflate.compress(content[at : at + _PIECE]))
+        if found > most and len(content) > _MOST_AT_BEST:
+            return found
+    return (found + len(deflate.flush()) + _AROUND) * 4 // 3
+
+
+def _level(content: bytes) -> int:
+    """Return how hard to compress: what is very long takes minutes where texts in it repeat."""
+    return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
 def _scripts(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Iterator[str]:

@@ -140,9 +140,11 @@ def _ranks(analysis: Analysis) -> Content | None:
 def _idle(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
-    origin_ns = min(device.whole.start_ns for device in analysis.devices)
-    gaps = list(zip(analysis.gaps(shown.MOST_GAPS), gap_links(analysis), strict=True))
-    return Content({"gaps": gaps, "origin_ns": origin_ns})
+    clocks = shown.clocks(analysis)
+    found = analysis.gaps(shown.MOST_GAPS)
+    starts = [gap.start_ns - clocks.of_device[gap.device] for gap in found]
+    gaps = list(zip(found, starts, gap_links(analysis), strict=True))
+    return Content({"gaps": gaps, "counts_from": shown.counts_from(clocks)})
 
 
 def _memory(analysis: Analysis) -> Content | None:
@@ -166,7 +168,8 @@ def _counters(analysis: Analysis) -> Content | None:
 
 
 def _recording(analysis: Analysis) -> Content:
-    return Content({"devices": shown.shown_devices(analysis)})
+    units = {one.device: one.match.seen.counted_units() for one in analysis.measured.devices}
+    return Content({"devices": shown.shown_devices(analysis), "units": units})
 
 
 def _notes(analysis: Analysis) -> Content:

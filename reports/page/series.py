@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from traceflops.reports.units import UNKNOWN
 from traceflops.results import Components, DeviceReport, Window
@@ -19,7 +20,8 @@ _ORDER = {"before": 0, "step": 1, "range": 1, "span": 1, "after": 2}
 class Row:
     """A window as the mean over the devices that have it.
 
-    `longest_ns` is the longest on any device; counts are sums over the devices.
+    `median_ns` is the median of its lengths, by which steps are compared, `longest_ns` the longest
+    on any device; counts are sums over the devices.
     """
 
     label: str
@@ -29,6 +31,7 @@ class Row:
     left_out: str | None
     unfinished: bool
     components: Components
+    median_ns: int
     longest_ns: int
     activities: int
     launches: int | None
@@ -70,9 +73,9 @@ def drawn(all_rows: Sequence[Row], most: int = MOST_BARS) -> list[Bar]:
 
 
 def slowest(all_rows: Sequence[Row]) -> Row | None:
-    """Return the longest step, None where there are fewer than two."""
+    """Return the step that is longest by its median, None where there are fewer than two."""
     steps = [row for row in all_rows if row.role == "step"]
-    return max(steps, key=lambda row: row.dur_ns) if len(steps) > 1 else None
+    return max(steps, key=lambda row: row.median_ns) if len(steps) > 1 else None
 
 
 def mean(components: Sequence[Components]) -> Components:
@@ -92,6 +95,7 @@ def _row(windows: Sequence[Window]) -> Row:
         left_out=next((w.left_out for w in windows if w.left_out), None),
         unfinished=any(window.unfinished for window in windows),
         components=mean([account.components for account in accounts]),
+        median_ns=int(median(window.dur_ns for window in windows)),
         longest_ns=max(window.dur_ns for window in windows),
         activities=sum(account.activities for account in accounts),
         launches=None if None in launches else sum(n for n in launches if n is not None),

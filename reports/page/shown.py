@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from traceflops.origins import Origins, origins
+from traceflops.rankspread import most_and_least
 from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
 from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
@@ -18,6 +20,7 @@ from traceflops.reports.wording import (
     steps_used,
 )
 from traceflops.results import COMPONENTS, Account, Components, DeviceReport
+from traceflops.words import several
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +115,25 @@ def provenance(analysis: Analysis) -> list[str]:
     return [part for part in parts if part]
 
 
+def clocks(analysis: Analysis) -> Origins:
+    """Return from which instants the times of devices and processes are counted."""
+    if analysis.prepared is not None:
+        return origins(analysis.prepared)
+    first = min((device.whole.start_ns for device in analysis.devices), default=0)
+    of_process = {device.process: first for device in analysis.devices}
+    return Origins(of_process, {device.device: first for device in analysis.devices}, True)
+
+
+def counts_from(found: Origins) -> str:
+    """Return from where times count, as the end of a sentence."""
+    if found.aligned:
+        return "the earliest activity of all devices"
+    return (
+        "the earliest activity of the same process, because the clocks of the files cannot be "
+        "compared"
+    )
+
+
 def steps_sentence(analysis: Analysis) -> str:
     """Return where the steps come from, as a sentence."""
     text = analysis.steps.text.strip()
@@ -141,10 +163,19 @@ def tiles(analysis: Analysis) -> list[Tile]:
 def _time_tile(analysis: Analysis) -> Tile:
     steps = analysis.steps
     if steps.typical_ns is not None:
-        text = f"median of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
-        return Tile("Step time", duration(steps.typical_ns), text)
+        return Tile("Step time", duration(steps.typical_ns), _median_of(analysis))
     mean = analysis.mean_ns(analysis.components.window_ns)
     return Tile("Window", duration(mean), "no step time: the window is no step")
+
+
+def _median_of(analysis: Analysis) -> str:
+    """Return what the step time is the median of: of several devices each counts by itself."""
+    steps, windows = analysis.steps, analysis.windows_used
+    used = f"{numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
+    if windows <= len(steps.used):
+        return f"median of {used}"
+    devices = numbered(len(analysis.devices_used), "device")
+    return f"median of {count(windows)} device windows: {used}, on {devices}"
 
 
 def _hidden(analysis: Analysis) -> str:
@@ -178,16 +209,13 @@ def _kernels_beside(components: Components) -> str:
 def _launches(total: Account) -> str:
     if total.launches is None:
         return "the trace has no launch calls"
-    return f"{count(total.launched_activities)} activities, {count(total.launches)} launches"
+    return f"{several(total.launched_activities, 'activity')}, {several(total.launches, 'launch')}"
 
 
 def shown_devices(analysis: Analysis) -> Few[DeviceReport]:
-    """Return all devices, or where there are too many those that are idle for longest."""
+    """Return all devices, or where there are too many those with most and least own time."""
     devices = analysis.devices
-    if len(devices) <= MOST_DEVICES:
-        return Few(devices, len(devices))
-    idle_first = sorted(devices, key=lambda device: -device.chosen.components.idle_ns)
-    return Few(idle_first[:MOST_DEVICES], len(devices))
+    return Few([devices[at] for at in most_and_least(devices, MOST_DEVICES)], len(devices))
 
 
 def other_share(categories: pa.Table) -> float | None:

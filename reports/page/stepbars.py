@@ -21,7 +21,7 @@ _SCALE = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _PALE = 0.4
 _MOST_TICKS = 24
 _MOST_OUTLINED = 60
-_LEAST_PLACES = 10
+_LEAST_PLACES = 5
 
 
 def step_bars(bars: Sequence[Bar], axis: str) -> Any:

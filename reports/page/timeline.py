@@ -1,8 +1,8 @@
-"""The timeline on the page: what is drawn of a trace, in which words, and what is left out."""
+"""The timeline on the page: what is drawn of a trace, and what its scripts must know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,9 +11,18 @@ from traceflops.reports.page.section import Content
 from traceflops.reports.page.shown import MOST_GAPS
 from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
 from traceflops.reports.page.timelinestill import Still, still
+from traceflops.reports.page.timelinewords import (
+    details,
+    left_out,
+    listed_steps,
+    places,
+    sentences,
+    short,
+    start_label,
+    steps_asked_for,
+)
 from traceflops.reports.palette import LOOKS
-from traceflops.reports.units import UNKNOWN, count, duration, shorten_middle, visible
-from traceflops.reports.wording import numbered
+from traceflops.reports.units import UNKNOWN
 from traceflops.rows import ABSENT
 from traceflops.timeline import (
     Drawable,
@@ -27,30 +36,19 @@ from traceflops.timeline import (
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared
-    from traceflops.results import Analysis, Gap
+    from traceflops.results import Analysis
 
-SCRIPTS: Final = ("timelinedata.js", "timelinepaint.js", "timeline.js")
+SCRIPTS: Final = (
+    "timelinedata.js",
+    "timelinewords.js",
+    "timelinepaint.js",
+    "timelineview.js",
+    "timelinehands.js",
+    "timeline.js",
+)
 _BINS: Final = 480
-_MOST_STEPS_LISTED: Final = 60
-_LABEL_WIDTH: Final = 60
 _KIND_LABELS: Final = {"range": "annotations", "op": "ops", "call": "calls"}
 _HOST_KINDS: Final = {"annotation": "range", "module": "range", "op": "op", "call": "call"}
-_MARK_LABELS: Final = {
-    "python": "Python frame",
-    "gpu_annotation": "device annotation",
-    "sync": "wait",
-    "instant": "instant",
-    "overhead": "profiler overhead",
-    "event": "event",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place to go to: its name in the address, and what it is called."""
-
-    link: str
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +76,28 @@ def timeline_content(analysis: Analysis) -> Content | None:
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     values = {
         "hosts": _hosts(groups),
-        "places": list(_places(analysis, timeline, gaps)),
-        "steps": _listed_steps(timeline),
-        "sentences": list(_sentences(analysis, timeline)),
-        "left_out": list(_left_out(timeline)),
-        "details": _details(timeline),
+        "places": list(places(analysis, timeline, gaps)),
+        "steps": listed_steps(timeline),
+        "asked": steps_asked_for(timeline),
+        "sentences": list(sentences(analysis, timeline)),
+        "left_out": list(left_out(timeline)),
+        "details": details(timeline),
         "still": _still(drawn, groups, labels),
-        "start_label": _start_label(timeline),
+        "start_label": start_label(timeline),
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
-        "host_looks": [look for look, kind in _HOST_KINDS.items() if kind in kinds],
+        "host_looks": _host_looks(prepared, kinds),
     }
     return Content(values, scripts=SCRIPTS, data={"timeline-data": made.content})
+
+
+def _host_looks(prepared: Prepared, kinds: Collection[str]) -> list[str]:
+    """Return the looks of what is drawn of hosts; of ranges those of the kinds that there are."""
+    there = set(prepared.trace.marks["kind"].unique().to_pylist())
+    return [
+        look
+        for look, kind in _HOST_KINDS.items()
+        if kind in kinds and (kind != "range" or look in there)
+    ]
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
@@ -116,7 +125,7 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
                 ABSENT if lane.track is None else lane.track,
             )
             label = f"host of {_process_label(analysis, lane.process)} · {thread}"
-        group = found.setdefault(key, Group(_text(label), lane.process, lane.device is None, []))
+        group = found.setdefault(key, Group(short(label), lane.process, lane.device is None, []))
         group.lanes.append(place)
     return [found[key] for key in sorted(found)]
 
@@ -128,10 +137,6 @@ def _process_label(analysis: Analysis, process: int) -> str:
         return f"process {process}"
     owner = f"rank {mine.rank}" if mine.rank is not None else mine.file
     return " · ".join(part for part in (mine.owner or owner, mine.apart) if part)
-
-
-def _text(text: str) -> str:
-    return visible(shorten_middle(text, _LABEL_WIDTH))
 
 
 def _number(track: int | None) -> str:
@@ -217,97 +222,6 @@ def _start(timeline: Timeline) -> Span:
     if steps is not None and steps.median in timeline.steps:
         return timeline.steps[steps.median]
     return timeline.window
-
-
-def _places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[Place]:
-    steps = timeline.representative
-    if steps is not None:
-        named = {steps.median: "the median step", steps.worst: "the longest step used"}
-        if steps.median == steps.worst:
-            named = {steps.median: "the step used" if len(timeline.steps) == 1 else "median step"}
-        for number, name in named.items():
-            if number in timeline.steps:
-                length = duration(_length(timeline.steps[number]))
-                yield Place(f"step={number}", f"Step {number}, {name}, {length}")
-    else:
-        yield Place("window", f"The window, {duration(_length(timeline.window))}")
-    labels = {one.device: one.label for one in analysis.devices}
-    many = len(analysis.devices) > 1
-    for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
-        if span is not None:
-            where = f" on {_text(labels[gap.device])}" if many else ""
-            yield Place(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
-
-
-def _length(span: Span) -> int:
-    return span.end_ns - span.start_ns
-
-
-def _listed_steps(timeline: Timeline) -> list[int]:
-    steps = list(timeline.steps)
-    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
-
-
-def _sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
-    chosen, number = timeline.chosen, len(timeline.chosen.devices)
-    labels = {one.device: one.label for one in analysis.devices}
-    if number == chosen.of:
-        yield f"The streams of {'the device' if number == 1 else f'all {count(number)} devices'}."
-    else:
-        busiest, median = (_text(labels[d]) for d in (chosen.busiest, chosen.median))
-        yield (
-            f"The streams of {count(number)} of {count(chosen.of)} devices: {busiest}, which has "
-            f"most work of its own, {median}, which has the median, the one with least, and those "
-            "of the longest gaps."
-        )
-    if timeline.hosts:
-        of = len(timeline.hosts)
-        whose = "the host" if of == 1 else f"one of {count(of)} hosts at a time"
-        yield f"Below them the threads of {whose}: annotations, ops and calls."
-    if not timeline.aligned:
-        yield (
-            "The clocks of the files cannot be compared: each process counts from its own first "
-            "activity, so what stands one below the other did not happen at the same time."
-        )
-
-
-def _left_out(timeline: Timeline) -> Iterator[str]:
-    left = timeline.left_out
-    if left.hosts:
-        yield f"the threads of {numbered(left.hosts, 'more host')}"
-    if left.tracks:
-        events = numbered(left.events_of_tracks, "event")
-        yield f"{numbered(left.tracks, 'stream or thread')} with less time ({events})"
-    if left.deep:
-        yield f"{numbered(left.deep, 'event')} nested too deep or overlapping too many others"
-    for kind, number in left.marks.items():
-        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} mark"))
-
-
-def _details(timeline: Timeline) -> str:
-    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
-
-    Where they are so everywhere there is nothing to say either.
-    """
-    single = [level.span for level in timeline.levels if level.is_single]
-    if timeline.levels[0].is_single:
-        return ""
-    steps = timeline.representative
-    both = sorted({steps.median, steps.worst}) if steps is not None else []
-    found = [f"in step {n}" for n in both if timeline.steps.get(n) in single]
-    if timeline.window in single and not both:
-        found.append("in the window")
-    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
-    if any(gaps):
-        found.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
-    return " and ".join(found)
-
-
-def _start_label(timeline: Timeline) -> str:
-    steps = timeline.representative
-    if steps is not None and steps.median in timeline.steps:
-        return f"Step {steps.median}, the median one"
-    return "The window"
 
 
 def _still(drawn: Drawable, groups: Sequence[Group], labels: Sequence[str]) -> Still:

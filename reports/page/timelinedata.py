@@ -18,6 +18,7 @@ from traceflops.coarsening import Boxes
 from traceflops.columns import IntArray, codes, names
 from traceflops.groups import group_rows
 from traceflops.lanes import TABLE_OF, Kind
+from traceflops.reports.page.shapes import shape_words
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import shorten_middle
 from traceflops.timeline import Budget
@@ -30,7 +31,8 @@ _MOST_PACKED: Final = 660_000
 """Bytes after compression; as text in the page they are a third more."""
 
 _MOST_TEXT: Final = 1_000_000
-_NAME_WIDTHS: Final = (2_000, 400, 120, 48)
+"""Bytes of texts before compression."""
+_NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
 _SHAPES_WIDTH: Final = 400
 _NO_CAUSE: Final = (-1, -1)
 HOST_LOOKS: Final = ("annotation", "module", "op", "call")
@@ -55,14 +57,14 @@ class _Texts:
     def place(self, text: str) -> int:
         return self._places.setdefault(text, len(self._places))
 
-    def shown(self) -> list[str]:
+    def shown(self, most_bytes: int) -> list[str]:
         for width in _NAME_WIDTHS:
             # No text becomes shorter than this, so there is no need to look at each.
             least = sum(min(len(text), width) for text in self._places)
-            if least > _MOST_TEXT and width != _NAME_WIDTHS[-1]:
+            if least > most_bytes and width != _NAME_WIDTHS[-1]:
                 continue
             shown = [shorten_middle(text, width) for text in self._places]
-            if sum(map(len, shown)) <= _MOST_TEXT:
+            if sum(len(text.encode()) for text in shown) <= most_bytes:
                 break
         return shown
 
@@ -72,14 +74,16 @@ def packed(prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any]) -> 
     share = 1.0
     while True:
         timeline = drawable.within(Budget().times(share))
-        content = _bytes(prepared, timeline, extra)
+        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share))
         size = len(zlib.compress(content, 6))
         if size <= _MOST_PACKED or share < 1 / 64:
             return Packed(timeline, content)
         share *= min(0.9 * _MOST_PACKED / size, 0.7)
 
 
-def _bytes(prepared: Prepared, timeline: Timeline, extra: Mapping[str, Any]) -> bytes:
+def _bytes(
+    prepared: Prepared, timeline: Timeline, extra: Mapping[str, Any], most_text: int
+) -> bytes:
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
     whole = _together([level.boxes for level in timeline.levels])
@@ -99,7 +103,7 @@ def _bytes(prepared: Prepared, timeline: Timeline, extra: Mapping[str, Any]) -> 
         "levels": levels,
         "whats": what_rows,
         "causes": cause_rows,
-        "texts": texts.shown(),
+        "texts": texts.shown(most_text),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     return len(text).to_bytes(4, "little") + text + columns.content()
@@ -236,6 +240,6 @@ def _causes(
         for one in op[first].tolist():
             label = -1 if kind == "op" else texts.place(labels[name[one]])
             known = shapes[one] >= 0
-            text = shorten_middle(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
+            text = shape_words(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
             rows.append((label, texts.place(text) if known else -1))
     return found, rows

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceflops.components import WORK
 from traceflops.lanes import Lane
+from traceflops.reports.timeaxis import time_ticks
 from traceflops.reports.units import count
 from traceflops.reports.wording import numbered
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from traceflops.timeline import Drawable, Span
 
 _MOST_BOXES: Final = 560
+_AXIS, _HEAD, _STREAM, _ROW = 36, 22, 17, 12
+"""Heights in the drawing of the script: axis, heading with the space after it, rows."""
+
 _HOST_LOOK: Final = {"range": "annotation"}
+_MOST_TICKS: Final = 7
+_NEAR_END: Final = 6
 _LEAST_WIDTH: Final = 0.08
 _WIDE: Final = 0.7
 """Widths in percent: the least of a box, and that from which on a box shows its texture."""
@@ -32,6 +38,15 @@ class Rect:
     width: float
     look: str
     hatched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on the axis, in percent, and its text, which stands to one side of it at an end."""
+
+    x: float
+    text: str
+    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +66,23 @@ class StillLane:
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """The drawing: its lanes, and in words how many events and boxes."""
+    """The drawing: its axis, its lanes, and in words how many events and boxes."""
 
     span: Span
+    ticks: list[Tick]
     lanes: list[StillLane]
     events_drawn: str
     boxes_drawn: str
+
+    @property
+    def live_height(self) -> int:
+        """Return how many pixels the same lanes take where a script draws them.
+
+        They are kept free until it does, so that nothing below moves then.
+        """
+        heads = sum(lane.heading is not None for lane in self.lanes)
+        rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
+        return _AXIS + heads * _HEAD + rows
 
 
 def still(
@@ -75,7 +101,17 @@ def still(
             first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
             rects = _rects(drawn, boxes, range(first, stop), span, lanes[place])
             rows.append(StillLane(None if turn else label, labels[place], lanes[place], rects))
-    return Still(span, rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
+    return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
+
+
+def _ticks(span: Span) -> list[Tick]:
+    length = max(span.end_ns - span.start_ns, 1)
+    found = []
+    for at, text in time_ticks(span.start_ns, span.end_ns, _MOST_TICKS):
+        x = round(100 * (at - span.start_ns) / length, 2)
+        anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
+        found.append(Tick(x, text, anchor))
+    return found
 
 
 def _boxes(number: int) -> str:

@@ -65,6 +65,13 @@ def counted_at(measured: Measurement) -> str:
     return work.bytes_at if work is not None and is_by_counters(measured) else ""
 
 
+def rates_sentence(measured: Measurement) -> str:
+    """Return what FLOPs and rates of a table are of."""
+    at = counted_at(measured)
+    moved = f"those counted at {at}" if at else "the least that have to be moved"
+    return f"FLOPs and rates are of the launches whose work is known; bytes are {moved}."
+
+
 def is_by_counters(measured: Measurement) -> bool:
     """Return whether the work of any kernel is known from hardware counters."""
     return any(row.basis == "counters" for row in measured.kernels)

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops.inventory import DeviceEntry, Inventory
+from traceflops.processes import ranks_text
 from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
+from traceflops.words import several
 
 SCHEMA: Final = "traceflops.info/1"
 _LABEL = 12
@@ -33,7 +35,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "steps": list(inventory.steps),
         "missing": [asdict(missing) for missing in inventory.missing],
         "record": inventory.record,
-        "notes": [asdict(note) for note in inventory.notes],
+        "notes": [note.as_dict() for note in inventory.notes],
     }
 
 
@@ -78,7 +80,8 @@ def _devices(inventory: Inventory) -> Iterator[str]:
 
 
 def _device(device: DeviceEntry) -> str:
-    where = f"rank {device.rank}" if device.rank is not None else "rank unknown"
+    known = device.ranks or ((device.rank,) if device.rank is not None else ())
+    where = ranks_text(known) or "rank unknown"
     properties = [visible(device.product) if device.product else "product unknown"]
     if device.architecture is not None:
         properties.append(visible(device.architecture))
@@ -92,7 +95,7 @@ def _device(device: DeviceEntry) -> str:
         properties.append(size(device.memory_bytes, binary=True))
     return (
         f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, "
-        f"{count(device.activities)} activities"
+        f"{several(device.activities, 'activity')}"
     )
 
 

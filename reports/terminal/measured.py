@@ -48,6 +48,7 @@ from traceflops.reports.units import (
     kernel_label,
     visible,
 )
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.mfu.executed.worktables import KernelRow, OpRow
@@ -130,9 +131,9 @@ def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -
     if found is not None:
         yield from beside_the_bar(found, style)
     window = analysis.components.window_ns
-    devices = count(len(analysis.devices_used))
-    whole = f"100.0 % is what {devices} device(s) could do in {duration(window)} at the peak."
-    yield Text(whole.replace("(s)", "" if devices == "1" else "s"), "dim")
+    devices = several(len(analysis.devices_used), "device")
+    whole = f"100.0 % is what {devices} could do in {duration(window)} at the peak."
+    yield Text(whole, "dim")
 
 
 def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:

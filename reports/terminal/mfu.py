@@ -16,6 +16,7 @@ from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.terminal.summary import Style, fitted, labelled, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible
+from traceflops.words import several
 
 EXTRAS = {
     "recompute": "recomputed",
@@ -137,12 +138,12 @@ def _devices(found: Utilisation) -> str:
     spec, number = found.choice.spec, found.run.devices
     if spec is not None:
         return f"{count(number)} × {spec.product}"  # noqa: RUF001
-    return f"{count(number)} device{'s' * (number > 1)}"
+    return several(number, "device")
 
 
 def _sizes(found: Utilisation, shape: Shape) -> str:
     if found.card.is_convolutional:
-        return f"{count(shape.slot_tokens)} sample{'s' * (shape.slot_tokens != 1)}"
+        return several(shape.slot_tokens, "sample")
     if found.unit == "token":
         return "one token"
     if found.unit == "sequence" and shape.slots is not None:

@@ -14,6 +14,7 @@ from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
 from traceflops.reports.terminal.summary import Style, wrapped
 from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
@@ -91,7 +92,7 @@ def _shown(found: Reconciliation, counts: Counts) -> Fact:
 
 def _windows(job: JobSize) -> str:
     """Return what the FLOPs are of: one window per step and device."""
-    windows = f"{count(job.windows)} window{'s' * (job.windows != 1)}"
+    windows = several(job.windows, "window")
     return f"{windows}, {count(job.shown)} of {count(job.devices)} devices"
 
 

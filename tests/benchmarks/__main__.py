@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks.cost import Failed
 from tests.benchmarks.growth import print_growth
+from tests.benchmarks.pages import PAGES, print_pages
 from tests.benchmarks.programs import cores
 from tests.benchmarks.usual import Setting, print_usual
 from tests.benchmarks.worst import CASES, Case
@@ -37,8 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         const=_GROWTH_MB,
         help=f"instead: what a million events cost at several sizes; default {_GROWTH_MB}",
     )
+    parser.add_argument("--pages", action="store_true", help="instead: what writing pages costs")
     parser.add_argument("--worst", action="store_true", help="instead: the worst cases")
-    parser.add_argument("--scale", type=float, default=1, help="size of the worst cases")
+    parser.add_argument("--scale", type=float, default=1, help="size of the worst cases and pages")
     parser.add_argument("--case", action="append", help="a worst case by name; repeatable")
     return parser
 
@@ -60,6 +62,8 @@ def main() -> None:
         try:
             if given.worst:
                 print_worst(folder, cases, given.scale, given.runs, given.jobs)
+            elif given.pages:
+                print_pages(PAGES, given.scale, given.runs)
             elif given.grow:
                 sizes = [float(size) for size in given.grow.split(",")]
                 print_growth(folder, sizes, given.runs, given.jobs)

@@ -15,6 +15,7 @@ import traceflops as tf
 from tests.benchmarks import programs
 from tests.benchmarks.cost import run
 from tests.benchmarks.growth import print_growth
+from tests.benchmarks.pages import print_pages
 from tests.benchmarks.peers import PEERS, is_installed
 from tests.benchmarks.tile import LAYOUTS, SAMPLE, tiled, write
 from tests.benchmarks.worst import case_named
@@ -124,3 +125,11 @@ def test_the_tables_of_growth_and_of_worst_cases(
     worst = capsys.readouterr().out.splitlines()
     assert worst[2].startswith("| many ranks | 2 files | 366 | ")
     assert not list(tmp_path.glob("rank*"))
+
+
+def test_the_table_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pages(["512 ranks of 100 steps"], 0.01, 1)
+    row = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
+    # A call and a kernel in three ops, 20 to each of the 512, a marker and one module.
+    assert row[:2] == ["512 ranks of 100 steps", f"{512 * (5 * 20 + 2):,}"]
+    assert 0.3 < float(row[4]) < 3

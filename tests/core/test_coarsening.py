@@ -1,15 +1,32 @@
 """Many events as few boxes, against counting by hand."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.coarsening import Boxes, Events, at_most, merged
+from traceflops.coarsening import Boxes, LaneEvents, Times, at_most, merged
+from traceflops.columns import IntArray
 
 
-def events(lanes: list[list[tuple[int, int, int]]]) -> Events:
+@dataclass(frozen=True)
+class Made:
+    """Events column by column, and as lanes of rows."""
+
+    lane: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    row: IntArray
+    part: IntArray
+    lanes: list[LaneEvents]
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+def events(lanes: list[list[tuple[int, int, int]]]) -> Made:
     """Return events from (gap before, length, part), lane by lane."""
     rows: list[tuple[int, int, int, int, int]] = []
     for lane, found in enumerate(lanes):
@@ -17,8 +34,10 @@ def events(lanes: list[list[tuple[int, int, int]]]) -> Events:
         for gap, length, part in found:
             rows.append((lane, at + gap, at + gap + length, len(rows), part))
             at += gap + length
-    columns = [np.array([row[k] for row in rows], np.int64) for k in range(5)]
-    return Events(*columns)
+    lane_of, start, end, row, part_of = (np.array([r[k] for r in rows], np.int64) for k in range(5))
+    times = Times(start + 7, end - start, part_of.astype(np.int8))
+    made = [LaneEvents(row[lane_of == n], times, 7, n) for n in range(len(lanes))]
+    return Made(lane_of, start, end, row, part_of, made)
 
 
 lanes = st.lists(
@@ -32,7 +51,7 @@ lanes = st.lists(
 ).map(events)
 
 
-def inside(found: Events, boxes: Boxes, box: int) -> list[int]:
+def inside(found: Made, boxes: Boxes, box: int) -> list[int]:
     """Return the events that lie in a box, but for those without length at its edges."""
     return [
         one
@@ -45,9 +64,9 @@ def inside(found: Events, boxes: Boxes, box: int) -> list[int]:
     ]
 
 
-@given(lanes, st.integers(0, 70))
-def test_every_event_is_in_one_box_and_boxes_of_a_lane_are_apart(found: Events, cell: int) -> None:
-    boxes = merged(found, cell)
+@given(lanes, st.integers(0, 7))
+def test_every_event_is_in_one_box_and_boxes_of_a_lane_are_apart(found: Made, bits: int) -> None:
+    boxes = merged(found.lanes, bits)
     assert boxes.events == len(found)
     assert boxes.busy_ns.sum() == (found.end_ns - found.start_ns).sum()
     same = boxes.lane[1:] == boxes.lane[:-1]
@@ -58,32 +77,32 @@ def test_every_event_is_in_one_box_and_boxes_of_a_lane_are_apart(found: Events, 
         assert sum(int(found.end_ns[i] - found.start_ns[i]) for i in mine) == boxes.busy_ns[box]
 
 
-@given(lanes, st.integers(1, 70))
-def test_what_is_long_stays_single_and_exact(found: Events, cell: int) -> None:
-    boxes = merged(found, cell)
+@given(lanes, st.integers(0, 7))
+def test_what_is_long_stays_single_and_exact(found: Made, bits: int) -> None:
+    boxes = merged(found.lanes, bits)
     single = {
         (int(b), int(s), int(e))
         for b, s, e, n in zip(boxes.row, boxes.start_ns, boxes.end_ns, boxes.count, strict=True)
         if n == 1
     }
     for row, start, end in zip(found.row, found.start_ns, found.end_ns, strict=True):
-        if end - start >= cell:
+        if end - start >= 1 << bits:
             assert (int(row), int(start), int(end)) in single
 
 
-@given(lanes, st.integers(1, 70))
-def test_long_gaps_stay_gaps(found: Events, cell: int) -> None:
-    boxes = merged(found, cell)
+@given(lanes, st.integers(0, 7))
+def test_long_gaps_stay_gaps(found: Made, bits: int) -> None:
+    boxes = merged(found.lanes, bits)
     for box in range(len(boxes)):
         mine = inside(found, boxes, box)
         edges = [(int(found.start_ns[i]), int(found.end_ns[i])) for i in mine]
         for before, after in pairwise(edges):
-            assert after[0] - before[1] < cell
+            assert after[0] - before[1] < 1 << bits
 
 
-@given(lanes, st.integers(0, 70))
-def test_a_box_is_what_most_of_its_time_is(found: Events, cell: int) -> None:
-    boxes = merged(found, cell)
+@given(lanes, st.integers(0, 7))
+def test_a_box_is_what_most_of_its_time_is(found: Made, bits: int) -> None:
+    boxes = merged(found.lanes, bits)
     for box in np.flatnonzero(boxes.busy_ns > 0).tolist():
         mine = inside(found, boxes, box)
         time = dict.fromkeys(range(4), 0)
@@ -100,8 +119,8 @@ def test_a_box_is_what_most_of_its_time_is(found: Events, cell: int) -> None:
 
 
 @given(lanes, st.integers(1, 40))
-def test_there_are_no_more_boxes_than_wanted_but_one_a_lane(found: Events, most: int) -> None:
-    boxes = at_most(found, most)
+def test_there_are_no_more_boxes_than_wanted_but_one_a_lane(found: Made, most: int) -> None:
+    boxes = at_most(found.lanes, most)
     assert len(boxes) <= max(most, len(set(found.lane.tolist())))
     assert boxes.events == len(found)
     if len(found) <= most:

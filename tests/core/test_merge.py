@@ -127,4 +127,4 @@ def test_what_is_said_of_several_files_is_said_once_and_losses_come_first() -> N
     merged = merge([one(0, missing), one(1, missing, cut), one(2, missing)])
     said = [(note.code, note.text, note.count) for note in merged.notes]
     assert said[0] == ("text-cut", "r1.json: Cut off.", 7)
-    assert ("no-shapes", "No shapes. (3 files)", None) in said
+    assert ("no-shapes", "No shapes. (in 3 of 3 files)", None) in said

@@ -220,7 +220,7 @@ def test_a_paired_recording_shares_the_placeholders() -> None:
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
         ),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
-        ("\u05d0\u05d1\u05d22_kernel", "name1_2_kernel"),
+        ("\u05d0\u05d1\u05d22_kernel", "name1_kernel"),
         ("SecretAdam\N{PANDA FACE}Kernel", "name1"),
     ],
 )
@@ -246,6 +246,7 @@ def test_notes_of_the_parser_lose_their_names() -> None:
         ("one", "3 values are n/a: not counted."),
         ("two", "Left out were 'zebrafish' and /srv/okapi/x of made.json (12 bytes)."),
         ("unknown-category", "Not known: zebrafish (3)."),
+        ("three", "Left out of the trace's description: no preset is called 'wombat'."),
     )
     notes = tuple(Note("dropped", code, text, 1, "okapi.json") for code, text in texts)
     found = notes_of(Trace(made.source, made.tables, notes))
@@ -254,6 +255,7 @@ def test_notes_of_the_parser_lose_their_names() -> None:
     assert (
         found[2] == "A note was left out, as it quotes names of the recording (unknown-category)."
     )
+    assert found[3] == "Left out of the trace's description: no preset is called 'name2'."
 
 
 def test_it_excludes_what_keeps_names(path: Path) -> None:

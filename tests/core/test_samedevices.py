@@ -59,11 +59,11 @@ def test_another_machine_or_place_is_another_device(other: dict[str, Any]) -> No
     assert "device-shared" not in {note.code for note in merge(traces).notes}
 
 
-@pytest.mark.parametrize(("pause_s", "expected"), [(9, [0, 0, 0]), (11, [0, 1, 1])])
-def test_recordings_far_apart_have_no_idle_time_between_them(
-    pause_s: int, expected: list[int]
+@pytest.mark.parametrize(("pause_ns", "expected"), [(10**5, [0, 0, 0]), (2 * SECOND, [0, 1, 1])])
+def test_recordings_one_after_the_other_have_no_idle_time_between_them(
+    pause_ns: int, expected: list[int]
 ) -> None:
-    later = pause_s * SECOND
+    later = 10 + pause_ns
     first, second, third = process(0), process(later, file="2.db"), process(later, file="3.db")
     assert devices(first, second, third) == expected
 
@@ -99,7 +99,7 @@ def test_what_many_files_say_with_other_figures_is_said_once() -> None:
         assert len(notes) == expected
         assert sum(note.count or 0 for note in notes) == 2 * many
     assert "0.db: It lived 0 ms." in notes[0].text
-    assert "3 more files" in notes[0].text
+    assert "of 3 more of 4 files: 1.db, 2.db, 3.db" in notes[0].text
 
 
 def test_a_shared_device_is_one_of_each_rank_that_used_it() -> None:

@@ -11,7 +11,13 @@ from traceflops.mfu.peak.tracepeaks import PeakOptions
 
 def of(**works: int) -> tf.Analysis:
     """Return the analysis of kernels that run one after the other for so many ns."""
-    names = {"gemm": "sm90_gemm_bf16", "copy": "Memcpy HtoD (Pinned -> Device)", "odd": "my_kernel"}
+    names = {
+        "gemm": "sm90_gemm_bf16",
+        "copy": "Memcpy HtoD (Pinned -> Device)",
+        "fill": "Memset (Device)",
+        "norm": "vectorized_layer_norm_kernel",
+        "odd": "my_kernel",
+    }
     rows, start = [], 1_000
     for place, (work, dur) in enumerate(works.items()):
         if work != "idle":
@@ -56,3 +62,24 @@ def test_without_a_loss_mfu_would_be_that_much_higher() -> None:
 def test_a_trace_without_devices_or_length_has_no_findings() -> None:
     assert tf.analyze(trace_of()).findings == ()
     assert tf.analyze(trace_of(**launched(("k", 0, 10, 0)))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("works", "sentence"),
+    [
+        ({"copy": 900}, "Memory copies take 90.0 % of the device time."),
+        (
+            {"copy": 600, "norm": 300},
+            "Memory work, mostly copies, takes 90.0 % of the device time.",
+        ),
+        ({"copy": 300, "norm": 600}, "Memory-bound work takes 90.0 % of the device time."),
+        ({"norm": 900}, "Memory-bound work takes 90.0 % of the device time."),
+        ({"copy": 450, "norm": 450}, "Memory-bound work takes 90.0 % of the device time."),
+        ({"fill": 900}, "Memory fills take 90.0 % of the device time."),
+    ],
+)
+def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], sentence: str) -> None:
+    found = of(gemm=100, **works)
+    assert found.findings[0].sentence == sentence
+    words = sentence.partition(" take")[0].rstrip(",")
+    assert f"The largest loss is {words[0].lower()}{words[1:]}: 90.0 % of" in found.verdict.sentence

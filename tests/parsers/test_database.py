@@ -481,6 +481,38 @@ def test_a_database_whose_all_was_in_a_log_is_called_that(
     assert "b.db-wal" in caught.value.hint
 
 
+def test_of_a_database_that_is_all_in_a_cut_log_it_is_said_where_the_rest_is(
+    tmp_path: Path,
+) -> None:
+    """The log holds the tables in one transaction, and the rows in another, which is cut."""
+    path = tmp_path / "a.db"
+    with closing(in_wal_mode(path, 1)) as writer:
+        table = next(
+            name
+            for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            if name.startswith("rocpd_kernel_dispatch_")
+        )
+        writer.execute(f'DELETE FROM "{table}"')
+        writer.commit()
+        emptied = (tmp_path / "a.db-wal").read_bytes()
+        for place in range(2000):
+            writer.execute(
+                f'INSERT INTO "{table}" (pid, agent_id, kernel_id, start, "end")'
+                " VALUES (4242, 1, 1, ?, ?)",
+                (T + 10 * place, T + 10 * place + 7),
+            )
+        writer.commit()
+        whole = (tmp_path / "a.db-wal").read_bytes()
+        (tmp_path / "b.db").write_bytes(path.read_bytes())
+    assert len(emptied) < len(whole) - 10 * PAGE
+    (tmp_path / "b.db-wal").write_bytes(whole[: -2 * PAGE])
+    with pytest.raises(InputError, match="which holds them, is cut") as caught:
+        read(tmp_path / "b.db")
+    assert "nothing can be saved" not in caught.value.hint
+    assert "copy b.db-wal again, with b.db" in caught.value.hint
+    assert "sqlite3 b.db 'PRAGMA wal_checkpoint(TRUNCATE)'" in caught.value.hint
+
+
 def test_the_first_bytes_of_a_database_are_called_that(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"SQLite for")
     with pytest.raises(InputError, match="the first 10 bytes of an SQLite database"):

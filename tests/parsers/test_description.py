@@ -178,7 +178,7 @@ def test_names_and_homes_are_taken_out_of_every_text() -> None:
     trace = trace_of({**said, "/home/someone/k": 1}, host_name="crunch-17", username="someone")
     shown = redacted(trace)
     assert shown.source.description == {
-        "model": {"name": "~/m", "notes": ["on [name]", {"a": "[name]"}]}
+        "model": {"name": "m", "notes": ["on [name]", {"a": "[name]"}]}
     }
     assert "someone" not in repr(shown.source) + repr(shown.notes)
     assert "crunch-17" not in repr(shown.source) + repr(shown.notes)

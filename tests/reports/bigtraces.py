@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import pyarrow as pa
 
 from tests.core.build import trace_of
 from traceflops.builder import TableBuilder
@@ -48,9 +47,9 @@ def big_trace(
 
 def _activities(
     rank: IntArray, start_ns: IntArray, number: IntArray, names: int, longest: int
-) -> Any:
+) -> pa.Table:
     builder = TableBuilder("activities")
-    texts = [f"void user::gemm_{n}<float, {n % 7}>(".ljust(longest - 8, "x") for n in range(names)]
+    texts = [f"void user::gemm_{n}<float, {n % 7}>(".ljust(longest - 7, "x") for n in range(names)]
     code = _codes(builder, "name", [f"{text}{n:06d})" for n, text in enumerate(texts)])
     collective = _codes(builder, "name", ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL(int)"])
     is_collective = number % 50 == 0
@@ -69,7 +68,7 @@ def _activities(
     return builder.finish()
 
 
-def _calls(rank: IntArray, start_ns: IntArray, number: IntArray) -> Any:
+def _calls(rank: IntArray, start_ns: IntArray, number: IntArray) -> pa.Table:
     builder = TableBuilder("calls")
     builder.add(
         len(rank),
@@ -84,11 +83,12 @@ def _calls(rank: IntArray, start_ns: IntArray, number: IntArray) -> Any:
     return builder.finish()
 
 
-def _ops(rank: IntArray, at_ns: IntArray, depth: int) -> Any:
+def _ops(rank: IntArray, at_ns: IntArray, depth: int) -> pa.Table:
     """Return ops around the launches: `depth` of them, each inside the one before."""
     builder = TableBuilder("ops")
+    level = np.tile(np.arange(depth), len(rank))
     rank, at_ns = (np.repeat(one, depth) for one in (rank, at_ns))
-    level, place = np.tile(np.arange(depth), len(rank) // depth), np.arange(len(rank))
+    place = np.arange(len(rank))
     dims = _codes(builder, "input_dims", [f"[[{n}, 4096], [4096, 64]]" for n in range(1, 33)])
     types = _codes(builder, "input_types", ['["c10::BFloat16", "c10::BFloat16"]'])
     builder.add(
@@ -105,7 +105,7 @@ def _ops(rank: IntArray, at_ns: IntArray, depth: int) -> Any:
     return builder.finish()
 
 
-def _marks(ranks: int, steps: int, kernels: int) -> Any:
+def _marks(ranks: int, steps: int, kernels: int) -> pa.Table:
     builder = TableBuilder("marks")
     long_ns = kernels * _APART_NS
     rank, step = (one.ravel() for one in np.indices((ranks, steps), dtype=np.int64))

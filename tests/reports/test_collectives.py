@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from tests.reports import factory
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.summary import Style, render_terminal
 from traceflops.results import Analysis, Collective
@@ -27,11 +28,10 @@ def lines(analysis: Analysis, width: int = 100) -> list[str]:
 
 def test_the_longest_kinds_in_the_terminal() -> None:
     found = lines(with_rows(*ROWS))
-    assert (
-        "  allreduce, 8 ranks: 12 \N{MULTIPLICATION SIGN} 4.00 MB, 3 ms, 1 ms exposed, 16 GB/s"
-        in found
-    )
-    assert "  allgather base: 1 \N{MULTIPLICATION SIGN}, 20 µs, 0 ns exposed, 1 kind more" in found
+    times = "\N{MULTIPLICATION SIGN}"
+    largest = f"  allreduce, 8 ranks: 12 {times} 4.00 MB, 3.00 ms, 1.00 ms exposed, 16 GB/s"
+    assert largest in found
+    assert f"  allgather base: 1 {times}, 20.0 µs, 0 ns exposed, 1 kind more" in found
     assert max(map(len, lines(with_rows(*ROWS), 64))) <= 64
 
 
@@ -51,3 +51,24 @@ def test_the_page_has_a_section_and_its_names_are_text() -> None:
     assert 'data-value="48000000"' in section
     assert "16 GB/s" in section
     assert "<script>" not in section
+
+
+def test_the_markdown_has_a_table_whose_names_are_text() -> None:
+    nasty = replace(ROWS[0], collective="a|b <script>")
+    text = render_markdown(with_rows(*ROWS, nasty))
+    (section,) = re.findall(r"<summary>Communication</summary>.*?</details>", text, re.DOTALL)
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()]
+    assert [
+        "allreduce, 8 ranks",
+        "12",
+        "4.00 MB",
+        "48.0 MB",
+        "3.00 ms",
+        "1.00 ms",
+        "16 GB/s",
+    ] in found
+    assert len([row for row in found if len(row) == 7]) == 2 + 4
+    assert "<script>" not in section
+    assert "<summary>Communication" not in render_markdown(with_rows())
+    many = render_markdown(with_rows(*(replace(ROWS[0], ranks=n) for n in range(1, 12))))
+    assert "3 more rows: see the HTML or JSON report." in many

@@ -12,6 +12,7 @@ from tests.conftest import shared_file
 from tests.core.build import launched, step_marks, trace_of
 from tests.core.test_memoryuse import counter, totals
 from traceflops.reports.json.report import report_object
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import MOST_DRAWN, MOST_ROWS, memory_page
 from traceflops.trace import Trace
@@ -47,6 +48,14 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
         'aria-label="made.json · gpu 0: at most 300 MiB allocated, at most 500 MiB reserved"'
         in section
     )
+
+
+def test_the_markdown_has_the_peaks() -> None:
+    rows = totals((80, 100 * MIB, 400 * MIB), (110, 300 * MIB, 500 * MIB))
+    text = render_markdown(tf.analyze(trace(*rows, devices=[{"memory_bytes": 1_000 * MIB}])))
+    (line,) = [line for line in text.splitlines() if "made.json" in line and "300 MiB" in line]
+    assert "| 500 MiB |" in line
+    assert "50.0 %" in line
 
 
 def test_a_curve_is_made_of_steps() -> None:

@@ -14,7 +14,7 @@ from tests.reports.test_html import Tree
 from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import roofline_plot
+from traceflops.reports.page.roofline import Held, roofline_plot
 from traceflops.reports.page.work import kernel_work
 
 
@@ -50,12 +50,9 @@ def test_the_roofline_has_its_dot_under_the_roof() -> None:
     (dot,), (flat,) = plot.dots, plot.flats
     assert flat.y1 < dot.y
     assert dot.x > flat.x1  # right of the balance
-    assert dot.text == "500 TFLOP/s at 333 FLOP/B, 4 µs"
-    assert (flat.text, plot.slope.text, plot.balance) == (
-        "bf16 1,000 TFLOP/s",
-        "3,350 GB/s",
-        "299",
-    )
+    assert dot.text == "500 TFLOP/s at 333 FLOP/B, bf16, 4.00 µs"
+    assert (flat.text, plot.slope.text) == ("bf16 1,000 TFLOP/s", "3,350 GB/s")
+    assert plot.held == [Held("bf16", 1, "299")]
 
 
 def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:

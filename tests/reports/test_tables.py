@@ -19,11 +19,11 @@ from tests.core.build import launched, trace_of
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from tests.reports.test_html import Tree
-from traceflops.rankspread import StepTimes, step_times, straggler
-from traceflops.reports.page import heatmap, kernels, ranks, series, steps
+from traceflops.rankspread import OwnTimes, most_and_least, own_times, straggler
+from traceflops.reports.page import heatmap, kernels, ranks, series, shown, steps
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.launched import shape_words, type_words
+from traceflops.reports.page.shapes import shape_words, type_words
 from traceflops.results import Analysis
 
 if TYPE_CHECKING:
@@ -45,11 +45,20 @@ def steps_of(analysis: Analysis) -> steps.StepsPage:
     [
         ("[[4096],[4096,1024],[],[]]", "4096, 4096×1024"),
         ("[[[46157824]],[]]", "(46157824)"),
-        ("[[[2,3],[4]],[]]", "2 × (2×3, …)"),
+        ("[[[2,3],[4]],[]]", "2 tensors (2×3, 4)"),
+        (
+            "[[[1024,1024],[1024]," * 1 + "[1024],[4096,1024],[4096],[1024,4096],[1024],[1024]]]",
+            "8 tensors (1024×1024, 1024, 1024, 4096×1024, 4096, 1024×4096, 1024 and 1 more)",
+        ),
         ("[]", ""),
-        ("[[1],[2],[3],[4],[5],[6],[7],[8]]", "1, 2, 3, 4, 5, 6 and 2 more"),
+        ("[[1],[2],[3],[4],[5],[6],[7],[8]]", "1, 2, 3, 4, 5, 6, 7, 8"),
+        (
+            str([[10**9 + i] for i in range(20)]),
+            f"{', '.join(str(10**9 + i) for i in range(13))} and 7 more",
+        ),
+        (f"[[{'1,' * 200}1]]", "1×" * 48 + "…" + "1×" * 31 + "1"),
         ("[[1,2", "[[1,2"),
-        ("[" * 500, "[" * 500),
+        ("[" * 500, "[" * 96 + "…" + "[" * 63),
     ],
 )
 def test_shapes_in_words(text: str, words: str) -> None:
@@ -123,7 +132,7 @@ def test_a_step_stands_against_the_median_of_the_steps_used() -> None:
     shown = {one.row.label: one for one in page.rows}
     place = page.components.index("communication")
     part = shown["17"].parts[place]
-    assert (part.ns, part.more, part.is_much) == (170_000_000, "+96 ms", True)
+    assert (part.ns, part.more, part.is_much) == (170_000_000, "+96.0 ms", True)
     assert shown["3"].parts[place].more == "±0"
     assert shown["before"].parts[place].more == ""
     assert [one.row.label for one in page.rows if one.slowest] == ["17"]
@@ -167,8 +176,10 @@ def test_the_rank_that_the_others_wait_for_is_named_with_numbers() -> None:
     made = factory.analysis(devices_with([40, 40, 10, 40], [60, 60, 90, 60]))
     said = ranks.ranks_page(made).straggler
     assert said.startswith("Rank 2 · gpu 2 is the slowest: outside exposed communication")
-    assert "takes 90 ms there, 30 ms (30.0 % of a step) more than the median of the others" in said
-    assert said.endswith("The others have 30 ms more exposed communication: they wait.")
+    assert (
+        "takes 90.0 ms there, 30.0 ms (30.0 % of a step) more than the median of the others" in said
+    )
+    assert said.endswith("The others have 30.0 ms more exposed communication: they wait.")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +190,32 @@ def test_equal_ranks_have_no_straggler(waits: list[int], works: list[int]) -> No
     assert straggler(devices_with(waits, works)) is None
 
 
+def test_ranks_whose_steps_take_equally_long_are_told_apart_by_their_own_time() -> None:
+    devices = devices_with([40, 40, 10, 40], [60, 60, 90, 60])
+    assert {w.dur_ns for device in devices for w in device.steps} == {100_000_000}
+    times = own_times(devices)
+    assert times.ns.tolist() == [[60e6] * 5, [60e6] * 5, [90e6] * 5, [60e6] * 5]
+    text = section(render_html(factory.analysis(devices)), "ranks")
+    assert "Farthest from the median: rank 2 in step 0 (+50.0 %)" in text
+    alike = section(render_html(factory.analysis(devices_with([40, 40], [60, 60]))), "ranks")
+    assert "All ranks have the same own time in every step." in alike
+
+
+def test_of_many_ranks_those_with_most_and_with_least_own_time_are_shown() -> None:
+    works = [50 + at * 7 % 40 for at in range(40)]  # 50 to 89, each once
+    devices = devices_with([100 - each for each in works], works)
+    by_work = sorted(range(40), key=lambda at: -works[at])
+    assert most_and_least(devices, 32) == by_work[:16] + by_work[24:]
+    assert most_and_least(devices, 40) == list(range(40))
+    made = factory.analysis(devices)
+    assert [d.rank for d in shown.shown_devices(made).rows] == by_work[:16] + by_work[24:]
+    text = section(render_html(made), "ranks")
+    assert (
+        "Shown are 32 of 40 devices: the 16 with the most own time per step and the 16 with the "
+        "least." in text
+    )
+
+
 def test_a_slow_rank_that_nobody_waits_for_is_not_said_to_be_awaited() -> None:
     slow = straggler(devices_with([40, 40, 40], [60, 60, 90]))
     assert slow is not None
@@ -187,7 +224,7 @@ def test_a_slow_rank_that_nobody_waits_for_is_not_said_to_be_awaited() -> None:
 
 def test_the_map_shows_each_step_against_its_median() -> None:
     ns = np.array([[100.0, 100.0], [100.0, 100.0], [100.0, 130.0]])
-    found = heatmap.heat_map(StepTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
+    found = heatmap.heat_map(OwnTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
     assert found is not None
     titles = {cell.title: shade.name for shade in found.shades for cell in shade.cells}
     assert titles["rank 2, step 8: +30.0 %"] == "high-2"
@@ -199,7 +236,7 @@ def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
     ns = np.full((512, 300), 100.0)
     ns[77, 123] = 250.0
     ns[300, 5] = np.nan
-    found = heatmap.heat_map(StepTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
+    found = heatmap.heat_map(OwnTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
     assert found is not None
     assert (found.ranks, found.steps) == (8, 3)
     numbers = {shade.name: shade.number for shade in found.shades}
@@ -214,14 +251,14 @@ def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
     }
     assert next(s.path for s in found.shades if s.name == "high-3") == "M41 9h1v1h-1z"
     noise = np.random.default_rng(1).normal(100, 10, (512, 300))
-    loud = heatmap.heat_map(StepTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
+    loud = heatmap.heat_map(OwnTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
     assert loud is not None
     assert sum(len(shade.path) for shade in loud.shades) < 150_000
 
 
 def test_steps_that_some_ranks_lack_have_no_cell() -> None:
     made = [factory.device(0, factory.windows(4)), factory.device(1, factory.windows(3))]
-    times = step_times(made)
+    times = own_times(made)
     assert times.steps == (0, 1, 2, 3)
     assert np.isnan(times.ns[1, 3])
     assert not np.isnan(times.medians).any()
@@ -331,8 +368,7 @@ def test_a_step_and_a_rank_have_links(sample: Opened) -> None:
     assert sample.page.locator("tr.wanted th").inner_text().endswith("rank 3 · gpu 3")
     assert sample.page.locator("#about-rank-4-row svg.spark").is_visible()
     go_to(sample, "step=999")
-    status = sample.page.locator(".tools[data-table=step-table] [role=status]")
-    assert status.inner_text() == "This step is not among the rows shown."
+    assert "There is no step “999” among" in sample.page.locator("#missed").inner_text()
     assert sample.page.locator("tr.wanted").count() == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.core.build import launched, step_marks, trace_of
+from tests.reports.bigtraces import big_trace
 from tests.reports.factory import HOSTILE
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.reports.page.html import render_html
@@ -83,7 +84,7 @@ def test_the_bytes_hold_every_event_of_a_small_trace_exactly() -> None:
         )
         at += length
     assert found[:2] == [
-        ("sm90_xmma_gemm_bf16", 0, 60 * MICRO, ["aten::mm", "[[4,8],[8,2]]"]),
+        ("sm90_xmma_gemm_bf16", 0, 60 * MICRO, ["aten::mm", "4×8, 8×2"]),  # noqa: RUF001
         ("my_copy_kernel", 65 * MICRO, 20 * MICRO, ["", ""]),
     ]
     assert found[7][1] == 3 * 100 * MICRO + 95 * MICRO
@@ -133,11 +134,19 @@ def page(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def settle(found: Opened) -> None:
     until(found.page.main_frame, "document.getElementById('timeline-status').textContent !== ''")
-    found.page.wait_for_timeout(100)
+    painted(found)
+
+
+def painted(found: Opened) -> None:
+    """Wait until what was asked for is painted: the second frame from now is after that."""
+    found.page.evaluate(
+        "() => new Promise((done) => setTimeout(() =>"
+        " requestAnimationFrame(() => requestAnimationFrame(done))))"
+    )
 
 
 def status(found: Opened) -> str:
-    found.page.wait_for_timeout(120)
+    painted(found)
     return found.page.locator("#timeline-status").inner_text()
 
 
@@ -153,7 +162,7 @@ def hover(found: Opened, share: float, y: int = FIRST_ROW) -> str:
     assert box
     left = 104
     found.page.mouse.move(box["x"] + left + share * (box["width"] - left), box["y"] + y)
-    found.page.wait_for_timeout(60)
+    painted(found)
     tip = found.page.locator("#timeline-tip")
     return tip.inner_text() if tip.is_visible() else ""
 
@@ -203,7 +212,7 @@ def test_keys_move_and_zoom(page: Opened) -> None:
     page.page.keyboard.press("-")
     assert status(page) == before
     page.page.keyboard.press("ArrowRight")
-    assert "from 219.4 µs" in status(page)
+    assert "from 219.400 µs" in status(page)
     page.page.keyboard.press("0")
     assert events_drawn(page) == 36
 
@@ -214,10 +223,10 @@ def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
     lines = hover(page, 0.3).splitlines()
     assert [line for line in lines if line] == [
         "sm90_xmma_gemm_bf16",
-        "60 µs at 200 µs · made.json · gpu 0 · stream 7",
+        "60 µs at 200.000 µs · made.json · gpu 0 · stream 7",
         "compute, gemm",
         "launched by aten::mm",
-        "shapes [[4,8],[8,2]]",
+        "shapes 4×8, 8×2",  # noqa: RUF001
     ]
     assert hover(page, 0.95) == ""
 
@@ -235,10 +244,10 @@ def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
 
 def test_links_lead_to_steps_and_to_stretches_of_the_trace(page: Opened) -> None:
     page.page.evaluate("location.hash = '#step=4'")
-    assert "102 µs from 429 µs" in status(page)
+    assert "102 µs from 429.000 µs" in status(page)
     origin = min(one.whole.start_ns for one in small().devices)
     page.page.evaluate(f"location.hash = '#t={origin + 5000}-{origin + 15000},0'")
-    assert "30 µs from -5 µs" in status(page)
+    assert "30 µs from −5.000 µs" in status(page)  # noqa: RUF001
     before = status(page)
     for wrong in ("#t=5-1,0", "#t=1-2,77", "#step=99", "#gap=0", "#gap=x", "#%E0%A4%A"):
         page.page.evaluate(f"location.hash = '{wrong}'")
@@ -260,7 +269,9 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     status(page)
     rows = page.page.locator("#timeline-table tbody tr")
     found = rows.all_inner_texts()
-    assert found[0].startswith("ProfilerStep#3\thost of made.json · thread 1 · annotations\t295 µs")
+    assert found[0].startswith(
+        "ProfilerStep#3\thost of made.json · thread 1 · annotations\t295.000 µs"
+    )
     assert any(one.startswith("sm90_xmma_gemm_bf16\tmade.json · gpu 0 · stream 7") for one in found)
     page.page.locator("#timeline-table summary").click()
 
@@ -349,3 +360,157 @@ def test_without_scripts_and_on_paper_a_drawing_stands_for_it(
     assert printed.page.locator(".timeline-still").is_visible()
     assert not printed.page.locator(".timeline-live").is_visible()
     printed.page.context.close()
+
+
+def apart(ranks: int = 3, steps: int = 5) -> tf.Analysis:
+    """Return steps of 100 µs that each rank begins 40 µs after the one before it."""
+    rows, marks, calls = [], [], []
+    for rank in range(ranks):
+        for step in range(steps):
+            at = 100 * MICRO * step + 40 * MICRO * rank
+            number = rank * steps + step + 1
+            calls.append({"process": rank, "start_ns": at, "dur_ns": 1, "correlation": number})
+            rows.append(
+                {
+                    "process": rank,
+                    "device": rank,
+                    "name": "k",
+                    "start_ns": at + 2,
+                    "dur_ns": 50 * MICRO,
+                    "correlation": number,
+                }
+            )
+            marks.append(
+                {
+                    "process": rank,
+                    "name": f"ProfilerStep#{step}",
+                    "start_ns": at,
+                    "dur_ns": 100 * MICRO - 5,
+                }
+            )
+    return tf.analyze(
+        trace_of(
+            processes=[{"process": rank, "rank": rank} for rank in range(ranks)],
+            devices=[{"device": rank, "process": rank} for rank in range(ranks)],
+            activities=rows,
+            calls=calls,
+            marks=marks,
+        )
+    )
+
+
+def test_the_length_of_a_step_is_not_that_of_what_is_drawn_of_it() -> None:
+    analysis = apart()
+    assert analysis.steps.typical_ns == 100 * MICRO
+    header, _ = data_of(render_html(analysis))
+    assert {end - start for _, start, end in header["steps"][:-1]} == {180 * MICRO}
+    options = re.findall(r'<option value="step=\d">(Step \d, [^<]*)<', render_html(analysis))
+    assert options
+    assert all(one.endswith(", 100 µs") for one in options)
+
+
+def test_what_the_page_holds_only_together_is_counted(browser: "Browser", tmp_path: Path) -> None:
+    text = render_html(tf.analyze(big_trace(1, 40, 2_000)))
+    header, content = data_of(text)
+    more = column(header, content, 0, "more")
+    found = opened(browser, tmp_path / "big.html", text)
+    settle(found)
+    # The step with the room that its view has is there event by event.
+    assert "only several to a box" not in status(found)
+    found.page.select_option("#timeline-host", "0")
+    found.page.select_option("#timeline-place", "whole")
+    together = sum(each + 1 for each in more if each)
+    assert together > 10_000
+    said = status(found)
+    assert f"{together:,} of them are in this page only several to a box; single events" in said
+    assert f"{sum(more) + len(more):,} events drawn as" in said
+    found.page.context.close()
+
+
+def test_of_many_steps_one_is_asked_for(browser: "Browser", tmp_path: Path) -> None:
+    found = opened(browser, tmp_path / "many.html", render_html(small(80)))
+    settle(found)
+    assert found.page.locator("#timeline-place optgroup").count() == 0
+    field = found.page.get_by_label("Step", exact=True)
+    field.fill("70")
+    field.press("Enter")
+    # Step 3 is 30 µs longer, so step 70 begins at 7.03 ms; the view shows 1 % more of it.
+    assert "102 µs from 7.029 ms" in status(found)
+    assert found.page.locator("#timeline-place").input_value() == ""
+    field.fill("81")
+    field.press("Enter")
+    assert field.evaluate("one => one.validationMessage") == "This step is not drawn here."
+    found.page.context.close()
+    assert 'id="timeline-step"' not in render_html(small())
+
+
+def test_the_drawing_without_scripts_has_an_axis() -> None:
+    section = render_html(small()).split('<section id="timeline">')[1].split("</section>")[0]
+    axis = section.split('<div class="timeline-row timeline-axis">')[1].split("</svg>")[0]
+    # Step 2 lies from 200 to 300 µs: seven ticks at most, every 20 µs.
+    ticks = re.findall(r'<text x="([\d.]+)%"[^>]*>([^<]*)<', axis)
+    assert ticks == [(f"{20.0 * i}", f"{200 + 20 * i} µs") for i in range(6)]
+    assert "From 200.000 µs to 300.000 µs after the first activity." in section
+
+
+def test_a_link_in_the_address_leads_to_its_place_when_the_page_is_opened(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    path = tmp_path / "linked.html"
+    found = opened(browser, path, render_html(four()))
+    found.page.goto("about:blank")
+    found.page.goto(f"{path.as_uri()}#step=23")
+    settle(found)
+    top = "document.getElementById('timeline').getBoundingClientRect().top"
+    until(found.page.main_frame, f"Math.abs({top} - 60) < 2")
+    until(found.page.main_frame, "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
+    painted(found)
+    # Nothing that is drawn later, and no motion, leads away from there.
+    assert abs(found.page.evaluate(top) - 60) < 2
+    assert found.page.locator("#timeline-place").input_value() == "step=23"
+    found.page.context.close()
+
+
+@pytest.mark.parametrize("link", ["rank=2", "op=aten::addmm"])
+def test_what_is_drawn_later_does_not_push_away_what_a_link_leads_to(
+    browser: "Browser", tmp_path: Path, link: str
+) -> None:
+    path = tmp_path / "linked.html"
+    found = opened(browser, path, render_html(four()))
+    found.page.goto("about:blank")
+    found.page.goto(f"{path.as_uri()}#{link}")
+    settle(found)
+    until(found.page.main_frame, "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
+    painted(found)
+    place = found.page.locator("tr.wanted").bounding_box()
+    assert place is not None
+    assert 50 <= place["y"] <= 720 - place["height"]  # below the bar at the top
+    found.page.context.close()
+
+
+def test_those_who_listen_hear_of_a_view_once_it_rests(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    until(page.page.main_frame, "document.getElementById('timeline-said').textContent !== ''")
+    until(
+        page.page.main_frame,
+        "document.getElementById('timeline-said').textContent"
+        " === document.getElementById('timeline-status').textContent",
+    )
+    before = page.page.locator("#timeline-said").text_content()
+    page.page.focus("#timeline-view")
+    for _ in range(3):
+        page.page.keyboard.press("ArrowRight")
+    assert page.page.locator("#timeline-said").text_content() == before
+    until(
+        page.page.main_frame,
+        f"document.getElementById('timeline-said').textContent !== {json.dumps(before)}",
+    )
+    assert page.page.locator("#timeline-said").text_content() == status(page)
+
+
+def test_focus_is_seen(page: Opened) -> None:
+    page.page.keyboard.press("Tab")
+    page.page.evaluate("document.getElementById('timeline-view').focus()")
+    style = "getComputedStyle(document.getElementById('timeline-view'))"
+    assert page.page.evaluate(f"{style}.outlineStyle") == "solid"
+    assert page.page.evaluate(f"{style}.outlineWidth") == "2px"

@@ -1,6 +1,7 @@
 import pytest
 
 from traceflops.reports import units
+from traceflops.reports.timeaxis import time_ticks
 
 
 @pytest.mark.parametrize(
@@ -10,19 +11,20 @@ from traceflops.reports import units
         (1, "1 ns"),
         (950, "950 ns"),
         (999, "999 ns"),
-        (1_000, "1 µs"),
+        (1_000, "1.00 µs"),
         (1_234, "1.23 µs"),
         (999_499, "999 µs"),
-        (999_500, "1 ms"),
-        (4_100_000, "4.1 ms"),
+        (999_500, "1.00 ms"),
+        (4_100_000, "4.10 ms"),
         (4_123_456, "4.12 ms"),
-        (9_996_000, "10 ms"),
+        (9_996_000, "10.0 ms"),
+        (5.5, "5.50 ns"),
         (41_230_000, "41.2 ms"),
         (182_400_000, "182 ms"),
         (1_230_000_000, "1.23 s"),
         (100_000_000_000, "100 s"),
         (1_234_567_000_000_000, "1,234,567 s"),
-        (-4_100_000, "-4.1 ms"),
+        (-4_100_000, "-4.10 ms"),
         (None, units.UNKNOWN),
     ],
 )
@@ -145,6 +147,9 @@ def test_hidden_characters_are_shown(text: str, shown: str) -> None:
         ("void f(int)", 20, "void f(int)"),
         ("void ns::(anonymous namespace)::kernel<4>(int, float const*)", 20, "ns::kernel<4>"),
         ("void kernel(std::function<void (int)>, long)", 20, "kernel"),
+        ("copy(double*, int) [clone .kd]", 40, "copy(double*, int)"),
+        ("copy(double*, int) (.kd)", 12, "copy"),
+        ("Cijk_Alik_Bljk.kd", 40, "Cijk_Alik_Bljk"),
         ("(unbalanced))" + "x" * 20 + ")", 12, "(unbal…xxx)"),
         ("(((((((((((((((((((((", 6, "(((…(("),
     ],
@@ -156,3 +161,40 @@ def test_kernel_label_keeps_what_tells_kernels_apart(name: str, width: int, expe
         assert label == expected
     else:
         assert "…" in label
+
+
+@pytest.mark.parametrize(
+    ("ns", "length", "text"),
+    [
+        (0, None, "0 ns"),
+        (640, None, "640 ns"),
+        (6_000, None, "6.000 µs"),
+        (219_400, None, "219.400 µs"),
+        (999_999, None, "999.999 µs"),
+        (30_235_499, None, "30.235 ms"),
+        (30_235_500, None, "30.236 ms"),
+        (999_999_999, None, "1.000000 s"),
+        (12_345_678_901, None, "12.345679 s"),
+        (12_345_678_901, 9_999, "12.345678901 s"),
+        (1_234_567_890_123, 10_000, "1,234.567890 s"),
+        (-5_000, None, "−5.000 µs"),  # noqa: RUF001
+    ],
+)
+def test_a_place_in_time_has_the_digits_to_find_it(ns: int, length: int | None, text: str) -> None:
+    assert units.place(ns, length) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "texts"),
+    [
+        (200_000, 300_000, 7, ["200 µs", "220 µs", "240 µs", "260 µs", "280 µs", "300 µs"]),
+        (-500, 1_500, 5, ["−0.5 µs", "0.0 µs", "0.5 µs", "1.0 µs", "1.5 µs"]),  # noqa: RUF001
+        (12_340_000_000, 12_360_000_000, 3, ["12.34 s", "12.35 s", "12.36 s"]),
+        (5, 5, 7, ["5 ns"]),
+        (1, 18, 4, ["10 ns"]),
+    ],
+)
+def test_ticks_of_time_are_round_and_have_one_unit(
+    low: int, high: int, most: int, texts: list[str]
+) -> None:
+    assert [text for _, text in time_ticks(low, high, most)] == texts

@@ -65,13 +65,18 @@ def parse(name: str) -> Parts:
 
 def clean(name: str) -> str:
     """The name without quotes, clone suffixes, return type and anonymous namespaces."""
-    text = name[:LONGEST].strip().strip("\"'").strip()
-    for suffix in _SUFFIXES:
-        text = text.removesuffix(suffix)
+    text = without_suffix(name[:LONGEST].strip().strip("\"'").strip())
     for spelling in _ANONYMOUS:
         text = text.replace(spelling + "::", "")
     found = _RETURN_TYPE.match(text)
     return text[found.end() :] if found else text
+
+
+def without_suffix(name: str) -> str:
+    """The name without what some tools add to say that it is of a kernel's descriptor."""
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
 
 
 @lru_cache(maxsize=50_000)

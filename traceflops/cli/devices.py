@@ -218,15 +218,17 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     """Return the devices of the traces, equal ones together, with what each is called."""
     from traceflops.mfu.peak.matching import SeenDevice
     from traceflops.privacy import redacted
+    from traceflops.processes import ranks_of_devices, ranks_text
 
     trace = redacted(read_trace(traces, Reading(python_stacks=False)))
-    ranks = trace.ranks
+    ranks, shared = trace.ranks, ranks_of_devices(trace)
     seen: dict[SeenDevice, list[str]] = {}
     for row in trace.devices.to_pylist():
         if row["type"] == "cpu":
             continue
         rank = ranks[row["process"]]
-        label = f"{'' if rank is None else f'rank {rank} '}gpu {row['local_id']}"
+        owner = ranks_text(shared[row["device"]] or ((rank,) if rank is not None else ()))
+        label = f"{owner} gpu {row['local_id']}".strip()
         seen.setdefault(SeenDevice.of(row), []).append(label)
     return seen
 

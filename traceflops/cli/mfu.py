@@ -18,7 +18,16 @@ from traceflops.cli.mfuoptions import (
     run_of,
 )
 from traceflops.cli.mfutrace import Description, mfu_of_traces, refuse_time
-from traceflops.cli.options import AS_USUAL, EVERYTHING, Json, Question, Reading, grouped
+from traceflops.cli.options import (
+    AS_USUAL,
+    EVERYTHING,
+    WITHOUT_IDENTITY,
+    Json,
+    Privacy,
+    Question,
+    Reading,
+    grouped,
+)
 from traceflops.cli.pairing import Pair
 from traceflops.errors import InputError, UsageError
 
@@ -60,6 +69,7 @@ def mfu(
     pair: Pair = None,
     json: Json = False,
     question: Question = EVERYTHING,
+    privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
     """Compute MFU, HFU and FLOPs of a trace, or of a run from its description."""
@@ -70,7 +80,7 @@ def mfu(
         if traces:
             refuse_time(time)
             described = Description(model, tokens, devices, training, answer)
-            mfu_of_traces(traces, question, reading, described, pair, json=json)
+            mfu_of_traces(traces, question, reading, described, pair, privacy=privacy, json=json)
             return
         if pair is not None:
             raise UsageError(
@@ -78,6 +88,9 @@ def mfu(
             )
         if question != EVERYTHING:
             raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")
+        if privacy != WITHOUT_IDENTITY:
+            option = privacy.words()[0]
+            raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
         answer.check()
         found = _utilisation(model, tokens, time, devices, training, answer.convention)
         _answer(found, answer, json=json)

@@ -23,7 +23,7 @@ from traceflops.errors import TraceflopsError, UsageError
 from traceflops.words import DESCRIPTION_WORDS
 
 if TYPE_CHECKING:
-    from traceflops.cli.options import Question, Reading
+    from traceflops.cli.options import Privacy, Question, Reading
     from traceflops.mfu.described.explaining import Explanation
     from traceflops.mfu.described.run import Run
     from traceflops.mfu.measurement import Measurement
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from traceflops.mfu.peak.tracepeaks import PeakOptions
     from traceflops.mfu.reconciled.reconcile import Reconciliation
     from traceflops.mfu.reconciled.runwords import Words
+    from traceflops.placeholders import Placeholders
     from traceflops.prepare import Prepared
     from traceflops.results import Analysis
-    from traceflops.trace import Note
+    from traceflops.selection import Selection
+    from traceflops.trace import Note, Trace
 
+_UNNAMED_MODEL = "the model of the trace's description"
 ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or leave it out"
 
 
@@ -113,16 +116,18 @@ def mfu_of_traces(
     described: Description,
     pair: str | None = None,
     *,
+    privacy: Privacy,
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
-    from traceflops.analysis import analysis_of
+    from traceflops.analysis import analysis_of, with_removed
     from traceflops.mfu.measurement import measure
     from traceflops.mfu.reconciled.selfdescribed import without_description
     from traceflops.mfu.reconciled.toldpadding import without_marked_padding
     from traceflops.prepare import prepare
 
     described.answer.check()
+    privacy.check()
     check_pair(pair, traces)
     # Before the trace is read: a slip in an option should not cost the time of reading.
     given = described.card_and_run() if described.is_given() else None
@@ -130,18 +135,49 @@ def mfu_of_traces(
     trace = read_trace(traces, reading)
     if described.answer.ignore_description:
         trace = without_description(trace)
-    prepared = prepare(trace, selection)
-    wanted, notes = _wanted(prepared, described, given)
+    names = privacy.placeholders()
+    prepared, wanted, notes = _prepared(trace, selection, described, given, privacy, names)
     other = read_pair(pair, reading)
-    measured = measure(prepared, peaks, prepare(other) if other is not None else None)
+    kept = privacy.include_environment
+    paired = (
+        prepare(other, include_environment=kept, placeholders=names) if other is not None else None
+    )
+    measured = measure(prepared, peaks, paired)
     found = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
     known = found.measured if found is not None else without_marked_padding(measured, prepared)
     analysis = analysis_of(prepared, peaks, known)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
+    analysis = with_removed(analysis, names) if names is not None else analysis
     explained = None
     if found is not None and described.answer.explains:
         explained = described.answer.explanation(found.described, found.lacks)
     _print(analysis, found, explained, all_conventions=described.answer.all_conventions, json=json)
+
+
+def _prepared(
+    trace: Trace,
+    selection: Selection,
+    described: Description,
+    given: tuple[ModelCard, Run] | None,
+    privacy: Privacy,
+    names: Placeholders | None,
+) -> tuple[Prepared, tuple[ModelCard, Run] | None, tuple[Note, ...]]:
+    """Return a trace ready for questions, model and run, and the notes on these.
+
+    What the trace says of its run is understood first; then names are replaced, in notes, too.
+    """
+    from traceflops.prepare import prepare
+
+    kept = privacy.include_environment
+    prepared = prepare(trace, selection, include_environment=kept)
+    wanted, notes = _wanted(prepared, described, given)
+    if names is None:
+        return prepared, wanted, notes
+    if wanted is not None and given is None:
+        wanted = replace(wanted[0], name=_UNNAMED_MODEL), wanted[1]
+    trace = replace(trace, notes=(*notes, *trace.notes))
+    shown = prepare(trace, selection, include_environment=kept, placeholders=names)
+    return shown, wanted, ()
 
 
 def _wanted(

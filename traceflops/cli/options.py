@@ -138,7 +138,7 @@ class Privacy:
         bool,
         typer.Option(
             "--include-environment",
-            help="Keep host and user names and home directories as they are.",
+            help="Keep host and user names and paths as they are.",
         ),
     ] = False
     redact: Annotated[

@@ -20,6 +20,11 @@ GIVE_PEAK: Final = (
 DESCRIBE: Final = "traceflops mfu TRACE --model NAME (or --params N) --batch N --seq N"
 """How a run is described; its steps have to be there for that."""
 
+ASK: Final = "--device takes an id of the table, --peak a rate"
+"""How a sentence on a device whose rates are not known ends: with the options that tell them."""
+
+_OPTIONS, _ONE_OPTION = ": --device ", "; --peak gives one"
+
 PAIR: Final = f"{DESCRIBE} describes the run, --pair FILE takes a PyTorch trace of it with shapes"
 
 
@@ -41,6 +46,19 @@ NO_MATRIX_WORK: Final = Lack(
     "by its counters no kernel used matrix units",
     "what vector units do counts in no utilisation",
 )
+
+
+def without_rates(explanation: str) -> Lack:
+    """Return that the rates of a device are not known, each option that tells them named once.
+
+    Those at the end of the sentence are the remedy.
+    """
+    text = explanation.removesuffix(".").removesuffix(_ONE_OPTION)
+    problem, mark, options = text.rpartition(_OPTIONS)
+    if not mark:
+        return Lack(text, GIVE_PEAK)
+    remedy = f"{_OPTIONS.removeprefix(': ')}{options}"
+    return Lack(problem, GIVE_PEAK if remedy == ASK else remedy)
 
 
 def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:

@@ -10,13 +10,14 @@ from traceflops.mfu.executed.coverage import TOO_LITTLE
 from traceflops.mfu.executed.executed import UNKNOWN_TYPE, Executed
 from traceflops.mfu.figures import percent
 from traceflops.mfu.lacks import (
-    GIVE_PEAK,
     NEXT_TIME,
     NO_MATRIX_WORK,
+    PAIR,
     Lack,
     counters_alone,
     counters_incomplete,
     other_counters,
+    without_rates,
     without_shapes,
     without_times,
 )
@@ -128,21 +129,19 @@ def _without_ops(prepared: Prepared) -> Lack:
 
 
 def _largest_unknown(done: Executed) -> str:
-    """Return of which kernels most time has no FLOPs."""
-    largest = done.outside.unattributed[:1]
-    return "".join(
-        f"most of that time is {shown(one.kernel)} ({WHY_UNKNOWN.get(one.why, one.why)})"
-        for one in largest
-    )
+    """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
+    for one in done.outside.unattributed[:1]:
+        why = WHY_UNKNOWN.get(one.why, one.why)
+        return f"most of that time is {shown(one.kernel)} ({why})"
+    return PAIR
 
 
 def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
     """Yield a lack per device whose rate for a counted data type is not known, each once."""
     counted = {cell.dtype for cell in done.select() if cell.flops}
-    problems = {}
+    problems: dict[str, None] = {}
     for one in devices:
         for dtype in sorted(counted - one.rates.keys()):
             problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
-            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = GIVE_PEAK
-    for problem, how in problems.items():
-        yield Lack(problem, how)
+            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = None
+    yield from map(without_rates, problems)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray
-from traceflops.groups import joint_codes
+from traceflops.groups import joint_codes, ranked
 from traceflops.parsers.csvfiles.cells import Texts
 from traceflops.parsers.csvfiles.parts import Cut, chosen, compact
 from traceflops.parsers.csvfiles.text import BLOCK_BYTES, Block, CsvText, Damage
@@ -101,6 +103,7 @@ def _settle(page: NcuPage, marks: Marks) -> None:
     if page.table.count:
         page.table.replace("value", values)
         page.table = chosen(page.table, np.isfinite(values))
+        page.table.join()
 
 
 def _take(block: Block, file: NcuFile) -> None:
@@ -166,38 +169,80 @@ def _take_raw(cut: Cut, file: NcuFile) -> None:
     names, name = _texts(cut, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
     is_kernel |= cut.numbers("id") != ABSENT
-    at = 0
-    for row in [*np.flatnonzero(~is_kernel).tolist(), cut.count]:
-        if row > at:
-            _add_raw(cut.only(np.arange(at, row)), file.pages[-1], file.marks)
-        if row < cut.count:
+    kernels, units = np.flatnonzero(is_kernel), np.flatnonzero(~is_kernel)
+    row_of_units = np.append(-1, units)[np.searchsorted(units, kernels)]
+    edges = [0, *np.searchsorted(kernels, units).tolist(), len(kernels)]
+    stretches = [(file.pages[-1], 0)]
+    for at, (begin, end) in enumerate(pairwise(edges)):
+        if at:  # one row of units before each stretch of kernels but the first
             page = file.pages[-1]
             if page.rows["units"] or page.rows["kernels"]:
                 page = _begin(file, page.page)
             page.rows["units"] += 1
-            page.units = {role: _cell(cut, role, row) for role in page.page.metrics}
-        at = row + 1
+            if page is not stretches[-1][0]:
+                stretches.append((page, begin))
+        file.pages[-1].rows["kernels"] += end - begin
+    ends = [*(begin for _, begin in stretches[1:]), len(kernels)]
+    for (page, begin), end in zip(stretches, ends, strict=True):
+        if end > begin:
+            _add_raw(cut, kernels[begin:end], row_of_units[begin:end], page, file.marks)
+    if len(units):
+        page = file.pages[-1]
+        page.units = {role: _cell(cut, role, int(units[-1])) for role in page.page.metrics}
 
 
-def _add_raw(cut: Cut, page: NcuPage, marks: Marks) -> None:
-    """Add metrics that stand in a column each."""
-    page.rows["kernels"] += cut.count
+def _add_raw(
+    block: Cut, rows: IntArray, row_of_units: IntArray, page: NcuPage, marks: Marks
+) -> None:
+    """Add metrics that stand in a column each, with the units in their rows of the block."""
+    cut = block.only(rows)
     launch = _launch(cut, page)
-    nothing = np.zeros(cut.count, np.int64)
+    texts: list[str] = []
+    units: list[tuple[str, str]] = []
+    text_of, unit_of_row, counters = [], [], []
     for role, metric in page.page.metrics.items():
-        texts, text = _texts(cut, role)
+        mine, text = _texts(cut, role)
         if metric in _FACTS:
-            _note_fact(page, metric, texts[text[0]], int(np.asarray(launch["device"]).flat[0]))
-        told = [(metric, page.units.get(role, ""))]
-        page.add(
-            values_of(texts, text, told, nothing, page.values, marks),
-            **launch,
-            counter=page.table.names["counter"][metric],
-        )
+            _note_facts(
+                page, metric, [mine[one] for one in text.tolist()], np.asarray(launch["device"])
+            )
+        found, unit = _units(block, role, row_of_units, page.units.get(role, ""))
+        text_of.append(text + len(texts))
+        unit_of_row.append(unit + len(units))
+        texts += mine
+        units += [(metric, one) for one in found]
+        counters.append(page.table.names["counter"][metric])
+    every = np.tile(np.arange(cut.count), len(counters))
+    page.add(
+        values_of(
+            *(texts, np.concatenate(text_of), units, np.concatenate(unit_of_row)),
+            *(page.values, marks),
+        ),
+        **{
+            name: column if np.ndim(column) == 0 else np.asarray(column)[every]
+            for name, column in launch.items()
+        },
+        counter=np.repeat(np.array(counters, np.int32), cut.count),
+    )
 
 
-def _note_fact(page: NcuPage, metric: str, text: str, device: int) -> None:
-    page.facts.setdefault(list(page.devices)[device], {}).setdefault(metric, text.strip())
+def _units(
+    block: Cut, role: str, row_of_units: IntArray, before: str
+) -> tuple[list[str], IntArray]:
+    """Return the distinct units of a column and which each row has: with -1 the one `before`."""
+    column = block.columns.get(role)
+    if not isinstance(column, Texts):
+        return [before], np.zeros(len(row_of_units), np.int64)
+    code = np.where(row_of_units < 0, -1, column.codes[row_of_units])
+    distinct, unit = ranked(code)
+    return [before if one < 0 else column.values[one] for one in distinct.tolist()], unit
+
+
+def _note_facts(page: NcuPage, metric: str, texts: Sequence[str], device: Array) -> None:
+    """Keep what the first row of each device says of it."""
+    names = list(page.devices)
+    for number, at in zip(*np.unique(device, return_index=True), strict=True):
+        page.facts.setdefault(names[number], {}).setdefault(metric, texts[at].strip())
 
 
 def _cell(cut: Cut, role: str, row: int) -> str:

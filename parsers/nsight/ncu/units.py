@@ -22,7 +22,8 @@ _TIMES: Final = {
     **dict.fromkeys(("s", "second", "sec"), 9),
 }
 """Spellings of times, as powers of ten of 1 ns."""
-_LONGEST: Final = 60
+LONGEST: Final = 60
+"""Characters of a unit or a number."""
 _NUMBER: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
 
@@ -38,7 +39,7 @@ class Unit:
 @cache
 def unit_of(text: str) -> Unit:
     """Return a unit, such as Gbyte/s: 10^9 byte/s. One that is not known is a base unit itself."""
-    top, _, bottom = text.strip()[:_LONGEST].partition("/")
+    top, _, bottom = text.strip()[:LONGEST].partition("/")
     base, power = _part(top)
     if not bottom:
         return Unit(base, power)
@@ -76,7 +77,7 @@ def value_of(text: str, *, comma: bool) -> tuple[What, Decimal | None]:
 
 
 def _number(text: str, *, comma: bool) -> Decimal | None:
-    if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+    if len(text) > LONGEST or not _NUMBER.fullmatch(text):
         return None
     plain = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")
     try:

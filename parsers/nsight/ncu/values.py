@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from traceflops.columns import IntArray
-from traceflops.groups import joint_codes
-from traceflops.parsers.csvfiles.marks import clear_mark, is_ambiguous
-from traceflops.parsers.nsight.ncu.units import fits, unit_of, value_of
+from traceflops.columns import BoolArray, IntArray
+from traceflops.parsers.csvfiles.cells import decimals
+from traceflops.parsers.nsight.ncu.printed import WHATS, has_marks, marks_seen, plain_numbers
+from traceflops.parsers.nsight.ncu.units import fits, unit_of
 from traceflops.rows import Array
 
 _BOTH = (False, True)
@@ -24,13 +26,11 @@ class Marks:
     told: Counter[str] = field(default_factory=Counter)
     ambiguous: str = ""
 
-    def see(self, text: str) -> None:
-        """Look at a number."""
-        mark = clear_mark(text)
-        if mark is not None:
-            self.told[mark] += 1
-        elif not self.ambiguous and is_ambiguous(text):
-            self.ambiguous = text
+    def see(self, texts: Sequence[str]) -> None:
+        """Look at some numbers."""
+        told, ambiguous = marks_seen(texts)
+        self.told += told
+        self.ambiguous = self.ambiguous or ambiguous
 
     @property
     def comma(self) -> bool:
@@ -73,22 +73,40 @@ def values_of(
 
     `counters` are names of counters with the unit in which each row is. What is odd is counted.
     """
-    for one in texts:
-        marks.see(one.strip())
-    pairs, place, times = np.unique(
-        joint_codes(text, counter), return_inverse=True, return_counts=True
-    )
-    width = int(counter.max(initial=0)) + 1
-    found = np.full((2, len(pairs)), np.nan)
-    known = [fits(name, unit_of(unit)) for name, unit in counters]
-    powers = [unit_of(unit).power for _, unit in counters]
-    for at, (pair, count) in enumerate(zip(pairs.tolist(), times.tolist(), strict=True)):
-        of = pair % width
-        for comma in _BOTH:
-            what, value = value_of(texts[pair // width], comma=comma)
-            if value is None or not known[of]:
-                into.odd[comma][what if value is None else "unit"] += count
-            else:
-                found[int(comma), at] = float(value.scaleb(powers[of]))
-                into.odd[comma]["scaled"] += count if powers[of] and value else 0
-    return found[:, place.reshape(-1)]
+    marks.see(texts)
+    cells = _Cells(texts, text, counters, counter)
+    read = [cells.read(comma=comma) for comma in _BOTH[: 1 + has_marks(texts)]]
+    for odd, (_, found) in zip(into.odd, (read[0], read[-1]), strict=True):
+        odd.update(found)
+    return np.stack([read[0][0], read[-1][0]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Rows with the places of their texts and counters."""
+
+    texts: Sequence[str]
+    text: IntArray
+    counters: Sequence[tuple[str, str]]
+    counter: IntArray
+
+    def read(self, *, comma: bool) -> tuple[Array, Counter[str]]:
+        """Return the values in base units, NaN for what is none, and how many rows are odd."""
+        plain, kind = plain_numbers(self.texts, comma=comma)
+        kind = kind[self.text]
+        units = [unit_of(unit) for _, unit in self.counters]
+        fitting = [fits(name, unit) for (name, _), unit in zip(self.counters, units, strict=True)]
+        known = np.array(fitting, np.bool_)[self.counter]
+        scaled = np.array([unit.power != 0 for unit in units], np.bool_)[self.counter]
+        # As a text, so that a value is the one nearest to what is printed, its power included.
+        powers = pa.array([f"e{unit.power}" for unit in units]).take(pa.array(self.counter))
+        joined = pc.binary_join_element_wise(plain.take(pa.array(self.text)), powers, "")
+        values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+        is_number = kind == WHATS.index("number")
+        odd: dict[str, BoolArray] = {
+            "unit": is_number & ~known,
+            "scaled": is_number & known & scaled & (values != 0),
+        }
+        odd |= {what: kind == place for place, what in enumerate(WHATS) if what != "number"}
+        found = Counter({what: int(np.count_nonzero(rows)) for what, rows in odd.items()})
+        return np.where(known, values, np.nan), +found

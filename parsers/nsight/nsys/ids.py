@@ -16,8 +16,12 @@ NO_STREAM: Final = (1 << 32) - 1
 
 
 def processes_of(ids: IntArray) -> IntArray:
-    """Return what processes are told apart by: all of the id above the thread."""
-    return np.where(ids == ABSENT, ABSENT, ids >> _THREAD_BITS)
+    """Return what processes are told apart by: all of the id above the thread.
+
+    An id with 0 for the operating system's number names none: no process has that number.
+    """
+    keys = ids >> _THREAD_BITS
+    return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
 
 
 def threads_of(ids: IntArray) -> IntArray:

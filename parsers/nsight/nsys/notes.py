@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from traceflops.columns import codes, names, numbers, validity
 from traceflops.groups import distinct, joint_codes
+from traceflops.notes import counted_note, of_noun
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
 from traceflops.parsers.times import span_notes
 from traceflops.rows import ABSENT
+from traceflops.streamnumbers import renumbered_note
 from traceflops.trace import Note, NoteKind
 from traceflops.words import several, time_amount
 
@@ -61,7 +63,8 @@ def content_notes(
     yield from _calls(tables, lost)
     yield from _ownerless(tables)
     yield from _names(tables)
-    yield from _streams(reading.people.moved_streams)
+    if moved := reading.people.moved_streams:
+        yield renumbered_note(moved, "context")
     yield from _graphs(tables, lost)
     yield from _nccl(odd)
     yield from _operators(tables)
@@ -71,7 +74,7 @@ def content_notes(
 def _counted(odd: Counter[str]) -> Iterator[Note]:
     for code, (kind, noun, sentence) in _COUNTED.items():
         if odd[code]:
-            yield Note(kind, code, f"{several(odd[code], noun)} {sentence}.", odd[code])
+            yield counted_note(kind, code, of_noun(noun, f"{sentence}."), odd[code])
     if odd["device-unknown"]:
         text = (
             "Some records do not say on which GPU they ran: they count for the only one that their "
@@ -130,6 +133,13 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
             f"which of {several(int(known.sum()), 'process')} made {'it' if count == 1 else 'them'}"
             ", so what launched such work is unknown."
         )
+        apart = int(np.count_nonzero(~known[numbers(tables["devices"]["process"])]))
+        if apart and known.any():
+            text += (
+                " Of some of it the GPU is not known either: it is shown as "
+                f"{several(apart, 'device')} of an unknown process, though it is work of the "
+                "others."
+            )
         yield Note("missing", "calls-of-unknown-process", text, count)
 
 
@@ -141,23 +151,12 @@ def _names(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         return
     count = int(np.count_nonzero(codes(activities["name"]) == known.index(UNNAMED_KERNEL)))
     if count:
-        text = (
-            f"{several(count, 'kernel')} of the export {'has' if count == 1 else 'have'} no name "
-            "(its text is not in StringIds): of what category such work is cannot be told."
+        wording = of_noun(
+            "kernel",
+            "of the export [has|have] no name (its text is not in StringIds): of what category "
+            "such work is cannot be told.",
         )
-        yield Note("missing", "kernels-unnamed", text, count)
-
-
-def _streams(moved: int) -> Iterator[Note]:
-    """Say that streams are shown under another number than their own."""
-    if moved:
-        text = (
-            f"{several(moved, 'stream')} of a further process or context on a GPU "
-            f"{'has' if moved == 1 else 'have'} the number of another one there; "
-            f"{'it is' if moved == 1 else 'they are'} shown under a number of "
-            f"{'its' if moved == 1 else 'their'} own."
-        )
-        yield Note("assumed", "streams-renumbered", text, moved)
+        yield counted_note("missing", "kernels-unnamed", wording, count)
 
 
 def _graphs(tables: Mapping[str, pa.Table], damaged: frozenset[str]) -> Iterator[Note]:
@@ -180,11 +179,11 @@ def _graphs(tables: Mapping[str, pa.Table], damaged: frozenset[str]) -> Iterator
         yield Note("missing", "graphs-opaque", text, count)
     lost = _launches_without_work(tables)
     if lost and not _is_work_lost(damaged):
-        text = (
-            f"CUDA graphs were launched {several(lost, 'time')} without a record on the device: "
-            "what they ran is missing."
+        wording = (
+            "CUDA graphs were launched {n} [time|times] without a record on the device: what they "
+            "ran is missing."
         )
-        yield Note("missing", "graph-launches-lost", text, lost)
+        yield counted_note("missing", "graph-launches-lost", wording, lost)
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:

@@ -19,6 +19,7 @@ from traceflops.columns import IntArray
 from traceflops.groups import distinct
 from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.gathered import Gathered, ProcessFacts
+from traceflops.parsers.nsight.nsys.adoption import adopted
 from traceflops.parsers.nsight.nsys.devices import Devices
 from traceflops.parsers.nsight.nsys.ids import pid_of
 from traceflops.parsers.nsight.nsys.ranks import Place, Ranks, settled
@@ -52,6 +53,7 @@ class People:
     ranks: Ranks = field(default_factory=Ranks)
     workers: tuple[int, ...] = ()
     moved_streams: int = 0
+    _adopted: Mapping[int, int] = field(default_factory=dict)
     _streams: Streams = field(default_factory=Streams)
     _processes: dict[int, int] = field(default_factory=dict)
     _ordinals: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -96,12 +98,13 @@ class People:
 
     def settle(self, gathered: Gathered) -> None:
         """Write the final numbers of processes, devices and streams into the tables."""
+        self._adopted = adopted(gathered, self._processes.get(ABSENT), self._ordinals)
         self.workers = self._workers(gathered)
         self.ranks = settled(self.workers, self.told_ranks, self.rank_in_name, self.places)
         final = self._settled_processes(gathered)
         devices = self._settled_devices(gathered, final)
         owners = {
-            local: (devices[local], final.get(process, 0))
+            local: (devices[local], final.get(self._adopted.get(local, process), 0))
             for (process, _), local in self._ordinals.items()
         }
         streams, self.moved_streams = self._streams.settled(owners)
@@ -143,14 +146,18 @@ class People:
         found: dict[int, None] = {}
         for _, piece in gathered["activities"].pieces:
             found |= dict.fromkeys(distinct(np.atleast_1d(piece["process"])).tolist())
-        keys = dict.fromkeys(owners[local] for local in found or owners)
-        return tuple(sorted(keys))
+        keys = {owners[local] for local in found or owners}
+        return tuple(sorted(keys - {ABSENT} or keys))
 
     def _settled_processes(self, gathered: Gathered) -> dict[int, int]:
         """Return the final number of each process; the order is that of ranks, then of ids."""
-        final = {}
+        final: dict[int, int] = {}
+        nobody = self._processes.get(ABSENT)
         for local, key in sorted(self._owners.items(), key=lambda one: self._order(one[1])):
-            final[local] = gathered.process(key, self._facts(key))
+            if key == ABSENT and final and not _has_rows(gathered, nobody):
+                final[local] = 0  # all of its rows have found their process
+            else:
+                final[local] = gathered.process(key, self._facts(key))
         return final
 
     def _order(self, key: int) -> tuple[int, bool, int]:
@@ -173,7 +180,7 @@ class People:
                 alone.get(owner.get(process, 0), ordinal) if ordinal < 0 else ordinal,
                 keys.get(process, ABSENT),
             )
-            for (process, ordinal), local in self._ordinals.items()
+            for process, ordinal, local in self._used
         }
         final = {}
         for local, (process, ordinal, key) in sorted(places.items(), key=lambda one: one[1]):
@@ -185,13 +192,30 @@ class People:
             )
         return final
 
+    @property
+    def _used(self) -> list[tuple[int, int, int]]:
+        """Return the process, the ordinal and the number of each device that rows have."""
+        return [
+            (self._adopted.get(local, process), ordinal, local)
+            for (process, ordinal), local in self._ordinals.items()
+        ]
+
     def _only_ordinals(self, owner: Mapping[int, int]) -> dict[int, int]:
         """Return the number of the only device of each process that has one alone."""
         found: defaultdict[int, set[int]] = defaultdict(set)
-        for process, ordinal in self._ordinals:
+        for process, ordinal, _ in self._used:
             if ordinal != _UNKNOWN_DEVICE:
                 found[owner.get(process, 0)].add(ordinal)
         return {process: next(iter(known)) for process, known in found.items() if len(known) == 1}
+
+
+def _has_rows(gathered: Gathered, process: int | None) -> bool:
+    """Return whether any row is still of a process."""
+    return any(
+        bool((np.asarray(piece["process"]) == process).any())
+        for name in _TABLES
+        for _, piece in gathered[name].pieces
+    )
 
 
 def _renumber(table: TableBuilder, column: str, final: Mapping[int, int]) -> None:

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from traceflops.columns import number_column, numbers
 from traceflops.groups import distinct
+from traceflops.notes import RANK_UNKNOWN, counted_note, rank_from_name, rank_unknown
+from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
 from traceflops.words import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
 _FORMATS: Final = "nsys"
-_UNKNOWN: Final = "rank-unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,17 @@ class Ranks:
     """The ranks of processes, by their keys, and how many there are in the job of each.
 
     `by_communicator` is the size of the communicator that tells the ranks, None where it was not
-    needed; `of_parts` says that there are communicators, of parts of the job only.
+    needed; `of_parts` says that there are communicators, of parts of the job only. `by_name` is the
+    rank that the name of the file tells, `disputed` the place in a communicator of as many ranks
+    or more that is another one.
     """
 
     ranks: Mapping[int, int] = field(default_factory=dict)
     worlds: Mapping[int, int] = field(default_factory=dict)
     by_communicator: int | None = None
     of_parts: bool = False
+    by_name: int | None = None
+    disputed: Place | None = None
 
 
 def settled(
@@ -57,11 +62,16 @@ def settled(
 
     What the report lists counts before the name of the file, and that before communicators.
     """
+    workers = _named(workers)
     mine = {key: places[key] for key in workers if key in places}
     size = _size_of_job(list(mine.values()), len(workers))
     ranks = {key: told[key] for key in workers if key in told}
+    by_name, disputed = None, None
     if not ranks and in_name is not None and len(workers) == 1:
-        ranks = {workers[0]: in_name}
+        ranks, by_name = {workers[0]: in_name}, in_name
+        place = mine.get(workers[0])
+        if place is not None and place.rank != in_name < place.ranks:
+            disputed = place
     by_communicator = None
     if not ranks and size is not None:
         ranks = {key: place.rank for key, place in mine.items()}
@@ -69,7 +79,13 @@ def settled(
     agree = all(ranks.get(key) == place.rank for key, place in mine.items())
     worlds = dict.fromkeys(mine, size) if size is not None and agree else {}
     known = {key: world for key, world in worlds.items() if world is not None}
-    return Ranks(ranks, known, by_communicator, bool(mine) and not known)
+    return Ranks(ranks, known, by_communicator, bool(mine) and not known, by_name, disputed)
+
+
+def _named(workers: Sequence[int]) -> list[int]:
+    """Return processes without the one that stands for work whose process is not known."""
+    known = [key for key in workers if key != ABSENT]
+    return known or list(workers)
 
 
 def _size_of_job(places: Sequence[Place], processes: int) -> int | None:
@@ -84,6 +100,10 @@ def _size_of_job(places: Sequence[Place], processes: int) -> int | None:
 
 def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
     """Return what to say of the ranks of the processes that did work."""
+    workers = _named(workers)
+    if found.by_name is not None:
+        disputed = found.disputed
+        return [rank_from_name([found.by_name]), *([_disputed(disputed)] if disputed else [])]
     if found.by_communicator is not None:
         text = (
             "The ranks are the places of the processes in NCCL's largest communicator, of "
@@ -93,16 +113,23 @@ def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
     unknown = len([key for key in workers if key not in found.ranks])
     if not unknown or (len(workers) == 1 and not found.of_parts):
         return []
-    return [_unknown_note(len(workers), unknown, of_parts=found.of_parts)]
+    return [_unknown_note(unknown, of_parts=found.of_parts)]
 
 
-def _unknown_note(processes: int, unknown: int, *, of_parts: bool) -> Note:
-    parts = " (NCCL's communicators are of parts of the job)" if of_parts else ""
+def _disputed(place: Place) -> Note:
+    """Say that a communicator, which may be the job's, has the process in another place."""
     text = (
-        f"Of {several(processes, 'process')} in the export it is not known which ranks of the job "
-        f"they are{parts}: they are shown by process id."
+        f"In NCCL's largest communicator, of {several(place.ranks, 'rank')}, the process is number "
+        f"{place.rank}, which is not the rank in the file's name. The name counts: the "
+        "communicator is taken to be that of a part of the job, so how many ranks that has is "
+        "unknown."
     )
-    return Note("missing", _UNKNOWN, text, unknown)
+    return Note("assumed", "rank-disputed", text, 1)
+
+
+def _unknown_note(unknown: int, *, of_parts: bool) -> Note:
+    reason = " (NCCL's communicators are of parts of the job)" if of_parts else ""
+    return counted_note("missing", RANK_UNKNOWN, rank_unknown(reason), unknown)
 
 
 def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
@@ -138,7 +165,7 @@ def _workers(trace: Trace) -> int:
 def _said_unknown(trace: Trace) -> tuple[Note, ...]:
     count = _workers(trace)
     file = next((note.file for note in trace.notes if note.code == BY_COMMUNICATOR), None)
-    said = replace(_unknown_note(count, count, of_parts=True), file=file)
+    said = replace(_unknown_note(count, of_parts=True), file=file)
     return tuple(said if note.code == BY_COMMUNICATOR else note for note in trace.notes)
 
 

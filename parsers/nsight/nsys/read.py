@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from traceflops.errors import InputError
 from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.databases.wal import nothing_left
 from traceflops.parsers.filenames import rank_in_name
 from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
 from traceflops.parsers.nsight.nsys.devices import devices_of
@@ -103,7 +103,5 @@ def _refuse_loss(tables: Tables, finished: dict[str, object]) -> None:
     """Raise InputError where nothing can be read of a damaged report."""
     from_tables = [finished[name] for name in _RECORDS]
     if tables.damaged and not any(getattr(table, "num_rows", 0) for table in from_tables):
-        raise InputError(
-            f"damaged: no record of it can be read: {tables.source.name}",
-            "nothing can be saved from it; export or copy the report again",
-        )
+        again = "export or copy the report again"
+        raise nothing_left(tables.source.name, tables.notes(), again)

@@ -1,6 +1,8 @@
 """The streams of a report: a number stands for one stream within a process and a context only.
 
-Two that share a GPU and a number are told apart by giving the later one a number of its own.
+Two contexts of a process that share a GPU and a number are told apart by giving the later one a
+number of its own; the streams of several processes are told apart for all formats alike (see
+`traceflops.sharedgpus`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from traceflops.columns import IntArray
 from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.nsight.nsys.ids import streams_of
 from traceflops.rows import ABSENT
+from traceflops.streamnumbers import apart
 
 _MOST: Final = 100_000
 """So many streams are told apart; a report with more has invented them."""
@@ -62,32 +65,27 @@ class Streams:
 
         `owners` are the final device and process of each device that rows have.
         """
-        alike: defaultdict[tuple[int, int], dict[tuple[int, int], list[int]]]
-        alike = defaultdict(lambda: defaultdict(list))
-        free: defaultdict[int, int] = defaultdict(int)
+        alike: defaultdict[tuple[int, int], defaultdict[int, dict[int, list[int]]]]
+        alike = defaultdict(lambda: defaultdict(dict))
         for (device, context, stream), local in self._known.items():
-            final, process = owners[device]
-            alike[final, stream][process, context].append(local)
-            free[final] = max(free[final], stream + 1)
+            alike[owners[device]][stream].setdefault(context, []).append(local)
         found: dict[int, int] = {}
         moved = 0
-        for (device, stream), holders in sorted(alike.items()):
-            for place, locals_ in enumerate(_apart(holders)):
-                number = free[device] if place else stream
-                free[device] += bool(place)
-                moved += bool(place)
-                found |= dict.fromkeys(locals_, number)
+        for by_number in alike.values():
+            holders = {number: _of_contexts(locals_) for number, locals_ in by_number.items()}
+            found |= apart(holders)
+            moved += sum(len(streams) - 1 for streams in holders.values())
         return found, moved
 
 
-def _apart(holders: Mapping[tuple[int, int], list[int]]) -> list[list[int]]:
-    """Return the streams by process and context; one of an unknown context is the first of them."""
+def _of_contexts(holders: Mapping[int, list[int]]) -> list[list[int]]:
+    """Return the streams by context; one of an unknown context is the first of them."""
     found: list[list[int]] = []
-    before = None
-    for (process, context), locals_ in sorted(holders.items()):
-        if before == (process, _NO_CONTEXT):
+    unknown_first = False
+    for context, locals_ in sorted(holders.items()):
+        if unknown_first:
             found[-1] += locals_
         else:
             found.append(list(locals_))
-        before = process, context
+        unknown_first = context == _NO_CONTEXT
     return found

@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from traceflops.notes import counted_note, of_noun, rank_from_name
 from traceflops.parsers.csvfiles.notes import text_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
 from traceflops.parsers.overflow import overflow_notes
@@ -46,8 +47,7 @@ def profile_notes(
     name = files[0].name if len(files) == 1 else None
     yield from overflow_notes(told.overflowed, files[0].name)
     if told.rank is not None:
-        text = f"Rank {told.rank} is from the name of the file."
-        yield Note("assumed", "rank-from-name", text, None, name)
+        yield rank_from_name([told.rank], name)
     if told.repeated:
         verb = "tells" if len(told.repeated) == 1 else "tell"
         text = f"{', '.join(told.repeated)} {verb} again what another report tells: not counted."
@@ -71,7 +71,7 @@ def _file_notes(file: StatsFile) -> Iterator[Note]:
         yield Note("dropped", "bad-cells", text, bad)
     for code, kind, noun, sentence in _ODD:
         if odd[code]:
-            yield Note(kind, code, f"{several(odd[code], noun)} {sentence}.", odd[code])
+            yield counted_note(kind, code, of_noun(noun, f"{sentence}."), odd[code])
     if odd[_NESTED]:
         text = (
             f"{several(odd[_NESTED], 'row')} of kernels by NVTX range not read: a kernel counts "

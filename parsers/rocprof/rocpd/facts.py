@@ -70,6 +70,20 @@ class RunFacts:
         return len(self._clocks - {None}) > 1
 
     @property
+    def clocks(self) -> tuple[str, ...]:
+        """Return the clock of each process, nothing where all have the same."""
+        if not self.is_of_several_machines:
+            return ()
+        rows = self.run.whole(
+            "info_node", Wanted(integers=("id",), texts=("machine_id", "hostname"))
+        )
+        names = map(clock_of, rows.texts["machine_id"][:_MOST_NUMBERED], rows.texts["hostname"])
+        of_node = dict(zip(rows["id"].tolist(), names, strict=False))
+        people = self.run.whole("info_process", Wanted(integers=("id", "nid")))
+        nodes = people["nid"].tolist()[:_MOST_NUMBERED]
+        return tuple(of_node.get(node) or "" for node in nodes)
+
+    @property
     def lifetimes(self) -> tuple[tuple[int, int], ...]:
         """Return first and last moment of each process that states them."""
         rows = self.run.whole("info_process", Wanted(integers=("start", "end")))

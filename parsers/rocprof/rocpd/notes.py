@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import codes, names
+from traceflops.notes import counted_note, of_noun
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
@@ -23,7 +25,6 @@ from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
 from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note
-from traceflops.words import several
 
 _NO_WORK: Final = (
     "No kernel and no copy is in the database; rocprofv3 --kernel-trace --memory-copy-trace "
@@ -59,24 +60,23 @@ def content_notes(
         *_content(tables),
         *overflow_notes(overflowed, file),
     ]
-    return tuple(Note(n.kind, n.code, n.text, n.count, file) for n in found)
+    return tuple(replace(note, file=file) for note in found)
 
 
 def _left_out(odd: Counter[str]) -> Iterator[Note]:
     for code, (one, many, sentence) in _LEFT_OUT.items():
         count = odd[code]
         if count:
-            noun = f"1 {one}" if count == 1 else f"{count:,} {many}"
-            yield Note("dropped", code, f"{noun} {sentence}.", count)
+            yield counted_note("dropped", code, f"{{n}} [{one}|{many}] {sentence}.", count)
 
 
 def _unnamed(activities: pa.Table) -> Iterator[Note]:
     labels = names(activities["name"])
     if UNNAMED in labels:
         count = int(np.count_nonzero(codes(activities["name"]) == labels.index(UNNAMED)))
-        text = f"{several(count, 'kernel')} without a name in the database."
         if count:
-            yield Note("missing", "kernels-unnamed", text, count)
+            wording = of_noun("kernel", "without a name in the database.")
+            yield counted_note("missing", "kernels-unnamed", wording, count)
 
 
 def _content(tables: Mapping[str, pa.Table]) -> Iterator[Note]:

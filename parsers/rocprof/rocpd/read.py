@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.builder import TableBuilder
-from traceflops.merge import merge
+from traceflops.merge import join
 from traceflops.parsers.collectives import fill_collectives
 from traceflops.parsers.databases.query import Among, Wanted
 from traceflops.parsers.databases.rows import Database
@@ -46,7 +46,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 def _merged(traces: Sequence[Trace]) -> Trace:
     """Return the runs of one database as one trace: processes of one file, not several files."""
-    one = merge(traces)
+    one = join(traces, "process")
     if len(traces) == 1:
         return one
     notes = [_of_one_file(note) for note in one.notes if note.code not in _OF_FILES]
@@ -63,7 +63,8 @@ def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
     _read_records(reading)
     facts = {"generation": "v3", **({"schema_version": version[:20]} if version else {})}
     people = reading.facts
-    origin = Origin("rocpd", _tool(run), facts, people.clock, people.hosts, people.lifetimes)
+    about = people.clock, people.hosts, people.lifetimes, people.clocks
+    origin = Origin("rocpd", _tool(run), facts, *about)
     trace = trace_of(run.database, reading.gathered, reading.tallies, origin)
     if people.is_of_several_machines:
         notes = (*notes, replace(SEVERAL_MACHINES, file=run.database.source.name))

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import number_column
-from traceflops.errors import InputError
+from traceflops.notes import rank_from_name
 from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.databases.wal import nothing_left
 from traceflops.parsers.gathered import Gathered
-from traceflops.parsers.rocprof.notes import rank_note
 from traceflops.parsers.rocprof.rocpd.notes import content_notes
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.trace import Note, Source, SourceFile, Trace
@@ -34,7 +34,8 @@ class Tallies:
 class Origin:
     """Where a trace comes from, beside its file; see `traceflops.trace.Source`.
 
-    `lifetimes` are first and last moment of each process, where they are known.
+    `lifetimes` are first and last moment of each process, where they are known; `clocks` are those
+    of processes where they differ.
     """
 
     format: str
@@ -43,6 +44,7 @@ class Origin:
     clock: str | None = None
     identities: tuple[str, ...] = ()
     lifetimes: tuple[tuple[int, int], ...] = ()
+    clocks: tuple[str, ...] = ()
 
 
 def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: Origin) -> Trace:
@@ -54,7 +56,7 @@ def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: O
     notes = content_notes(tables, tallies.odd, overflowed, source.name)
     if rank is not None and tables["processes"].num_rows == 1:
         tables["processes"] = _ranked(tables["processes"], rank)
-        notes = (replace(rank_note(rank), file=source.name), *notes)
+        notes = (rank_from_name([rank], source.name), *notes)
     return Trace(
         source=Source(
             format=origin.format,
@@ -69,7 +71,13 @@ def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: O
         tables=tables,
         notes=notes,
         places=gathered.places,
+        clocks=_padded(origin.clocks, tables["processes"].num_rows),
     )
+
+
+def _padded(clocks: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """Return the clocks of all processes: of those that are not listed none is known."""
+    return (*clocks, *("",) * count)[:count] if clocks else ()
 
 
 def _ranked(processes: pa.Table, rank: int) -> pa.Table:
@@ -84,11 +92,7 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
     Raises InputError where everything was.
     """
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
-        cut = any(note.code == "log-cut" for note in database.place.notes)
-        why = " (the log of transactions beside it is cut)" if cut else ""
-        raise InputError(
-            f"damaged: no record of it can be read: {database.source.name}{why}",
-            "nothing can be saved from it; record or copy the database again",
-        )
+        again = "record or copy the database again"
+        raise nothing_left(database.source.name, database.place.notes, again)
     lost: tuple[Note, ...] = database.notes(label)
     return replace(trace, notes=(*lost, *trace.notes))

@@ -29,7 +29,7 @@ def leave_out_merged(placed: Sequence[Placed]) -> int:
         known, kernels = _names(merged, "counter"), _kernels(merged)
         for file in files:
             mine = _names(file, "counter")
-            if file is merged or len(mine) == len(known) or not _kernels(file) <= kernels:
+            if file is merged or mine == known or not _kernels(file) <= kernels:
                 continue
             if mine & known:
                 _drop(file, known)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import names, numbers
+from traceflops.notes import counted_note, of_noun, rank_from_name, together
 from traceflops.parsers.csvfiles.notes import text_notes
 from traceflops.parsers.csvfiles.parts import TableFile
 from traceflops.parsers.overflow import overflow_notes
@@ -20,7 +21,6 @@ from traceflops.parsers.rocprof.notes import (
     DEVICE_UNKNOWN,
     LAUNCH_IS_QUEUEING,
     instance_notes,
-    rank_note,
 )
 from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.times import span_notes
@@ -43,27 +43,28 @@ class Told:
     host_copies: int = 0
     instances: int = 0
     counted_again: int = 0
+    untold: int = 0
     counted_while_timed: bool = False
     unplaced: bool = False
 
 
 def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[Note]:
     """Give the notes of a run: those of its files, then those of the whole."""
-    for file in run.files:
-        yield from file_notes(file)
+    of_files = [(place, n) for place, file in enumerate(run.files) for n in file_notes(file)]
+    yield from together(of_files, len(run.files))
     name = run.files[0].source.name if len(run.files) == 1 else None
     yield from overflow_notes(told.overflowed, run.files[0].source.name)
-    for rank in sorted(set(told.ranks)):
-        yield rank_note(rank)
+    if told.ranks:
+        yield rank_from_name(told.ranks)
     if run.number:
         yield _LATER
     yield from _pass_notes(run, name)
     if told.host_copies:
-        text = f"{several(told.host_copies, 'copy record')} within the host left out."
-        yield Note("dropped", "host-copies", text, told.host_copies, name)
+        wording = of_noun("copy record", "within the host left out.")
+        yield counted_note("dropped", "host-copies", wording, told.host_copies, name)
     if told.unplaced:
         yield replace(DEVICE_UNKNOWN, file=name)
-    for note in (*instance_notes(told.instances), *_again_notes(told.counted_again)):
+    for note in (*instance_notes(told.instances), *_again_notes(told)):
         yield replace(note, file=name)
     yield from _content_notes(tables, told, name)
 
@@ -76,32 +77,24 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         *_row_notes(file),
     ]
     for note in notes:
-        yield Note(note.kind, note.code, note.text, note.count, file.source.name)
+        yield replace(note, file=file.source.name)
 
 
 def _row_notes(file: TableFile) -> Iterator[Note]:
     odd, bad = file.tally.odd, file.damage.bad_cells
     times = sum(bad[role] for role in _ROUNDED)
     others = sum(bad.values()) - times
-    if times:
-        text = (
-            f"{several(times, 'time')} are no whole numbers of nanoseconds. A spreadsheet rounds "
-            "them when it saves the table (3.42E+14); use the file as rocprof wrote it."
-        )
-        yield Note("dropped", "times-rounded", text, times)
-    if others:
-        text = f"{several(others, 'number')} could not be read and are left out."
-        yield Note("dropped", "bad-cells", text, others)
-    if odd["no-value"]:
-        text = f"{several(odd['no-value'], 'counter')} without a value left out."
-        yield Note("dropped", "no-value", text, odd["no-value"])
-    if odd["unpaired"]:
-        text = f"{several(odd['unpaired'], 'end')} of ranges without a beginning left out."
-        yield Note("dropped", "unpaired-ranges", text, odd["unpaired"])
     samples = file.tally.events["pc_sampling"] + file.tally.events["spm_counters"]
-    if samples:
-        text = f"{several(samples, 'sample')} are counted and not read."
-        yield Note("dropped", "samples-not-read", text, samples)
+    counted = {
+        "times-rounded": times,
+        "bad-cells": others,
+        "no-value": odd["no-value"],
+        "unpaired-ranges": odd["unpaired"],
+        "samples-not-read": samples,
+    }
+    for code, count in counted.items():
+        if count:
+            yield counted_note("dropped", code, _ROWS[code], count)
 
 
 def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
@@ -113,24 +106,23 @@ def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
         )
         yield Note("dropped", "repeated-passes", text, len(run.passes_left_out), name)
     if run.merged_passes:
-        text = (
-            f"{several(run.merged_passes, 'table')} of single passes beside the one into which "
-            "rocprof-compute merged them: what that has, too, is taken from it."
+        wording = of_noun(
+            "table",
+            "of single passes beside the one into which rocprof-compute merged them: what that "
+            "has, too, is taken from it.",
         )
-        yield Note("dropped", "merged-passes", text, run.merged_passes, name)
+        yield counted_note("dropped", "merged-passes", wording, run.merged_passes, name)
     if run.launchers:
-        text = f"{several(run.launchers, 'launcher')} left only a list of agents: not shown."
-        yield Note("dropped", "launcher", text, run.launchers, name)
+        wording = of_noun("launcher", "left only a list of agents: not shown.")
+        yield counted_note("dropped", "launcher", wording, run.launchers, name)
 
 
-def _again_notes(rows: int) -> Iterator[Note]:
+def _again_notes(told: Told) -> Iterator[Note]:
     """Say how many counters stand in the files more than once."""
-    if rows:
-        text = (
-            "Counters of the same launches stand in the files more than once, with the same "
-            f"values; each counts once. Left out: {several(rows, 'counter')}."
-        )
-        yield Note("repaired", "counters-written-twice", text, rows)
+    if told.counted_again:
+        yield counted_note("repaired", "counters-written-twice", _TWICE, told.counted_again)
+    if told.untold:
+        yield counted_note("dropped", "instances-or-copies", _UNTOLD, told.untold)
 
 
 def _content_notes(tables: Mapping[str, pa.Table], told: Told, name: str | None) -> Iterator[Note]:
@@ -169,6 +161,27 @@ def _long_notes(activities: pa.Table, name: str | None) -> Iterator[Note]:
         yield Note("assumed", "very-long", text, long, name)
 
 
+_ROWS: Final = {
+    "times-rounded": of_noun(
+        "time",
+        "[is|are] no whole [number|numbers] of nanoseconds. A spreadsheet rounds them when it "
+        "saves the table (3.42E+14); use the file as rocprof wrote it.",
+    ),
+    "bad-cells": of_noun("number", "could not be read and [is|are] left out."),
+    "no-value": of_noun("counter", "without a value left out."),
+    "unpaired-ranges": of_noun("end", "of ranges without a beginning left out."),
+    "samples-not-read": of_noun("sample", "[is|are] counted and not read."),
+}
+_TWICE: Final = (
+    "Counters of the same launches stand in the files more than once, with the same values; each "
+    "counts once. Left out: {n} [counter|counters]."
+)
+_UNTOLD: Final = (
+    "Counters of the same launches stand in one table more than once, apart from each other, with "
+    "the same values and without numbers: each may be of another part of the chip, or all were "
+    "written again. That would be other sums, so nothing is used of these counters: {n} "
+    "[value|values] left out. Give the table as rocprof wrote it."
+)
 _LATER: Final = Note(
     "assumed",
     "runs-apart",

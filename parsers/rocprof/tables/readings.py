@@ -1,8 +1,9 @@
 """Counters of a process as values: instances added up, what stands there again told apart.
 
-The instances of a counter stand side by side, in the rows of their launch. What stands in a second
-table was read or written again, and so was what stands behind the rows of other launches, if all of
-it is the same: that counts once. Other values of a second table are a reading of their own.
+The instances of a counter have numbers, or stand side by side in the rows of their launch. What
+stands in a second table, or under the same number again, was read or written again: the same values
+count once, others are a reading of their own. Rows without numbers that stand apart are instances
+where their values differ. Where they are all the same and nothing else tells, they are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from traceflops.builder import TableBuilder
 from traceflops.columns import BoolArray, IntArray
 from traceflops.groups import group_rows
 from traceflops.parsers.csvfiles.parts import Part
+from traceflops.parsers.rocprof.tables.counts import takes_largest
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.sums import summed_instances, taken
 from traceflops.rows import ABSENT, Names
@@ -25,10 +27,11 @@ Counted = tuple[int | None, bool, Part]
 
 
 class Tally(Protocol):
-    """What is counted: rows added to others, and rows that stand there again."""
+    """What is counted: rows added to others, that stand there again, and that may be either."""
 
     instances: int
     counted_again: int
+    untold: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,47 @@ def _rounds(part: Part, tally: Tally) -> list[TableBuilder]:
     launch = np.zeros(table.count, np.int64)
     launch[1:] = np.cumsum(_differ(keys[0], keys[1], section))
     launch[keys[0] == ABSENT] = 0
-    found = _split(table, _nth_run(group, launch))
-    if len(found) > 1 and not _are_the_same([summed_instances(one)[0] for one in found]):
-        found = _split(table, _nth_run(group, section))
-    return [_summed(one, tally) for one in found]
+    found: list[TableBuilder] = []
+    for rows in _by_number(_nth_run(group, section)):
+        run = np.where(instance == ABSENT, launch, np.arange(len(launch)))[rows]
+        numbered = bool((instance[rows] != ABSENT).all())
+        found += _of_section(taken(table, rows), group[rows], run, tally, numbered=numbered)
+    return found
+
+
+def _of_section(
+    table: TableBuilder, group: IntArray, run: IntArray, tally: Tally, *, numbered: bool
+) -> list[TableBuilder]:
+    """Return the counters behind one header by how often they were written, instances added up.
+
+    `group` is the launch, counter and instance of each row, `run` rows that were written together.
+    What comes again in other runs are copies where instances have numbers, or stand side by side.
+    Other values are of other instances. What else is the same may be either, and is left out.
+    """
+    number = _nth_run(group, run)
+    found = [taken(table, rows) for rows in _by_number(number)]
+    if len(found) == 1 or numbered:
+        return [_summed(one, tally) for one in found]
+    if not _are_the_same([summed_instances(one)[0] for one in found]):
+        return [_summed(table, tally)]
+    _, first = group_rows([group, number])
+    if len(first) < table.count:
+        return [_summed(one, tally) for one in found]
+    told = _told_either_way(table, group[number > 0], group)
+    tally.untold += table.count - int(told.sum())
+    return [_summed(taken(table, told), tally)]
+
+
+def _told_either_way(table: TableBuilder, repeated: IntArray, group: IntArray) -> BoolArray:
+    """Return the rows of counters that are the same, be repeated groups instances or copies.
+
+    These are such as count nothing there, and those of which the largest instance stands for all.
+    """
+    counter = table.column("counter")
+    in_doubt = np.isin(group, repeated) & (table.column("value") != 0)
+    largest = np.array([takes_largest(name) for name in table.names["counter"]])
+    in_doubt &= ~largest[counter]
+    return ~np.isin(counter, counter[in_doubt])
 
 
 def _differ(*columns: IntArray) -> BoolArray:
@@ -149,9 +189,10 @@ def _nth_run(group: IntArray, run: IntArray) -> IntArray:
     return out
 
 
-def _split(table: TableBuilder, number: IntArray) -> list[TableBuilder]:
-    last = int(number.max(initial=0))
-    return [taken(table, number == one) for one in range(last + 1)] if last else [table]
+def _by_number(number: IntArray) -> Iterator[BoolArray]:
+    """Yield which rows have each number, from 0 on."""
+    for one in range(int(number.max(initial=0)) + 1):
+        yield number == one
 
 
 def _summed(table: TableBuilder, tally: Tally) -> TableBuilder:

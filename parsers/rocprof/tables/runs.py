@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Final
 
 from traceflops.parsers.csvfiles.parts import TableFile
@@ -50,7 +51,30 @@ def runs_of(placed: Sequence[Placed]) -> list[Run]:
     folders: defaultdict[str, list[Placed]] = defaultdict(list)
     for one in placed:
         folders[one.place.root].append(one)
+    _take_in_single_passes(folders)
     return [run for root in sorted(folders) for run in _in_folder(root, folders[root])]
+
+
+def _take_in_single_passes(folders: dict[str, list[Placed]]) -> None:
+    """Put tables of counters in folders within that of a workload of rocprof-compute to it.
+
+    It keeps what rocprof wrote for each pass (out/pmc_1) below its own tables, of which one
+    describes the system.
+    """
+    workloads = {PurePath(root) for root, files in folders.items() if _is_workload(files)}
+    for root in sorted(folders):
+        above = [one for one in PurePath(root).parents if one in workloads]
+        if above and PurePath(root) not in workloads and _only_count(folders[root]):
+            folders[str(above[0])] += folders.pop(root)
+
+
+def _is_workload(placed: Iterable[Placed]) -> bool:
+    return any(one.file.system for one in placed)
+
+
+def _only_count(placed: Iterable[Placed]) -> bool:
+    parts = [part for one in placed for part in one.file.parts.values()]
+    return any(part.has(COUNTERS) for part in parts) and not any(p.has(*TIMELINE) for p in parts)
 
 
 def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
@@ -58,8 +82,8 @@ def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
     by_pass: defaultdict[int | None, list[Placed]] = defaultdict(list)
     for one in placed:
         by_pass[one.place.run_pass].append(one)
-    is_workload = any(one.file.system for one in placed)
-    merged = sum(leave_out_merged(of_pass) for of_pass in by_pass.values()) if is_workload else 0
+    is_workload = _is_workload(placed)
+    merged = leave_out_merged(placed) if is_workload else 0
     passes = {number: processes_of(by_pass[number]) for number in sorted(by_pass, key=_pass_order)}
     main = _main_pass(passes)
     processes = passes[main]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from traceflops.columns import names
 from traceflops.errors import InputError, NotATrace
+from traceflops.notes import counted_note, of_noun, rank_from_name
 from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonfiles.events import EventStream
@@ -22,7 +23,6 @@ from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     LAUNCH_IS_QUEUEING,
     instance_notes,
-    rank_note,
 )
 from traceflops.parsers.rocprof.tables.names import Place, place_of
 from traceflops.parsers.rocprof.tables.work import DISPATCH
@@ -32,7 +32,6 @@ from traceflops.parsers.rocprof.v1.rows import AllRows
 from traceflops.parsers.rocprof.v1.trace import Assembly
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note, NoteKind, Source, SourceFile, Trace
-from traceflops.words import several
 
 _AT_END: Final = "what the GPUs are"
 _NO_CALLS: Final = (
@@ -116,7 +115,7 @@ def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
 
 def _rank_notes(place: Place) -> Iterator[Note]:
     if place.rank is not None:
-        yield rank_note(place.rank)
+        yield rank_from_name([place.rank])
 
 
 def _odd_notes(assembly: Assembly) -> Iterator[Note]:
@@ -124,7 +123,7 @@ def _odd_notes(assembly: Assembly) -> Iterator[Note]:
     yield from instance_notes(told.odd["instances"])
     for code, (kind, noun, text) in _ODD.items():
         if told.odd[code]:
-            yield Note(kind, code, f"{several(told.odd[code], noun)} {text}.", told.odd[code])
+            yield counted_note(kind, code, of_noun(noun, f"{text}."), told.odd[code])
     if told.open_devices:
         listed = ", ".join(map(str, sorted(told.open_devices)[:8]))
         text = (

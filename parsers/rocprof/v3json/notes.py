@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
+from traceflops.notes import counted_note, of_noun
 from traceflops.parsers.inputs import ByteSource
 from traceflops.parsers.jsonfiles.lists import ListStream
 from traceflops.parsers.jsonfiles.notes import input_cut, repairs_and_losses
@@ -89,33 +91,33 @@ def run_notes(
         *_content_notes(tables),
     ]
     for note in found:
-        yield Note(note.kind, note.code, note.text, note.count, name)
+        yield replace(note, file=name)
     yield from overflow_notes(overflowed, name)
 
 
 def launcher_notes(count: int, name: str) -> Iterator[Note]:
     """Say how many processes left nothing but what the machine has."""
     if count:
-        text = f"{several(count, 'launcher')} left no record of work: not shown."
-        yield Note("dropped", "launcher", text, count, name)
+        wording = of_noun("launcher", "left no record of work: not shown.")
+        yield counted_note("dropped", "launcher", wording, count, name)
 
 
 def _odd_notes(odd: Odd) -> Iterator[Note]:
     for code, (kind, noun, text) in _ODD.items():
         if odd.counts[code]:
-            yield Note(kind, code, f"{several(odd.counts[code], noun)} {text}.", odd.counts[code])
+            yield counted_note(kind, code, of_noun(noun, f"{text}."), odd.counts[code])
     yield from instance_notes(odd.counts["instances"])
     if odd.unknown_kernels:
         count = len(odd.unknown_kernels)
-        text = f"{several(count, 'kernel')} without a name in the file: shown by number."
-        yield Note("missing", "kernels-unnamed", text, count)
+        wording = of_noun("kernel", "without a name in the file: shown by number.")
+        yield counted_note("missing", "kernels-unnamed", wording, count)
     if odd.unlisted_agents:
         count = len(odd.unlisted_agents)
-        text = (
-            f"{several(count, 'device')} that did work not in the file's list of agents: what "
-            "product that is is not known."
+        wording = of_noun(
+            "device",
+            "that did work not in the file's list of agents: what product that is is not known.",
         )
-        yield Note("missing", "agents-missing", text, count)
+        yield counted_note("missing", "agents-missing", wording, count)
 
 
 def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:

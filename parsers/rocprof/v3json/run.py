@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
+from traceflops.notes import rank_from_name
 from traceflops.parsers.collectives import fill_collectives
 from traceflops.parsers.crew import BLOCK_BYTES, Crew
 from traceflops.parsers.gathered import Gathered, ProcessFacts
@@ -38,6 +39,7 @@ class Run:
         self._files: list[SourceFile] = []
         self._counts: Counter[str] = Counter()
         self._described: list[Described] = []
+        self._clock_of: dict[int, str | None] = {}
         self._arguments: dict[int, dict[str, str]] = {}
         self._releases: list[str] = []
         self._place: Place | None = None
@@ -84,7 +86,8 @@ class Run:
             self._launchers.append((key, facts))
             return
         number = self._gathered.process(key, facts)
-        machine = clock_of(described.machine, described.host) or ""
+        clock = self._clock_of[number] = clock_of(described.machine, described.host)
+        machine = clock or ""
         tables = ProcessTables(self._gathered, records, number, machine, self._odd)
         timed = any(records.counts[name] for name in _TIMELINE)
         if timed and not self._has_times:
@@ -118,7 +121,17 @@ class Run:
             *launcher_notes(launchers, name),
             *run_notes(self._odd, tables, overflowed, name),
         ]
-        return Trace(self._source(), tables, tuple(notes), self._gathered.places)
+        clocks = tuple(
+            self._clock_of.get(number) or "" for number in range(tables["processes"].num_rows)
+        )
+        places = self._gathered.places
+        return Trace(
+            self._source(),
+            tables,
+            tuple(notes),
+            places,
+            clocks if len(set(clocks)) > 1 else (),
+        )
 
     def _clock_notes(self, name: str) -> Iterator[Note]:
         if len(self._clocks() - {None}) > 1:
@@ -127,8 +140,7 @@ class Run:
     def _pass_notes(self, name: str) -> Iterator[Note]:
         rank = self._place.rank if self._place else None
         if rank is not None:
-            text = f"Rank {rank} is from the name of file or folder."
-            yield Note("assumed", "rank-from-name", text, None, name)
+            yield rank_from_name([rank], name)
         if self._unused_passes:
             listed = ", ".join(map(str, sorted(self._unused_passes)[:8]))
             text = (

@@ -2,6 +2,16 @@
 (() => {
   const button = document.getElementById("download");
   if (!button) return;
+  const said = document.createElement("span");
+  said.setAttribute("role", "status");
+  button.after(said);
+  const say = (text) => { said.textContent = text && ` ${text} `; };
+
+  if (!window.DecompressionStream) {
+    button.disabled = true;
+    say("This browser cannot unpack the data: open the page in a newer one.");
+    return;
+  }
 
   // run.report.html gives run.report.json; a page in a frame has no name of its own.
   const fileName = () => {
@@ -12,7 +22,14 @@
   };
 
   button.addEventListener("click", async () => {
-    const bytes = await traceflops.unpacked(button.dataset.id);
+    let bytes;
+    try {
+      bytes = await traceflops.unpacked(button.dataset.id);
+    } catch {
+      say("The data cannot be unpacked: this file is damaged.");
+      return;
+    }
+    say("");
     const url = URL.createObjectURL(new Blob([bytes], { type: "application/json" }));
     const link = document.createElement("a");
     link.href = url;

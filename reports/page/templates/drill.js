@@ -73,7 +73,7 @@
     link.append(text);
   };
 
-  const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+  const { decoded } = traceflops;
   const KINDS = { kernel: "kernel-table", op: "operator-table", step: "step-table", rank: "rank-table" };
 
   const mark = (row) => {
@@ -84,38 +84,43 @@
     const status = document.querySelector(`.tools[data-table=${table}] [role=status]`);
     if (status) status.textContent = text;
   };
+  // The row of a name; of kernels and operators also the first one that has the text in its name.
+  const rowOf = (table, kind, name) => {
+    const rows = rowsOf(table), named = rows.filter((each) => each.id.startsWith(`${kind}=`));
+    const exact = named.find((each) => nameOf(each) === name);
+    if (exact || !["kernel", "op"].includes(kind) || !name) return { row: exact, like: 0 };
+    const short = rows.filter((each) => each.cells[0].textContent.trim() === name);
+    const like = short.length ? short : named.filter((each) => nameOf(each).includes(name));
+    return { row: like[0], like: like.length };
+  };
   const goTo = (kind, name) => {
-    const id = KINDS[kind];
-    const table = document.getElementById(id);
-    if (!table) return;
-    for (let each = table.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
-    const row = rowsOf(table).find((each) => each.id.startsWith(`${kind}=`) && nameOf(each) === name);
+    const table = document.getElementById(KINDS[kind]);
+    if (!table) return false;
+    const { row, like } = rowOf(table, kind, name);
     mark(row);
-    if (!row) return say(id, `This ${kind} is not among the rows shown.`);
+    if (!row) return false;
+    for (let each = table.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
     if (row.hidden) showCategory(table, null);
+    say(KINDS[kind], like > 1 ? `${like} rows have “${name}” in their names; this is the first of them.` : "");
     unfold(row, true);
     // A step leads to its place on the timeline where there is one.
     if (kind !== "step" || !document.getElementById("timeline")) row.scrollIntoView({ block: "center" });
+    return true;
   };
-  const follow = () => {
-    const hash = location.hash.slice(1);
-    const at = hash.indexOf("=");
-    if (at < 0) return;
-    const [kind, name] = [hash.slice(0, at), decoded(hash.slice(at + 1))];
-    if (Object.hasOwn(KINDS, kind)) return goTo(kind, name);
+  const goToCategory = (name) => {
     const table = document.getElementById("kernel-table");
-    if (kind !== "category" || !table) return;
-    showCategory(table, name);
+    const wanted = name.replace(".", "/");
+    if (!table || !showCategory(table, wanted)) return false;
     document.getElementById("kernels").scrollIntoView();
+    return true;
+  };
+  const follow = (link) => {
+    const at = link.indexOf("="), [kind, name] = [link.slice(0, Math.max(at, 0)), decoded(link.slice(at + 1))];
+    if (kind === "category") return goToCategory(name);
+    return Object.hasOwn(KINDS, kind) && goTo(kind, name);
   };
 
   document.querySelectorAll("tr[data-about]").forEach(makeUnfold);
   document.querySelectorAll("[data-jump]").forEach(makeJump);
-  // Following the link that is in the address bar already is no change of it.
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("a[href^='#']");
-    if (link && link.hash === location.hash) follow();
-  });
-  addEventListener("hashchange", follow);
-  follow();
+  traceflops.follows(follow);
 })();

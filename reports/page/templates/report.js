@@ -29,6 +29,73 @@
     try { localStorage.setItem("traceflops-theme", theme); } catch { /* files may have no storage */ }
   });
 
+  // Links to rows and places: #kernel=, #step=, #gap= ... Who follows links is given each of them and
+  // returns true if it leads somewhere. What nobody finds is said at the top of what is seen.
+  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "stretch of time" }));
+  const SHOWN = 80;
+  const followers = [], waiting = new Set();
+  const missed = document.getElementById("missed");
+  let found = false;
+
+  const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+  const target = () => location.hash.slice(1);
+  const isThere = (link) => Boolean(document.getElementById(link) ?? document.getElementById(decoded(link)));
+  const whatIsMissed = (link) => {
+    const at = link.indexOf("="), kind = KINDS.get(link.slice(0, Math.max(at, 0)));
+    const name = decoded(kind ? link.slice(at + 1) : link);
+    const shown = name.length > SHOWN ? `${name.slice(0, SHOWN)}…` : name;
+    return `There is no ${kind ?? "place"} “${shown}” among what this page shows; the link may be of another report.`;
+  };
+  const say = (text) => {
+    missed.replaceChildren();
+    if (!text) return;
+    const words = document.createElement("span"), close = document.createElement("button");
+    words.textContent = text;
+    close.type = "button";
+    close.textContent = "×";
+    close.setAttribute("aria-label", "Dismiss");
+    close.addEventListener("click", () => missed.replaceChildren());
+    missed.append(words, close);
+  };
+  const judge = () => {
+    const link = target();
+    say(!link || found || waiting.size || isThere(link) ? "" : whatIsMissed(link));
+  };
+  const follow = () => {
+    found = followers.map((one) => one(target())).includes(true);
+    judge();
+  };
+  // Someone who can follow links only later is waited for.
+  Object.assign(window.traceflops, {
+    decoded,
+    waitFor: (who) => waiting.add(who),
+    follows: (one, who = "") => {
+      followers.push(one);
+      waiting.delete(who);
+      if (target()) found = one(target()) || found;
+      judge();
+    },
+    gone: (who) => { waiting.delete(who); judge(); },
+  });
+  addEventListener("hashchange", follow);
+  // A page in a frame without an address of its own takes links for places in the page around it.
+  const hasNoAddress = location.protocol === "about:";
+  for (const name of ["click", "auxclick"]) {
+    document.addEventListener(name, (event) => {
+      const link = event.target.closest?.("a[href^='#']");
+      if (!link) return;
+      // Following the link that is in the address bar already is no change of it.
+      const again = link.hash === location.hash;
+      if (hasNoAddress) {
+        event.preventDefault();
+        if (again) (document.getElementById(target()) ?? document.getElementById(decoded(target())))?.scrollIntoView();
+        else location.hash = link.hash;
+      }
+      if (again) follow();
+    });
+  }
+  addEventListener("DOMContentLoaded", judge);
+
   // Paper is white and cannot be unfolded.
   let before = null;
   addEventListener("beforeprint", () => {

@@ -117,13 +117,13 @@
     return `${shown} of ${rows.length}`;
   };
   const searched = (row) => `${row.textContent} ${nameOf(row) ?? ""}`.toLowerCase();
+  const isOf = (row, category) => category === row.dataset.category || row.dataset.category?.endsWith(`/${category}`);
   const makeFilter = (input, table, say) => {
     const texts = new Map(rowsOf(table).map((row) => [row, searched(row)]));
     let category = null;
     const apply = () => {
       const wanted = input.value.toLowerCase();
-      const inCategory = (row) => category === null || category === row.dataset.category || row.dataset.category?.endsWith(`/${category}`);
-      const found = filter(table, (row) => inCategory(row) && texts.get(row).includes(wanted));
+      const found = filter(table, (row) => (category === null || isOf(row, category)) && texts.get(row).includes(wanted));
       say(category !== null ? `${found} in category ${category}` : wanted ? found : "");
       every.hidden = category === null;
     };
@@ -132,7 +132,14 @@
     every.hidden = true;
     every.textContent = "All categories";
     every.addEventListener("click", () => show(null));
-    const show = (one) => { category = one; input.value = ""; apply(); };
+    // Returns whether there is any row of the category; without one all rows stay as they are.
+    const show = (one) => {
+      if (one !== null && !rowsOf(table).some((row) => isOf(row, one))) return false;
+      category = one;
+      input.value = "";
+      apply();
+      return true;
+    };
     input.addEventListener("input", apply);
     input.after(every);
     return show;

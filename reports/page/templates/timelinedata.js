@@ -59,24 +59,27 @@
     return low;
   };
 
-  // Collects neighbours into one box; the look with the most time is that of the box.
+  // Collects neighbours into one box; the look with the most time is that of the box. "merged" is
+  // how many of its events the page does not hold one by one.
   const merger = (data, source) => {
     const busyOf = new Float64Array(data.looks.length), longestOf = new Float64Array(data.looks.length);
     const boxOf = new Int32Array(data.looks.length);
     return (lane, from, to) => {
       if (from === to) {
         const start = source.start[from], end = source.end[from];
-        return { lane, start, end, count: source.more[from] + 1, busy: end - start - source.idle[from], box: from };
+        const count = source.more[from] + 1;
+        return { lane, start, end, count, busy: end - start - source.idle[from], box: from, merged: count > 1 ? count : 0 };
       }
       busyOf.fill(-1); longestOf.fill(-1);
-      let count = 0, busy = 0, most = -1;
+      let count = 0, merged = 0, busy = 0, most = -1;
       for (let i = from; i <= to; i++) {
         const look = data.whats[source.what[i]][1], time = source.end[i] - source.start[i] - source.idle[i];
         busyOf[look] += time; busy += time; count += source.more[i] + 1;
+        if (source.more[i]) merged += source.more[i] + 1;
         if (time > longestOf[look]) { longestOf[look] = time; boxOf[look] = i; }
         if (most < 0 || busyOf[look] > busyOf[most]) most = look;
       }
-      return { lane, start: source.start[from], end: source.end[to], count, busy, box: boxOf[most] };
+      return { lane, start: source.start[from], end: source.end[to], count, busy, box: boxOf[most], merged };
     };
   };
 
@@ -105,8 +108,8 @@
         if (boxes.length > MOST_BOXES) break;
       }
       if (boxes.length <= MOST_BOXES) {
-        const events = boxes.reduce((sum, each) => sum + each.count, 0);
-        return { source, boxes, events, single: boxes.every((each) => source.more[each.box] === 0) };
+        const sum = (name) => boxes.reduce((all, each) => all + each[name], 0);
+        return { source, boxes, events: sum("count"), merged: sum("merged") };
       }
     }
   };

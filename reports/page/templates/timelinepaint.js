@@ -2,18 +2,13 @@
 // The timeline as it is painted: rows, boxes, axis, strip.
 (() => {
   const HEAD = 18, STREAM = 17, ROW = 12, AXIS = 36, SPACE = 4;
-  const HOSTS = { annotation: 1, module: 1, op: 1, call: 1 };
-  const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+  const HOSTS = new Set(["annotation", "module", "op", "call"]);
+  const { UNITS } = traceflops.timeline;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Digits after the point so that numbers so far apart differ.
   const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
-
-  const time = (ns, digits = 3) => {
-    const [name, unit] = UNITS.find(([, one]) => Math.abs(ns) >= one) || UNITS[3];
-    return `${Number((ns / unit).toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 3 })} ${name}`;
-  };
 
   // Where rows are: each group of lanes has a heading, each lane is a row.
   const arrange = (data, host) => {
@@ -72,7 +67,7 @@
 
   // The looks of boxes as the theme has them; read once for all boxes of a painting.
   const looksOf = (data) => data.looks.map(([name, fill, pattern, ink, outline]) => {
-    if (!HOSTS[name]) return { fill, pattern, ink, outline };
+    if (!HOSTS.has(name)) return { fill, pattern, ink, outline };
     return { fill: colour(`--host-${name}`), pattern: "", ink: colour(`--host-${name}-ink`), outline: colour("--host-line") };
   });
 
@@ -117,7 +112,8 @@
       const x = Math.round(view.x(start)) + 0.5;
       if (x < view.left) continue;
       pen.beginPath(); pen.moveTo(x, 20); pen.lineTo(x, view.height); pen.stroke();
-      if (seen.length < view.width / 60) pen.fillText(`step ${number}`, x + 3, 30);
+      const text = `step ${number}`, fits = x + 3 + pen.measureText(text).width < view.left + view.width;
+      if (fits && seen.length < view.width / 60) pen.fillText(text, x + 3, 30);
     }
     pen.setLineDash([]);
   };
@@ -247,5 +243,5 @@
     pen.fillText("whole", 0, 27, view.left - 6);
   };
 
-  Object.assign(traceflops.timeline, { arrange, paint, strip, time });
+  Object.assign(traceflops.timeline, { arrange, paint, strip });
 })();

@@ -88,7 +88,10 @@ def test_files_without_ranks_whose_communicators_clash(tmp_path: Path) -> None:
     trace = read(tmp_path)
     assert trace.ranks == (None,) * 4
     assert "ranks-by-communicator" not in codes(trace)
-    assert "rank-unknown" in codes(trace)
+    (found,) = [one for one in trace.notes if one.code == "rank-unknown"]
+    assert found.count == 4
+    assert found.text.startswith("Of 4 processes it is not known which ranks of the job they are (")
+    assert found.text.endswith("(in 4 of 4 files)")
     labels = [device.label for device in tf.analyze(trace).devices]
     assert labels == [f"run_{number}.sqlite · gpu 0" for number in range(4)]
 
@@ -110,12 +113,37 @@ def test_a_process_without_device_work_takes_no_rank_away(tmp_path: Path) -> Non
     assert tf.analyze(trace).devices[0].label == "rank 3 · gpu 0"
 
 
+def test_work_of_no_known_process_takes_no_rank_away(tmp_path: Path) -> None:
+    """The file's name says the rank of the one process that worked, and copies say no process."""
+    export = NsysFile()
+    worker(export, 100, [(8, 3)])
+    export.call(1, 2, 1, name="cudaGetDeviceCount_v3020", globalTid=thread(1, 200))
+    export.kernel(30, 40, globalPid=None)
+    trace = made(tmp_path, export, "run_rank3.sqlite")
+    found = dict(rows(trace, "processes", "pid", "rank"))
+    assert found[100] == 3
+    assert note(trace, "rank-from-name").text == "Rank 3 is from the name of its file or folder."
+    assert not {"ranks-by-communicator", "rank-disputed", "rank-unknown"} & set(codes(trace))
+
+
+@pytest.mark.parametrize(
+    ("place", "is_disputed"), [((8, 5), True), ((8, 3), False), ((2, 1), False)]
+)
+def test_a_communicator_that_disagrees_with_the_name_is_said(
+    place: tuple[int, int], is_disputed: bool, tmp_path: Path
+) -> None:
+    trace = report(tmp_path, {100: [place]}, "run_rank3.sqlite")
+    world = 8 if place == (8, 3) else None
+    assert rows(trace, "processes", "rank", "world_size") == [(3, world)]
+    assert ("rank-disputed" in codes(trace)) == is_disputed
+
+
 def test_processes_of_unknown_rank_are_labelled_by_their_ids(tmp_path: Path) -> None:
     export = NsysFile()
     for pid in (100, 200):
         worker(export, pid)
     trace = made(tmp_path, export)
-    assert "by process id" in note(trace, "rank-unknown").text
+    assert "process id" in note(trace, "rank-unknown").text
     labels = [device.label for device in tf.analyze(trace).devices]
     assert labels == ["process 100 · gpu 0", "process 200 · gpu 0"]
 

@@ -313,19 +313,24 @@ def test_a_capture_without_rccl_is_left_alone() -> None:
         # The calls name communicators themselves: one that none of them made is not known.
         (["0xa"], ["0xa", "0xe"], [8, None]),
         (["0xa", "0xb"], ["0xa", "0xe"], [8, None]),
+        # The calls that make them name none: no more may be used than were made.
+        ([None], ["0xa"], [8]),
+        ([None], ["0xa", "0xb"], [None, None]),
+        # A collective does not name its own: it is one of those made.
+        (["0xa"], [None], [8]),
     ],
 )
 def test_ranks_of_a_communicator_that_nobody_made_are_not_guessed(
-    made: list[str], used: list[str], expected: list[int | None]
+    made: list[str | None], used: list[str | None], expected: list[int | None]
 ) -> None:
     capture = Capture()
     for place, communicator in enumerate(made):
-        capture.call("ncclCommInitRank", place, place + 1, newcomm=communicator, nranks="8")
+        named: dict[str, Any] = {"newcomm": communicator} if communicator is not None else {}
+        capture.call("ncclCommInitRank", place, place + 1, **named, nranks="8")
     for place, communicator in enumerate(used):
         start = 100 * (place + 1)
-        capture.call(
-            "ncclAllGather", start, start + 50, sendcount="10", datatype="7", comm=communicator
-        )
+        named = {"comm": communicator} if communicator is not None else {}
+        capture.call("ncclAllGather", start, start + 50, sendcount="10", datatype="7", **named)
         capture.kernel(start + 10, place + 1)
     found = capture.filled()
     assert [row[-1] for row in found] == expected

@@ -57,11 +57,9 @@ ONCE = {"SQ_WAVES": 96.0, "SQ_INSTS_VALU": 2400.0}
 def again() -> dict[str, dict[str, str]]:
     """Return files in which the counters of one run stand twice."""
     text = counted()
-    without_head = text.split("\n", 1)[1]
-    half = "\n".join(without_head.split("\n")[:3]) + "\n"
+    half = "\n".join(text.split("\n")[:4]) + "\n"
     return {
         "behind a header": {"77_counter_collection.csv": text + text},
-        "without a header": {"77_counter_collection.csv": text + without_head},
         "in part": {"77_counter_collection.csv": text + half},
         "copied": {"77_counter_collection.csv": text, "77_counter_collection (1).csv": text},
         "under another name": {"77_counter_collection.csv": text, "old.csv": text},
@@ -93,6 +91,49 @@ def test_columns_that_stand_twice_count_once(tmp_path: Path) -> None:
     trace = read(tmp_path, {"results.csv": text + text})
     assert sums(trace) == {"SQ_WAVES": 15.0}
     assert trace.kernel_counters.num_rows == 3
+
+
+@pytest.mark.parametrize("rows_again", [1, 3, 6, 18])
+def test_equal_rows_apart_in_one_table_may_be_copies_or_instances_and_are_left_out(
+    rows_again: int, tmp_path: Path
+) -> None:
+    """Written again without its header, or each part of the chip in turn: the text is the same."""
+    counts = {"SQ_WAVES": 16.0, "GRBM_COUNT": 7.0, "SQ_INSTS_VALU_MFMA_MOPS_F16": 0.0}
+    head, *lines = counted(3, counts).splitlines()
+    again = (lines * 2)[:rows_again]
+    file = "\n".join([head, *lines, *again]) + "\n"
+    trace = read(tmp_path, {"77_counter_collection.csv": file})
+    # The largest of GRBM counts however it is, and nothing is nothing.
+    assert sums(trace) == {"GRBM_COUNT": 7.0 + 14.0 + 21.0, "SQ_INSTS_VALU_MFMA_MOPS_F16": 0.0}
+    (note,) = [note for note in trace.notes if note.code == "instances-or-copies"]
+    of_waves = 3 + sum("SQ_WAVES" in line for line in again)
+    assert (note.kind, note.count) == ("dropped", of_waves)
+    assert "counters-written-twice" not in codes(trace)
+
+
+def test_instances_side_by_side_show_that_rows_apart_are_copies(tmp_path: Path) -> None:
+    head, *lines = counters(
+        *(counter(n, "SQ_WAVES", 8.0 * n) for n in (1, 2) for _ in range(4))
+    ).splitlines()
+    trace = read(tmp_path, {"77_counter_collection.csv": "\n".join([head, *lines, *lines, ""])})
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 32.0), (2, 64.0)]
+    (note,) = [note for note in trace.notes if note.code == "counters-written-twice"]
+    assert note.count == 2
+
+
+def test_a_part_of_the_chip_that_comes_again_with_other_values_is_another_reading(
+    tmp_path: Path,
+) -> None:
+    each = [
+        {"Dispatch_ID": n, "PID": 7, "Kernel_Name": "f", "XCC_Index": x, "SQ_WAVES": value}
+        for value in (5, 6)
+        for n in (1, 2)
+        for x in range(2)
+    ]
+    trace = read(tmp_path, {"results_a.csv": table(f"{V2_60} XCC_Index SQ_WAVES", each)})
+    found = rows(trace, "kernel_counters", "dispatch", "repetition", "value")
+    assert [(n, value) for n, _, value in found] == [(1, 10.0), (2, 10.0), (1, 12.0), (2, 12.0)]
+    assert len({repetition for _, repetition, _ in found}) == 2
 
 
 @pytest.mark.parametrize("values", [(4.0, 12.0), (8.0, 8.0), (0.0, 16.0)])
@@ -185,6 +226,39 @@ def test_single_passes_add_what_the_merged_table_lacks(pid: int, tmp_path: Path)
     (note,) = [note for note in trace.notes if note.code == "merged-passes"]
     assert note.count == 2
     assert "instances-summed" not in codes(trace)
+
+
+@pytest.mark.parametrize("below", ["out/pmc_1/x", "out/pmc_1", "raw"])
+def test_single_passes_in_a_folder_of_the_workload_are_put_to_it(
+    below: str, tmp_path: Path
+) -> None:
+    files = {
+        "wl/sysinfo.csv": SYSTEM,
+        "wl/pmc_perf.csv": perf({"SQ_WAVES": 3, "FETCH_SIZE": 5, "GRBM_COUNT": 9}),
+        f"wl/{below}/pmc_perf_1.csv": perf({"SQ_WAVES": 3, "GRBM_COUNT": 8, "SQ_INSTS": 4}, 8),
+        "other/sysinfo.csv": SYSTEM,
+        "other/pmc_perf.csv": perf({"SQ_WAVES": 100}, 9),
+    }
+    trace = read(tmp_path, files)
+    assert trace.processes.num_rows == 2
+    assert sums(trace) == {
+        "SQ_WAVES": 206.0,
+        "FETCH_SIZE": 10.0,
+        "GRBM_COUNT": 18.0,
+        "SQ_INSTS": 8.0,
+    }
+    (note,) = [note for note in trace.notes if note.code == "merged-passes"]
+    assert note.count == 1
+
+
+def test_a_timeline_below_a_workload_is_a_run_of_its_own(tmp_path: Path) -> None:
+    files = {
+        "sysinfo.csv": SYSTEM,
+        "pmc_perf.csv": perf({"SQ_WAVES": 3}),
+        "traced/77_kernel_trace.csv": kernels(kernel(10, 20)),
+        "traced/77_agent_info.csv": agents(agent(0, "CPU"), agent(2)),
+    }
+    assert read(tmp_path, files).processes.num_rows == 2
 
 
 def test_tables_of_several_processes_are_no_passes_of_one_without_a_workload(

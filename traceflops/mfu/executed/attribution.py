@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from traceflops.account import LinkedTrace
 from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
+from traceflops.groups import distinct
 from traceflops.mfu.executed.optree import OpTree, taken
 from traceflops.mfu.ops import OpWork, Work, count_ops
 
@@ -144,7 +145,7 @@ def _seen(linked: LinkedTrace) -> _Seen:
     kind = codes(activities["kind"])
     on_cpu = kind == (kinds.index("op") if "op" in kinds else -2)
     process = numbers(activities["process"])
-    device_work = np.unique(process[~on_cpu])
+    device_work = distinct(process[~on_cpu])
     tree = linked.op_tree
     known = _known(work, tree)
     op = np.where(on_cpu, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
@@ -260,7 +261,7 @@ def _launched(seen: _Seen) -> BoolArray:
         return found
     served = np.zeros(calls.num_rows, dtype=np.bool_)
     kernels = links.call_of_activity[seen.compute]
-    launching = np.unique(codes(calls["name"])[kernels[kernels >= 0]])
+    launching = distinct(codes(calls["name"])[kernels[kernels >= 0]])
     served[links.call_of_activity[links.call_of_activity >= 0]] = True
     lost = np.isin(codes(calls["name"]), launching) & ~served
     around = taken(seen.nearest, links.op_of_call[lost])

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.groups import group_rows
+from traceflops.groups import distinct, group_rows
 from traceflops.mfu.executed.attribution import Attribution
 from traceflops.mfu.executed.optree import taken
 from traceflops.mfu.executed.phases import Phases, is_node
@@ -169,7 +169,7 @@ class _SizesSeen:
 
     def of(self, rows: BoolArray) -> set[Sizes]:
         """Return the distinct sizes of some ops."""
-        found = (self._sizes[group] for group in np.unique(self._group[rows]).tolist())
+        found = (self._sizes[group] for group in distinct(self._group[rows]).tolist())
         return {one for one in found if one is not None}
 
     def having(self, wanted: set[Sizes]) -> BoolArray:
@@ -184,7 +184,7 @@ def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
     labels, shapes = names(ops["name"]), names(ops["input_dims"])
     losses = [code for code, label in enumerate(labels) if label in LOSSES]
     rows = np.flatnonzero(np.isin(codes(ops["name"]), losses) & (codes(ops["input_dims"]) >= 0))
-    texts = np.unique(codes(ops["input_dims"])[rows]).tolist()
+    texts = distinct(codes(ops["input_dims"])[rows]).tolist()
     taken_in = {size for text in texts if (size := _matrix(shapes[text])) is not None}
     return _of_works(
         attribution, [one is not None and (one.m, one.n) in taken_in for one in _sizes(attribution)]

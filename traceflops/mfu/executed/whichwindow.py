@@ -51,7 +51,10 @@ def _by_start(windows: tuple[Window, ...], start_ns: IntArray) -> IntArray:
 
 
 def _in_range(windows: tuple[Window, ...], start_ns: IntArray, span_end_ns: int) -> IntArray:
-    place = next(at for at, window in enumerate(windows) if window.role == "range")
+    places = [at for at, window in enumerate(windows) if window.role == "range"]
+    if not places:  # nothing of the device was recorded in the stretch
+        return np.full(len(start_ns), NO_WINDOW, dtype=np.int64)
+    place = places[0]
     chosen = windows[place]
     inside = (chosen.start_ns <= start_ns) & (start_ns < chosen.end_ns)
     # What begins and ends with the span is in the window that ends there.

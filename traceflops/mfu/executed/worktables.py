@@ -14,7 +14,7 @@ import numpy as np
 
 from traceflops.categories.model import Category
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.groups import group_rows
+from traceflops.groups import distinct, group_rows
 from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.executed.attribution import Attribution
 from traceflops.mfu.executed.datatypes import types_of_ops
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 class KernelRow:
     """All kernels of one name in the chosen windows.
 
-    `measured` is of the `counted` ones, whose op's FLOPs are known; its FLOPs are None where there
-    are none. `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes`
-    are the data types of the products it was the main kernel of. `basis` is what tells its FLOPs
-    and bytes, None where nothing does. `vector_flops` are of vector units, where counters tell.
+    `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of those that
+    alone moved the bytes of an op that has none; its FLOPs are None where there are neither.
+    `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes` are the
+    data types of the products it was the main kernel of. `basis` is what tells its FLOPs and bytes,
+    None where nothing does. `vector_flops` are of vector units, where counters tell.
     """
 
     name: str
@@ -148,27 +149,49 @@ def _kernel_rows(
         exact_sums(group, values, count)
         for values in (dur, np.where(counted, dur, 0), flops, least, np.maximum(size, 0))
     ]
+    moved = _moved_alone(prepared, attribution, rows, group, count)
     dtypes = _types_by_group(prepared, attribution, group, rows, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(rows[first].tolist()):
-        all_ns, counted_ns, done, at_least, moved = (values[at] for values in sums)
+        all_ns, counted_ns, done, at_least, bytes_ = (values[at] for values in sums)
+        measured = Measured(done, None if sizeless[at] else bytes_, counted_ns, at_least)
+        launches = known[at]
+        if not launches:
+            launches, measured = moved[at]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
             times[at],
             all_ns,
-            known[at],
-            Measured(
-                done if known[at] else None,
-                moved if known[at] and not sizeless[at] else None,
-                counted_ns,
-                at_least if known[at] else None,
-            ),
+            launches,
+            measured,
             dtypes[at],
-            "shapes" if known[at] else None,
+            "shapes" if launches else None,
         )
+
+
+def _moved_alone(
+    prepared: Prepared, attribution: Attribution, rows: IntArray, group: IntArray, count: int
+) -> list[tuple[int, Measured]]:
+    """Return, per name, the launches that alone did the work of an op without FLOPs, and it.
+
+    Of an op that launched several kernels it is not known which of them moved its bytes.
+    """
+    unit = units_of_work(prepared, attribution)
+    of_op = np.bincount(unit[unit >= 0], minlength=prepared.trace.ops.num_rows)
+    alone = (unit >= 0) & (attribution.owner < 0) & (taken(of_op, unit) == 1)
+    mine = alone[rows]
+    size = np.where(mine, taken(attribution.work.of_ops(attribution.work.min_bytes), unit[rows]), 0)
+    dur = np.where(mine, numbers(prepared.trace.activities["dur_ns"])[rows], 0)
+    launches = np.bincount(group[mine], minlength=count).tolist()
+    return [
+        (number, Measured(0, bytes_, time_ns) if number else Measured(None, None, 0))
+        for number, bytes_, time_ns in zip(
+            launches, exact_sums(group, size, count), exact_sums(group, dur, count), strict=True
+        )
+    ]
 
 
 def _op_rows(
@@ -177,7 +200,7 @@ def _op_rows(
     ops, work = prepared.trace.ops, attribution.work
     name, labels = codes(ops["name"]), names(ops["name"])
     dur = numbers(prepared.trace.activities["dur_ns"])[rows]
-    done = np.unique(unit)
+    done = distinct(unit)
     group, first = group_rows([name[done]])
     count = len(first)
     group_of = group[np.searchsorted(done, unit)]
@@ -213,6 +236,7 @@ def _types_seen(
     group: IntArray, dtype: IntArray, labels: list[str], count: int
 ) -> list[tuple[str, ...]]:
     found: list[list[str]] = [[] for _ in range(count)]
-    for place, code in np.unique(np.stack([group, dtype], axis=1), axis=0).tolist():
+    _, first = group_rows([group, dtype])
+    for place, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
         found[place].append(labels[code])
     return [tuple(sorted(types)) for types in found]

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.groups import distinct
 from traceflops.mfu.executed.attribution import Attribution, named
 from traceflops.mfu.inference.servingmarks import Kind, ServingMark, engines_of
 from traceflops.mfu.ops import Core, Product, Work
@@ -214,7 +215,7 @@ def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list
     tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
     process, start = numbers(ops["process"]), numbers(ops["start_ns"])
     work = attribution.executed
-    for one in np.unique(process).tolist():
+    for one in distinct(process).tolist():
         here = (process[rows] == one) & (tables == tables.max(initial=0))
         times = np.sort(start[rows[here]])
         done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
@@ -250,8 +251,8 @@ def _evidence(
     looked = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
     found = []
     for done, looks in zip(executed, looked, strict=True):
-        distinct = np.unique(attribution.work.place[done]).tolist()
-        signatures = [one.signature for at in distinct if isinstance(one := works[at], Work)]
+        seen = distinct(attribution.work.place[done]).tolist()
+        signatures = [one.signature for at in seen if isinstance(one := works[at], Work)]
         tables = [_table(trace, row) for row in looks.tolist()]
         largest = max((rows for rows, _ in tables), default=0)
         found.append(

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray, names, numbers
+from traceflops.groups import distinct
 from traceflops.mfu.exact import exact_sum
 from traceflops.mfu.executed.attribution import Attribution, named
 from traceflops.mfu.executed.coverage import TOO_LITTLE
@@ -151,7 +152,7 @@ def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
 
 def _has_optimizer_kernels(prepared: Prepared) -> bool:
     categorised = prepared.linked.categorised
-    seen = np.unique(categorised.category).tolist()
+    seen = distinct(categorised.category).tolist()
     return any(categorised.categories[at].sub == "optimizer" for at in seen)
 
 
@@ -207,7 +208,7 @@ class _Done:
     def __init__(self, prepared: Prepared, attribution: Attribution, place: IntArray) -> None:
         self._work = attribution.work
         batched = named(prepared.trace.ops, BATCHED)
-        self._batched = set(np.unique(self._work.place[batched]).tolist())
+        self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = in_chosen_window(prepared, window_of_activity(prepared))
         unit = units_of_work(prepared, attribution)
         categorised = prepared.linked.categorised

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.columns import codes, names, numbers
-from traceflops.groups import group_rows
+from traceflops.groups import distinct, group_rows
 from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.roofline import Measured, WorkBasis
 
@@ -95,7 +95,7 @@ class _Table:
             mine = np.where(self._kind >= 0, high[np.maximum(self._kind, 0)], 0)
             most += mine
             least += np.where(self._kind >= 0, low[np.maximum(self._kind, 0)], 0)
-            for group in np.unique(self._group[mine > 0]).tolist():
+            for group in distinct(self._group[mine > 0]).tolist():
                 types[group].add(dtype)
         return most, least, [tuple(sorted(each)) for each in types]
 

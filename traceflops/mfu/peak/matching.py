@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.mfu.lacks import ASK
 from traceflops.mfu.peak.dies import Partition, partition
 from traceflops.mfu.peak.givenrate import LARGEST_PEAK, given_rate, rate_doubt
 from traceflops.mfu.peak.peaks import (
@@ -50,7 +51,6 @@ REFERENCE = ("bf16", "fp16")
 
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
-_ASK = "--device takes an id of the table, --peak a rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         return _nothing_fits(seen, name)
     ids = _listed(fitting)
     if not _have_same_rates(fitting):
-        because = f"{name}, and {seen.properties()} fit {ids}, whose rates differ: {_ASK}."
+        because = f"{name}, and {seen.properties()} fit {ids}, whose rates differ: {ASK}."
         return Match(seen, None, "fingerprint", "low", False, fitting, because)
     alike = ", whose rates are the same" if len(fitting) > 1 else ""
     because = f"{name}, but {seen.properties()} fit only {ids}{alike}."
@@ -248,13 +248,13 @@ def _unnamed(seen: SeenDevice) -> Match:
 def _nothing_fits(seen: SeenDevice, name: str) -> Match:
     parts = _partitioned(seen)
     if parts:
-        because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {_ASK}."
+        because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {ASK}."
     elif seen.properties():
-        because = f"{name}, and {seen.properties()} fit no row of the table: {_ASK}."
+        because = f"{name}, and {seen.properties()} fit no row of the table: {ASK}."
     elif seen.sharing:
-        because = f"{name}, and no property tells which it is: {_ASK}."
+        because = f"{name}, and no property tells which it is: {ASK}."
     else:
-        because = f"{name} and nothing else about the device: {_ASK}."
+        because = f"{name} and nothing else about the device: {ASK}."
     return Match(seen, None, None, "none", False, parts, because)
 
 
@@ -268,7 +268,7 @@ def _unknown(seen: SeenDevice) -> Match:
         because += f", which says that it is {variant.what}"
     if fitting:
         because += f"; its properties fit {_listed(fitting)}, but that may be another product"
-    return Match(seen, None, None, "none", False, fitting, f"{because}: {_ASK}.")
+    return Match(seen, None, None, "none", False, fitting, f"{because}: {ASK}.")
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:

@@ -8,7 +8,7 @@ from typing import Final
 
 from traceflops.mfu.described.rates import Peak
 from traceflops.mfu.executed.executed import Executed
-from traceflops.mfu.lacks import GIVE_PEAK, Lack, without_times
+from traceflops.mfu.lacks import GIVE_PEAK, Lack, without_rates, without_times
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.peak.peakchoice import PeakChoice, plain_dtype
 from traceflops.mfu.peak.peaks import DeviceSpec
@@ -55,7 +55,7 @@ def _unknown(measured: Measurement, prepared: Prepared) -> Lack | None:
         how = remedy(prepared.trace.source.format, "device work")
         return without_times(prepared.trace, how)
     strange = next((one for one in measured.devices if not one.rates), None)
-    return Lack(strange.match.explanation, GIVE_PEAK) if strange is not None else None
+    return without_rates(strange.match.explanation) if strange is not None else None
 
 
 def main_type(done: Executed) -> str | None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import numpy as np
-
 from traceflops.columns import numbers
+from traceflops.groups import distinct
 from traceflops.mfu.lacks import Lack
 from traceflops.mfu.reconciled.hosttime import host_time
 from traceflops.prepare import Prepared
@@ -103,7 +102,7 @@ def _world_size(prepared: Prepared) -> int | None:
 
 def _working(prepared: Prepared) -> int:
     """Return how many devices did something, chosen or not."""
-    return len(np.unique(numbers(prepared.trace.activities["device"])))
+    return len(distinct(numbers(prepared.trace.activities["device"])))
 
 
 def _devices(number: int) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import codes, names, numbers
+from traceflops.groups import distinct
 from traceflops.mfu.described.lengths import why_impossible
 from traceflops.mfu.peak.seen import quoted
 from traceflops.rows import ABSENT
@@ -77,7 +78,7 @@ def run_marks(trace: Trace) -> RunMarks:
     on_host = np.isin(codes(trace.marks["kind"]), host) & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
-    read = {code: _read(labels[code]) for code in np.unique(label[rows]).tolist()}
+    read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
     found: defaultdict[int, list[Mark]] = defaultdict(list)
     refused: Counter[_Refused] = Counter()
     for row in rows.tolist():

@@ -1,0 +1,143 @@
+"""Where the evidence of a finding stands: the row, step, rank or stretch of time that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.chosen import chosen_time
+from traceflops.reports.measured import roof
+from traceflops.reports.page import series
+from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.kernels import MOST_KERNELS
+from traceflops.reports.page.ranks import MOST_DEVICES
+from traceflops.reports.page.steps import MOST_ROWS
+from traceflops.reports.page.timeline import gap_links
+from traceflops.reports.units import duration, kernel_label, shorten_middle
+from traceflops.results import COMPONENTS
+from traceflops.timeline import drawn_devices
+
+if TYPE_CHECKING:
+    from traceflops.findings.finding import Finding
+    from traceflops.results import Analysis
+
+_LOSS: Final = "loss-"
+_NAME, _DEVICE = 44, 30
+_LONGEST_LINK: Final = 2_000
+"""Characters of a link; rows with longer names may have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place on the page: what follows # in the link, its text, and whether it needs scripts.
+
+    `name` is that of a kernel, which stands in the text as code.
+    """
+
+    link: str
+    text: str
+    name: str = ""
+    is_live: bool = False
+
+
+def places(analysis: Analysis, found: Finding) -> Iterator[Place]:
+    """Give the places that show a finding, the best first."""
+    what = found.rule.removeprefix(_LOSS)
+    if what == "idle":
+        yield from _longest_gap(analysis)
+    elif what == "inefficiency":
+        yield from _slowest_kernel(analysis)
+    elif what in COMPONENTS:
+        yield from _longest_stretch(analysis, what)
+        yield from _largest_kernel(analysis, what)
+    if what in COMPONENTS:
+        yield from _worst_step(analysis, what)
+        yield from _worst_rank(analysis, what)
+
+
+def _longest_gap(analysis: Analysis) -> Iterator[Place]:
+    for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
+        step = "" if gap.step is None else f" in step {gap.step}"
+        if link:
+            yield Place(link.removeprefix("#"), f"the longest gap, {duration(gap.dur_ns)}{step}")
+
+
+def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
+    """Give the longest stretch of a component on the devices that the timeline draws."""
+    prepared = analysis.prepared
+    if prepared is None or not prepared.accounts:
+        return
+    best = (0, 0, 0)
+    for device in drawn_devices(prepared, analysis.gaps()).devices:
+        times = prepared.accounts[device].timeline.parts[component]
+        inside = times.intersect(chosen_time(prepared.windows[device]))
+        if len(inside):
+            at = int((inside.end_ns - inside.start_ns).argmax())
+            start, end = int(inside.start_ns[at]), int(inside.end_ns[at])
+            best = max(best, (end - start, start, device))
+    length, start, device = best
+    if length:
+        labels = {one.device: one.label for one in analysis.devices}
+        where = f" on {shorten_middle(labels[device], _DEVICE)}" if len(labels) > 1 else ""
+        text = f"the longest stretch, {duration(length)}{where}"
+        yield Place(f"t={start}-{start + length},{device}", text, is_live=True)
+
+
+def _largest_kernel(analysis: Analysis, top: str) -> Iterator[Place]:
+    yield from _kernel(analysis, lambda row: bool(row["top"] == top), "the largest part")
+
+
+def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
+    """Give the kernel that took the most time beyond that of its FLOPs at the peak."""
+    measured = analysis.measured
+    beyond: dict[str, Fraction] = {}
+    for row in measured.kernels:
+        peak, _ = roof(measured, row.dtypes)
+        if peak and row.measured.flops:
+            more = row.measured.time_ns - Fraction(row.measured.flops, peak)
+            beyond[row.name] = max(more, beyond.get(row.name, more))
+    if beyond:
+        worst = max(beyond, key=lambda name: beyond[name])
+        words = f"{duration(float(beyond[worst]))} beyond the peak's time in"
+        yield from _kernel(analysis, lambda row: bool(row["name"] == worst), words, timed=False)
+
+
+def _kernel(
+    analysis: Analysis,
+    wanted: Callable[[Mapping[str, Any]], bool],
+    words: str,
+    *,
+    timed: bool = True,
+) -> Iterator[Place]:
+    """Give the first row of the kernels shown that is wanted."""
+    for row in analysis.kernels.slice(0, MOST_KERNELS).to_pylist():
+        if wanted(row):
+            link = Links.text("kernel", row["name"])
+            text = f"{words}, {duration(row['sum_ns'])}:" if timed else words
+            if row["name"] and len(link) < _LONGEST_LINK:
+                yield Place(link, text, kernel_label(row["name"], _NAME))
+            return
+
+
+def _worst_step(analysis: Analysis, component: str) -> Iterator[Place]:
+    """Give the step used that has most of a component, where there are steps to choose from."""
+    rows = series.rows(analysis.devices)
+    used = [row for row in rows if row.used and row.role == "step"]
+    if len(used) < 2 or len(rows) > MOST_ROWS:
+        return
+    worst = max(used, key=lambda row: row.components.parts()[component])
+    ns = worst.components.parts()[component]
+    yield Place(f"step={worst.label}", f"most of it in step {worst.label}, {duration(ns)}")
+
+
+def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
+    """Give the rank with most of a component, where each rank has a row of its own."""
+    known = {device.rank for device in analysis.devices if device.rank is not None}
+    if not 1 < len(analysis.devices) <= MOST_DEVICES or len(known) < len(analysis.devices):
+        return
+    worst = max(analysis.devices, key=lambda one: one.chosen.components.parts()[component])
+    ns = worst.chosen.components.parts()[component]
+    text = f"most of it on rank {worst.rank}, {duration(ns)} in all"
+    yield Place(f"rank={worst.rank}", text)

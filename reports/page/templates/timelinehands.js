@@ -1,0 +1,137 @@
+"use strict";
+// How pointers, the wheel and keys move the timeline.
+(() => {
+  const STEP = 0.2, ZOOM = 1.6, MOVED = 6, EDGE = 7, WHEEL = 180;
+  const KEYS = {
+    ArrowLeft: "left", ArrowRight: "right", "+": "in", "=": "in", ArrowUp: "in", "-": "out", ArrowDown: "out",
+    0: "reset", n: "next", p: "previous", u: "up", d: "down", Escape: "unselect",
+  };
+  // What leads away from the place that the list names.
+  const LEAVES = new Set(["left", "right", "in", "out"]);
+
+  const within = (element, event) => {
+    const box = element.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+
+  // What keys and buttons do, by name; "whole" shows everything, "choose" tells of an event.
+  const actionsOf = (view, { whole, choose }) => {
+    const walk = (rows, boxes) => {
+      const next = view.beside(rows, boxes);
+      // At the end of a row there may be more beside the view.
+      if (next) choose(next); else if (boxes) view.move(STEP * boxes);
+    };
+    return {
+      in: () => view.zoom(1 / ZOOM), out: () => view.zoom(ZOOM),
+      left: () => view.move(-STEP), right: () => view.move(STEP), reset: whole,
+      next: () => walk(0, 1), previous: () => walk(0, -1), up: () => walk(-1, 0), down: () => walk(1, 0),
+      unselect: () => choose(null),
+    };
+  };
+
+  const takeKeys = (area, buttons, actions, left) => {
+    const act = (name) => {
+      actions[name]();
+      if (LEAVES.has(name)) left();
+    };
+    area.addEventListener("keydown", (event) => {
+      const name = event.ctrlKey || event.metaKey || event.altKey ? undefined : KEYS[event.key];
+      if (!name) return;
+      event.preventDefault();
+      act(name);
+    });
+    buttons.forEach((button) => button.addEventListener("click", () => act(button.dataset.do)));
+  };
+
+  // One pointer drags the view, two spread or pinch it; one that rests shows what is under it.
+  const takePointers = (area, view, { show, hide, choose, left }) => {
+    const down = new Map();
+    let begun = null;
+    const ends = () => {
+      const xs = [...down.values()].map(({ x }) => x);
+      return { low: Math.min(...xs), high: Math.max(...xs) };
+    };
+    const grip = () => {
+      const { from, to } = view.state;
+      begun = { from, to, ...ends(), moved: begun ? begun.moved : false };
+    };
+    // What was under the first pointer when it came down stays under it.
+    const drag = ({ low, high }) => {
+      const { left: edge, width } = view.state.layout, before = begun.to - begun.from;
+      const span = down.size > 1 ? before * Math.max(begun.high - begun.low, 10) / Math.max(high - low, 10) : before;
+      const from = begun.from + (begun.low - edge) / width * before - (low - edge) / width * span;
+      view.look(from, from + span);
+      left();
+    };
+    area.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      down.set(event.pointerId, within(area, event));
+      if (down.size === 1) begun = null;
+      grip();
+    });
+    area.addEventListener("pointermove", (event) => {
+      if (!down.has(event.pointerId)) { show(event, view.boxAt(within(area, event))); return; }
+      down.set(event.pointerId, within(area, event));
+      const now = ends();
+      if (!begun.moved) {
+        if (Math.abs(now.low - begun.low) + Math.abs(now.high - begun.high) < MOVED) return;
+        // Not before it moves: a captured pointer no longer clicks what is under it.
+        if (event.isPrimary) area.setPointerCapture(event.pointerId);
+        begun.moved = true;
+      }
+      drag(now);
+    });
+    const lift = (event) => {
+      if (!down.delete(event.pointerId)) return;
+      if (down.size) grip();
+      else if (event.type === "pointerup" && begun && !begun.moved) choose(view.boxAt(within(area, event)));
+    };
+    area.addEventListener("pointerup", lift);
+    area.addEventListener("pointercancel", lift);
+    area.addEventListener("pointerleave", hide);
+  };
+
+  // The wheel alone scrolls the page, as everywhere; with Ctrl, as a pinch sends it, it zooms.
+  const takeWheel = (area, view, left) => area.addEventListener("wheel", (event) => {
+    if (event.ctrlKey || event.metaKey) {
+      const turned = Math.max(Math.min(event.deltaY, 100), -100);
+      view.zoom(Math.exp(turned / WHEEL), view.timeAt(within(area, event).x));
+    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.move(event.deltaX / view.state.layout.width);
+    else return;
+    event.preventDefault();
+    left();
+  }, { passive: false });
+
+  // The strip: the window or one of its edges is dragged; beside it, the window comes to the pointer.
+  const takeStrip = (area, view, [low, high], left) => {
+    let pulled = null;
+    const perPixel = () => (high - low) / view.state.layout.width;
+    const timeAt = (event) => low + (within(area, event).x - view.state.layout.left) * perPixel();
+    const pull = (event) => {
+      if (!pulled) return;
+      const time = timeAt(event), { from, to } = view.state, half = (to - from) / 2;
+      if (pulled.edge === "from") view.look(Math.min(time, to - view.LEAST), to);
+      else if (pulled.edge === "to") view.look(from, Math.max(time, from + view.LEAST));
+      else view.look(time - pulled.by - half, time - pulled.by + half);
+      left();
+    };
+    // The edges of a narrow window are narrow, so that it still can be dragged as a whole.
+    const edgeAt = (time) => {
+      const { from, to } = view.state, near = EDGE * perPixel();
+      const away = [Math.abs(time - from), Math.abs(time - to)];
+      if (Math.min(...away) >= Math.min(near, Math.max((to - from) / 4, near / 2))) return null;
+      return away[0] <= away[1] ? "from" : "to";
+    };
+    area.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      const time = timeAt(event), { from, to } = view.state, inside = time > from && time < to;
+      pulled = { edge: edgeAt(time), by: inside ? time - (from + to) / 2 : 0 };
+      area.setPointerCapture(event.pointerId);
+      pull(event);
+    });
+    area.addEventListener("pointermove", pull);
+    for (const name of ["pointerup", "pointercancel"]) area.addEventListener(name, () => { pulled = null; });
+  };
+
+  Object.assign(traceflops.timeline, { actionsOf, takeKeys, takePointers, takeWheel, takeStrip });
+})();

@@ -1,0 +1,108 @@
+"use strict";
+// What is seen of the timeline: a range of time, the lanes of a host, an event that is chosen.
+(() => {
+  const { inView, arrange, paint, strip } = traceflops.timeline;
+  const LEAST = 20, NARROW = 620, NEAR = 3, ROOM = 0.01;
+
+  // Where the lanes and their labels lie in so many pixels.
+  const layout = (full, { from, to, rows, band, chosen }) => {
+    const left = full < NARROW ? 70 : 104, width = full - left;
+    const x = (at) => left + (at - from) / (to - from) * width;
+    return { left, width, from, to, height: rows.height, rows, band, chosen, x };
+  };
+
+  // The view of some data on two canvases; "painted" is called after each painting.
+  const viewOf = (data, area, stripArea, painted) => {
+    const state = { from: 0, to: 1, band: null, chosen: null, host: -1, rows: null, layout: null, shown: null };
+
+    const draw = () => {
+      if (!area.clientWidth) return;
+      state.layout = layout(area.clientWidth, state);
+      const pixels = state.layout.width * Math.min(window.devicePixelRatio || 1, 2);
+      state.shown = inView(data, state.rows.rows.map((row) => row.lane), state.from, state.to, pixels);
+      paint(area.firstElementChild, data, state.layout, state.shown);
+      strip(stripArea.firstElementChild, data, state.layout);
+      painted();
+    };
+
+    // At most once a frame, whatever asks for it.
+    let asked = false;
+    const ask = () => {
+      if (asked) return;
+      asked = true;
+      requestAnimationFrame(() => { asked = false; draw(); });
+    };
+
+    // Never narrower than a few nanoseconds, nor farther out than a little beside everything.
+    const look = (from, to) => {
+      const [low, high] = data.whole, room = (high - low) * ROOM + LEAST;
+      const span = Math.min(Math.max(to - from, LEAST), high - low + 2 * room);
+      state.from = Math.min(Math.max((from + to - span) / 2, low - room), high + room - span);
+      state.to = state.from + span;
+      ask();
+    };
+    const zoom = (factor, at = (state.from + state.to) / 2) =>
+      look(at - (at - state.from) * factor, at + (state.to - at) * factor);
+    const move = (share) => {
+      const by = (state.to - state.from) * share;
+      look(state.from + by, state.to + by);
+    };
+
+    // A range with some room around it; a band marks what a link leads to.
+    const frame = (from, to) => {
+      state.band = null;
+      look(from - (to - from) * ROOM, to + (to - from) * ROOM);
+    };
+    const mark = (from, to, groups) => { state.band = { from, to, groups }; };
+    const choose = (box) => { state.chosen = box; ask(); };
+    const setHost = (host) => {
+      state.host = host;
+      state.rows = arrange(data, host);
+      choose(null);
+    };
+
+    const timeAt = (x) => state.from + (x - state.layout.left) / state.layout.width * (state.to - state.from);
+    // The box under a point or just beside it; of several the last to start, which lies on top.
+    const boxAt = ({ x, y }) => {
+      const row = state.rows.rows.find((each) => y >= each.y && y < each.y + each.height);
+      if (!row || x < state.layout.left) return null;
+      let best = null, least = NEAR;
+      for (const box of state.shown.boxes) {
+        if (box.lane !== row.lane) continue;
+        const left = state.layout.x(box.start), right = Math.max(state.layout.x(box.end), left + 1);
+        const away = Math.max(left - x, x - right, 0);
+        if (away < least || (away === 0 && best && box.start > best.start)) { best = box; least = away; }
+      }
+      return best;
+    };
+
+    // Only the first row of a track has a label.
+    const labelOf = (lane) => {
+      const rows = state.rows.rows, place = rows.findIndex((row) => row.lane === lane);
+      let first = place;
+      while (first > 0 && !rows[first].label) first--;
+      const head = state.rows.heads.find((each) => each.group === rows[place].group);
+      return `${head.label} · ${rows[first].label}`;
+    };
+
+    // The box that follows the chosen one in its row, or the nearest one of another row.
+    const nearest = (boxes, start) =>
+      boxes.reduce((best, box) => (!best || Math.abs(box.start - start) < Math.abs(best.start - start) ? box : best), null);
+    const beside = (rows, boxes) => {
+      const { chosen, shown } = state;
+      if (!chosen) return shown.boxes[0] || null;
+      const of = (lane) => shown.boxes.filter((box) => box.lane === lane);
+      if (boxes) return of(chosen.lane).filter((box) => (box.start - chosen.start) * boxes > 0).at(boxes > 0 ? 0 : -1) || null;
+      const order = state.rows.rows.map((row) => row.lane);
+      let found = null;
+      for (let at = order.indexOf(chosen.lane) + rows; !found && order[at] !== undefined; at += rows) {
+        found = nearest(of(order[at]), chosen.start);
+      }
+      return found;
+    };
+
+    return { state, LEAST, ask, look, zoom, move, frame, mark, choose, setHost, timeAt, boxAt, labelOf, beside };
+  };
+
+  Object.assign(traceflops.timeline, { viewOf });
+})();

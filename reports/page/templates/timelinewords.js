@@ -1,0 +1,58 @@
+"use strict";
+// What the timeline says: numbers, places in time, events, and how much of them is drawn.
+(() => {
+  const { facts } = traceflops.timeline;
+  const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+  const SHORT = 1e4;
+
+  const number = (value) => value.toLocaleString("en-US");
+  const counted = (value, one) => (value === 1 ? `one ${one}` : `${number(value)} ${one}${one.endsWith("x") ? "es" : "s"}`);
+
+  const time = (ns, digits = 3) => {
+    const [name, unit] = UNITS.find(([, one]) => Math.abs(ns) >= one) || UNITS[3];
+    return `${Number((ns / unit).toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 3 })} ${name}`;
+  };
+
+  // A place in time, to be found again: to the microsecond, or where what is there is short or
+  // the place is early to the nanosecond. The server writes places in the same way.
+  const place = (ns, length) => {
+    const finest = Math.abs(ns) < 1e6 || length < SHORT ? 1 : 1e3;
+    const rounded = Math.round(Math.abs(ns) / finest) * finest;
+    const [name, unit] = UNITS.find(([, one]) => rounded >= one) || UNITS[3];
+    const digits = Math.max(Math.round(Math.log10(unit / finest)), 0);
+    const text = (rounded / unit).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return `${ns < 0 && rounded ? "−" : ""}${text} ${name}`;
+  };
+
+  // How much is drawn, of which stretch; what the page holds only in boxes of several is counted.
+  const drawn = ({ from, to }, { boxes, events, merged }, details) => {
+    const what = events ? `${counted(events, "event")} drawn as ${counted(boxes.length, "box")}` : "no event";
+    const where = details ? `; single events are ${details}` : "";
+    const more = merged ? ` ${number(merged)} of them are in this page only several to a box${where}.` : "";
+    return `${what}, ${time(to - from, 4)} from ${place(from, to - from)}.${more}`;
+  };
+
+  // An event in lines of a class and a text; "on" is the lane it is on.
+  const described = (data, source, box, on) => {
+    const known = facts(data, source, box), length = box.end - box.start, many = box.count > 1;
+    const lines = [
+      ["name", many ? `${number(box.count)} events, most of their time ${known.category}` : known.name],
+      ["time", `${time(length, 4)} at ${place(box.start, length)} · ${on}`],
+    ];
+    if (many) lines.push(["", `${time(box.busy, 4)} of it busy; the longest of that category:`], ["name", known.name]);
+    else lines.push(["", known.category]);
+    if (known.op) lines.push(["", `launched by ${known.op}`]);
+    if (known.shapes) lines.push(["shapes", `shapes ${known.shapes}`]);
+    return lines;
+  };
+
+  // The same as the cells of a row.
+  const cells = (data, source, box, on) => {
+    const known = facts(data, source, box), length = box.end - box.start;
+    const name = box.count > 1 ? `${number(box.count)} events, the longest: ${known.name}` : known.name;
+    const launched = [known.op, known.shapes].filter(Boolean).join(" ");
+    return [name, on, place(box.start, length), time(length, 4), known.category, launched];
+  };
+
+  Object.assign(traceflops.timeline, { UNITS, drawn, described, cells });
+})();

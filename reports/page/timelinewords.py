@@ -1,0 +1,139 @@
+"""The timeline of the page in words: where one can go, what is drawn and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.reports.units import count, duration, shorten_middle, visible
+from traceflops.reports.wording import numbered
+from traceflops.timeline import around, with_room
+
+if TYPE_CHECKING:
+    from traceflops.results import Analysis, Gap
+    from traceflops.timeline import Timeline
+
+_MOST_STEPS_LISTED: Final = 60
+_LABEL_WIDTH: Final = 60
+_MARK_LABELS: Final = {
+    "python": "Python frame",
+    "gpu_annotation": "device annotation",
+    "sync": "wait",
+    "instant": "instant",
+    "overhead": "profiler overhead",
+    "event": "event",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place to go to: its name in the address, and what it is called."""
+
+    link: str
+    label: str
+
+
+def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[Place]:
+    """Give the places that a chooser names: representative steps or the window, then gaps."""
+    steps = timeline.representative
+    if steps is not None:
+        named = {steps.median: "the median step", steps.worst: "the longest step used"}
+        if steps.median == steps.worst:
+            named = {steps.median: "the step used" if len(timeline.steps) == 1 else "median step"}
+        for number, name in named.items():
+            if number in timeline.steps:
+                length_ns = steps.median_ns if number == steps.median else steps.worst_ns
+                yield Place(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
+    else:
+        length_ns = timeline.window.end_ns - timeline.window.start_ns
+        yield Place("window", f"The window, {duration(length_ns)}")
+    labels = {one.device: one.label for one in analysis.devices}
+    many = len(analysis.devices) > 1
+    for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
+        if span is not None:
+            where = f" on {short(labels[gap.device])}" if many else ""
+            yield Place(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
+
+
+def listed_steps(timeline: Timeline) -> list[int]:
+    """Return the steps that a list names, none where there are too many for it."""
+    steps = list(timeline.steps)
+    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
+
+
+def steps_asked_for(timeline: Timeline) -> tuple[int, int] | None:
+    """Return the first and the last step where there are too many for a list."""
+    steps = list(timeline.steps)
+    return (steps[0], steps[-1]) if len(steps) > _MOST_STEPS_LISTED else None
+
+
+def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
+    """Give what is drawn, in sentences."""
+    chosen, number = timeline.chosen, len(timeline.chosen.devices)
+    labels = {one.device: one.label for one in analysis.devices}
+    if number == chosen.of:
+        yield f"The streams of {'the device' if number == 1 else f'all {count(number)} devices'}."
+    else:
+        busiest, median = (short(labels[d]) for d in (chosen.busiest, chosen.median))
+        yield (
+            f"The streams of {count(number)} of {count(chosen.of)} devices: {busiest}, which has "
+            f"most work of its own, {median}, which has the median, the one with least, and those "
+            "of the longest gaps."
+        )
+    if timeline.hosts:
+        of = len(timeline.hosts)
+        whose = "the host" if of == 1 else f"one of {count(of)} hosts at a time"
+        yield f"Below them the threads of {whose}: annotations, ops and calls."
+    if not timeline.aligned:
+        yield (
+            "The clocks of the files cannot be compared: each process counts from its own first "
+            "activity, so what stands one below the other did not happen at the same time."
+        )
+
+
+def left_out(timeline: Timeline) -> Iterator[str]:
+    """Give what is not drawn, with its numbers."""
+    left = timeline.left_out
+    if left.hosts:
+        yield f"the threads of {numbered(left.hosts, 'more host')}"
+    if left.tracks:
+        events = numbered(left.events_of_tracks, "event")
+        yield f"{numbered(left.tracks, 'stream or thread')} with less time ({events})"
+    if left.deep:
+        yield f"{numbered(left.deep, 'event')} nested too deep or overlapping too many others"
+    for kind, number in left.marks.items():
+        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} mark"))
+
+
+def details(timeline: Timeline) -> str:
+    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
+
+    Where they are so everywhere there is nothing to say either.
+    """
+    single = [level.span for level in timeline.levels if level.is_single]
+    if timeline.levels[0].is_single:
+        return ""
+    steps = timeline.representative
+    both = sorted({steps.median, steps.worst}) if steps is not None else []
+    drawn = [n for n in both if n in timeline.steps]
+    found = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
+    if with_room(timeline.window) in single and not both:
+        found.append("in the window")
+    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
+    if any(gaps):
+        found.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    return " and ".join(found)
+
+
+def start_label(timeline: Timeline) -> str:
+    """Return what the range is that is drawn first."""
+    steps = timeline.representative
+    if steps is not None and steps.median in timeline.steps:
+        return f"Step {steps.median}, the median one"
+    return "The window"
+
+
+def short(text: str) -> str:
+    """Return a label of the trace as short as a heading can be."""
+    return visible(shorten_middle(text, _LABEL_WIDTH))

@@ -1,0 +1,118 @@
+"""Each figure of a whole page is painted, in both themes, and the page prints to A4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.reports.test_browser import Opened, opened, until
+from traceflops.reports.page.html import render_html
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+COLOURS: Final = """(plot) => {
+    const canvases = [];
+    const walk = (node) => node.querySelectorAll('*').forEach((each) => {
+        if (each.tagName === 'CANVAS' && each.width) canvases.push(each);
+        if (each.shadowRoot) walk(each.shadowRoot);
+    });
+    walk(plot);
+    const seen = new Set();
+    for (const canvas of canvases) {
+        const copy = new OffscreenCanvas(canvas.width, canvas.height)
+            .getContext('2d', { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] > 200) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+    }
+    return seen.size;
+}"""
+"""Number of colours on the canvases of a figure; a figure that is not painted has none."""
+
+A4_POINTS: Final = (595, 842)
+
+
+@pytest.fixture(scope="module", params=["gpt_1rank.json.gz", "gpt_ddp_4rank"])
+def whole(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Opened]:
+    text = render_html(tf.analyze(tf.read(SAMPLES / request.param)))
+    found = opened(browser, tmp_path_factory.mktemp("whole") / "w.html", text)
+    until(found.page.main_frame, "document.querySelector('#timeline.live') !== null")
+    found.page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+    found.page.wait_for_timeout(500)
+    yield found
+    found.page.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_figure_is_painted(whole: Opened, theme: str) -> None:
+    if whole.page.evaluate("document.documentElement.dataset.theme") != theme:
+        whole.page.click("#theme")
+        whole.page.wait_for_timeout(400)
+    plots = whole.page.locator(".plot").all()
+    assert plots
+    for plot in plots:
+        plot.scroll_into_view_if_needed()
+        assert plot.evaluate(COLOURS) >= 3, plot.evaluate("(one) => one.outerHTML.slice(0, 200)")
+        assert not plot.locator(".sorry").is_visible()
+    canvas = whole.page.locator("#timeline-view")
+    canvas.scroll_into_view_if_needed()
+    whole.page.wait_for_timeout(200)
+    assert canvas.evaluate(COLOURS) >= 5
+    assert whole.page.locator("#timeline-strip").evaluate(COLOURS) >= 3
+
+
+def test_each_drawing_has_a_size_and_parts(whole: Opened) -> None:
+    drawings = whole.page.locator("main svg:visible").all()
+    assert len(drawings) >= 5
+    for drawing in drawings:
+        box = drawing.bounding_box()
+        assert box
+        assert box["width"] > 4
+        assert box["height"] > 4
+        assert drawing.locator("rect, path, circle, line, polygon, use").count() > 0
+
+
+def test_it_prints_to_a4_with_all_its_sections(whole: Opened) -> None:
+    before = whole.page.evaluate("document.documentElement.dataset.theme")
+    pdf = whole.page.pdf(format="A4", print_background=True)
+    assert pdf.startswith(b"%PDF-")
+    sizes = {
+        tuple(round(float(edge)) for edge in one.split()[2:])
+        for one in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", pdf)
+    }
+    assert all(
+        abs(wide - A4_POINTS[0]) <= 1 and abs(high - A4_POINTS[1]) <= 1 for wide, high in sizes
+    )
+    pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
+    assert 3 <= pages <= 60
+    assert whole.page.evaluate("document.documentElement.dataset.theme") == before
+    assert len(whole.requests) == 1, "the page itself"
+    assert whole.complaints == []
+
+
+def test_on_paper_there_is_nothing_to_press_and_nothing_cut(whole: Opened) -> None:
+    page = whole.page
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 without its margins
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(400)
+    try:
+        assert page.locator("main section > h2").count() > 8
+        for heading in page.locator("main section > h2").all():
+            assert heading.is_visible()
+        assert page.locator("nav .links").is_hidden()
+        assert page.locator("#theme, #download, main input").locator("visible=true").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    finally:
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(media="screen")
+        page.set_viewport_size({"width": 1280, "height": 720})

@@ -1,0 +1,96 @@
+"""The page stays small whatever the trace: budgets of bytes. What it costs is in benchmarks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from markupsafe import escape
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.reports.bigtraces import big_trace
+from tests.reports.factory import measured
+from tests.reports.hostiletraces import hostile_trace
+from traceflops.analysis import analysis_of
+from traceflops.categories import activities
+from traceflops.prepare import prepare
+from traceflops.reports.page.escaped import cost, cut, tip
+from traceflops.reports.page.html import render_html
+
+DEAR = {
+    "what HTML escapes": "\"'<>&",
+    "three bytes each": "".join(map(chr, range(0x4E00, 0x6E00))),
+    "four bytes each": "".join(map(chr, range(0x1F300, 0x1F600))),
+    "what is shown as escapes": "\u202e\u200b\u2066ab",
+}
+SAMPLE_BYTES = 1_200_000
+MOST_BYTES = 3_000_000
+
+
+def page_of(trace: tf.Trace) -> str:
+    return render_html(tf.analyze(trace), "traceflops report trace.json")
+
+
+def sections(page: str) -> set[str]:
+    return set(re.findall(r'<section[^>]* id="([a-z]+)"', page))
+
+
+def test_the_sample_of_four_ranks() -> None:
+    page = page_of(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    assert len(page.encode()) <= SAMPLE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "kernels"),
+    [(512, 100, 4), (1, 10_000, 10), (1, 100, 2_000), (8, 20, 1_250)],
+    ids=["512 ranks of 100 steps", "10,000 steps", "a million events", "a million of 8 ranks"],
+)
+def test_large_traces(ranks: int, steps: int, kernels: int) -> None:
+    trace = big_trace(ranks, steps, kernels)
+    assert trace.activities.num_rows == ranks * steps * kernels
+    page = page_of(trace)
+    assert len(page.encode()) <= MOST_BYTES
+    assert {"steps", "kernels", "operators", "timeline"} <= sections(page)
+    assert ("ranks" in sections(page)) is (ranks > 1)
+
+
+def test_very_many_long_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What rules and utilisation make of names takes long and does not make the page larger.
+    monkeypatch.setattr(activities, "_MOST_NAMES", 1_000)
+    trace = big_trace(steps=4, kernels=35_000, names=100_000, longest_name=2_000, depth=0)
+    analysis = analysis_of(prepare(trace), measured=measured(False))
+    names = analysis.kernels["name"].to_pylist()
+    assert len(names) > 95_000
+    assert {len(name) for name in names} == {2_000, 45}
+    assert len(render_html(analysis).encode()) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("alphabet", DEAR.values(), ids=DEAR.keys())
+def test_long_texts_of_characters_that_are_dear(alphabet: str) -> None:
+    """Kernels, copies, ops, calls, modules, ranges, shapes, devices, files, facts and notes."""
+    page = page_of(hostile_trace(alphabet))
+    assert len(page.encode()) <= MOST_BYTES
+    assert {"kernels", "operators", "timeline", "ranks", "notes"} <= sections(page)
+    # What is cut says how much there is of it.
+    assert re.search(r'title="[^"]{20,} \(3,000 characters\)"', page)
+
+
+def test_a_text_costs_what_it_takes_in_the_page() -> None:
+    # & < > " ' become &amp; &lt; &gt; &#34; &#39;; µ has two bytes, 平 three.
+    assert cost("a&<>\"'") == 1 + 5 + 4 + 4 + 5 + 5
+    assert cost("µ平") == 5
+
+
+@pytest.mark.parametrize(("text", "width", "most"), [("'" * 500, 100, 300), ("平" * 500, 400, 600)])
+def test_a_text_is_cut_by_its_cost(text: str, width: int, most: int) -> None:
+    """The room is the width and 200 bytes."""
+    shown = cut(text, width)
+    assert len(escape(shown).encode()) <= most
+    assert len(escape(shown).encode()) > most * 0.9
+    assert set(shown) == {text[0], "…"}
+    assert cut("'" * 40, 40) == "'" * 40
+    told = tip(text, width)
+    assert told == cut(text, width - len(" (500 characters)")) + " (500 characters)"
+    assert len(told) <= width
+    assert tip("short", 100) == "short"

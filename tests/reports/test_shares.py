@@ -1,0 +1,207 @@
+"""Figures of one thing are the same wherever they stand, and held against what is said."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import traceflops as tf
+from tests.core.build import launched, trace_of
+from tests.core.test_memoryuse import counter
+from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
+from tests.reports import factory
+from tests.reports.test_memory import MIB
+from traceflops.mfu.lacks import ASK, GIVE_PEAK, Lack, without_rates
+from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.mfu.waterfall import Waterfall, WaterfallLine
+from traceflops.reports.measured import parts, why_not
+from traceflops.reports.page.html import render_html
+from traceflops.reports.page.memory import memory_page
+from traceflops.reports.page.operators import operators_page
+from traceflops.reports.page.peak import peak_page
+from traceflops.reports.page.roofline import Held, roofline_plot
+from traceflops.reports.page.work import kernel_work
+from traceflops.trace import Note, Trace
+
+HALF = PeakOptions(tflops=1000)
+
+
+def section(text: str, name: str) -> str:
+    return text.split(f'<section id="{name}">')[1].split("</section>")[0]
+
+
+def test_each_line_of_the_peak_is_rounded_by_itself() -> None:
+    """Apportioned to thousandths one of three equal lines would be 33.4 %."""
+    lines = [WaterfallLine(name, 333_333) for name in ("memory", "other", "idle")]
+    lines.append(WaterfallLine("graph", 1))
+    found = parts(Waterfall(1_000_000, tuple(lines), ("bf16",), "FLOP"))
+    assert [part.percent for part in found] == ["33.3 %", "33.3 %", "33.3 %", "<0.1 %"]
+    assert sum(part.thousandths for part in found) == 1000
+    assert [part.thousandths for part in found] != [333, 333, 333, 0]  # so drawn, not so written
+
+
+def test_useful_work_has_the_digits_of_mfu() -> None:
+    """2 GFLOP in 57,000 ns at 1,000 TFLOP/s are 3.5088 %."""
+    analysis = tf.analyze(matmul(57_000), peaks=HALF)
+    assert analysis.measured.figure == "MFU 3.51 %"
+    assert [one.part.percent for one in peak_page(analysis).lines] == ["3.51 %", "96.5 %"]
+    assert "MFU 3.51 % now, at most 100.0 % without it" in render_html(analysis).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+
+
+def test_the_whole_is_of_the_devices_that_are_used() -> None:
+    one = factory.ranks(3)
+    unused = tuple(replace(window, used=False) for window in one.devices[2].windows)
+    devices = (*one.devices[:2], replace(one.devices[2], windows=unused))
+    assert "what 2 devices together could do" in peak_page(replace(one, devices=devices)).whole
+
+
+def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
+    """Kernels of 300 ns and 100 ns in a window of 1,000 ns; only the first has an operator."""
+    tables = launched(("k", 10, 100, 300), ("late", 500, 1_000, 100))
+    op = {"name": "aten::mm", "start_ns": 0, "dur_ns": 50}
+    page = operators_page(tf.analyze(trace_of(**tables, ops=[op])))
+    assert page is not None
+    assert (page.unknown_ns, page.all_ns, page.unknown_share) == (100, 400, 0.25)
+
+
+def two_types() -> tf.Analysis:
+    """Return a bf16 product at half its peak (989.4) and an fp64 one, each in a kernel."""
+    tables = launched((GEMM, 10, 100, 4_000), ("dgemm_kernel", 110, 5_000, 60_000))
+    double = MATMUL | {"start_ns": 100, "input_types": '["double","double"]'}
+    return tf.analyze(trace_of(**tables, ops=[MATMUL, double], devices=[H100]))
+
+
+def test_each_dot_names_the_roof_that_it_is_held_against() -> None:
+    plot = roofline_plot(two_types().measured)
+    assert plot is not None
+    assert [flat.text for flat in plot.flats] == ["bf16 989.4 TFLOP/s", "fp64 67 TFLOP/s"]
+    # 989.4 and 67 TFLOP/s over 3,350 GB/s.
+    assert plot.held == [Held("bf16", 1, "295"), Held("fp64", 1, "20")]
+    assert [dot.text.split(", ")[1] for dot in plot.dots] == ["fp64", "bf16"]
+    assert [dot.dash for dot in plot.dots] == [flat.dash for flat in reversed(plot.flats)]
+    assert len({flat.dash for flat in plot.flats}) == 2
+    shown = section(render_html(two_types()), "roofline")
+    assert "bf16 (1 dot), reached from 295 FLOP/B on; fp64 (1 dot), reached from 20" in shown
+
+
+def test_a_kernel_has_its_rate_of_memory() -> None:
+    """Three bf16 matrices of 1000 x 1000 are 6 MB, in 4,000 ns 1,500 GB/s of 3,350."""
+    analysis = tf.analyze(matmul(4_000), peaks=HALF)
+    shown = section(render_html(analysis), "kernels")
+    assert 'data-csv="gbyte_per_s">GB/s</th>' in shown
+    row = shown[shown.index('id="kernel=') :].split("</tr>")[0]
+    cells = re.findall(r'<td class="n" data-value="[^"]*"[^>]*>([^<]*)</td>', row)
+    assert cells[cells.index("1,500") + 1] == "44.8 %"
+    assert kernel_work(analysis.measured, [GEMM])[GEMM].bytes_rate.value == 1_500
+    assert "bytes are the least that have to be moved" in shown
+
+
+def test_a_kernel_that_alone_works_for_an_op_without_flops_has_its_bytes() -> None:
+    """Two float vectors of 1,000,000 are read and one is written: 12 MB in 6,000 ns, 2,000 GB/s.
+
+    Of the sum with two kernels it is not known which of them moved its bytes.
+    """
+    types = '["float","float"]'
+    add = {"name": "aten::add", "start_ns": 0, "dur_ns": 50, "input_types": types}
+    add["input_dims"] = "[[1000000],[1000000]]"
+    both = launched(
+        ("add_kernel", 10, 100, 6_000),
+        ("first_kernel", 110, 7_000, 500),
+        ("second_kernel", 120, 8_000, 500),
+    )
+    ops = [add, add | {"start_ns": 100}]
+    found = tf.analyze(trace_of(**both, ops=ops, devices=[H100]))
+    work = {row.name: row for row in found.measured.kernels}
+    assert (work["add_kernel"].measured.min_bytes, work["add_kernel"].counted) == (12_000_000, 1)
+    shown = kernel_work(found.measured, ["add_kernel"])["add_kernel"]
+    assert (shown.bytes_rate.text, shown.of_bandwidth.text) == ("2,000", "59.7 %")  # of 3,350 GB/s
+    assert (shown.flops.value, shown.bound, shown.by) == (None, "memory", "shapes")
+    assert {work[name].measured.min_bytes for name in ("first_kernel", "second_kernel")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("device", "units"),
+    [
+        (H100, "132 SMs"),
+        ({"product": "AMD Instinct MI300X", "sm_count": 304}, "304 CUs"),
+        ({"product": "Quantum 9000", "sm_count": 7, "warp_size": None}, "7 SMs or CUs"),
+    ],
+)
+def test_units_have_the_name_of_their_maker(device: dict[str, object], units: str) -> None:
+    text = render_html(tf.analyze(trace_of(**launched(("k", 0, 10, 5)), devices=[device])))
+    assert f", {units}</td>" in section(text, "recording")
+
+
+@pytest.mark.parametrize("kind", ["annotation", "module"])
+def test_the_key_of_the_timeline_has_only_what_is_there(kind: str) -> None:
+    other = {"annotation": "module", "module": "annotation"}[kind]
+    mark = {"name": "here", "kind": kind, "start_ns": 0, "dur_ns": 20}
+    shown = section(
+        render_html(tf.analyze(trace_of(**launched(("k", 0, 10, 5)), marks=[mark]))), "timeline"
+    )
+    key = shown[shown.index('class="key"') :]
+    assert kind in key
+    assert other not in key
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    text = render_html(tf.analyze(trace_of(**launched(("k", 0, 10, 5)))))
+    assert "1 activity, 1 launch<" in text
+    assert not re.search(r"\b1 (activities|launches|kernels|devices|steps)\b", text)
+
+
+@pytest.mark.parametrize(
+    ("explanation", "lack"),
+    [
+        (f"No row has it: {ASK}.", Lack("No row has it", GIVE_PEAK)),
+        (
+            "It may be a part: --device x confirms it.",
+            Lack("It may be a part", "--device x confirms it"),
+        ),
+        ("No fp4 rate is known; --peak gives one.", Lack("No fp4 rate is known", GIVE_PEAK)),
+        ("Its type is not told", Lack("Its type is not told", GIVE_PEAK)),
+    ],
+)
+def test_options_are_named_once(explanation: str, lack: Lack) -> None:
+    assert without_rates(explanation) == lack
+
+
+def test_a_lack_without_a_remedy_is_a_whole_sentence() -> None:
+    measured = replace(factory.measured(True), lacks=(Lack("too little is known.", ""),))
+    assert why_not(measured) == ["No MFU: too little is known."]
+
+
+def apart(second_start_ns: int, *counters: dict[str, object]) -> Trace:
+    """Return two ranks, each with two kernels of 10 ns around a gap of 80 ns; clocks differ."""
+    work = [
+        {"name": "k", "process": n, "device": n, "start_ns": at + start, "dur_ns": 10}
+        for n, start in enumerate((1_000, second_start_ns))
+        for at in (0, 90)
+    ]
+    made = trace_of(
+        processes=[{"process": 0, "rank": 0}, {"process": 1, "rank": 1}],
+        devices=[{"device": n, "process": n} for n in range(2)],
+        activities=work,
+        counters=list(counters),
+    )
+    return replace(made, notes=(Note("assumed", "clocks-not-aligned", "apart"),))
+
+
+def test_gaps_count_from_their_own_clock_where_none_is_common() -> None:
+    text = section(render_html(tf.analyze(apart(7_000_000))), "idle")
+    assert re.findall(r'class="to-timeline"[^>]*>([^<]*)<', text) == ["10 ns", "10 ns"]
+    assert "the earliest activity of the same process, because the clocks of the files" in text
+
+
+def test_memory_counts_from_its_own_clock_where_none_is_common() -> None:
+    rows = [
+        counter("device_memory.allocated_bytes", at, at * MIB, n) | {"process": n}
+        for n, start in enumerate((1_000, 7_000_000))
+        for at in (start, start + 50)
+    ]
+    page = memory_page(tf.analyze(apart(7_000_000, *rows)))
+    assert page is not None
+    assert [row.when for row in page.rows] == ["50 ns", "50 ns"]
+    assert page.counts_from.startswith("the earliest activity of the same process")

@@ -1,0 +1,34 @@
+"""What to say where a number that `--gpu` gives is that of several devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from traceflops.processes import device_name
+from traceflops.selection import Selection
+from traceflops.trace import Note, Trace
+from traceflops.words import several
+
+_MOST_NAMED = 5
+
+
+def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
+    """Say that a number chose a device of each machine, or of each process that counts its own."""
+    if selection.gpus is None:
+        return
+    local = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
+    alike = {number for number, count in Counter(local.values()).items() if count > 1}
+    chosen = [device for device in devices if local[device] in alike]
+    if not chosen:
+        return
+    given = ", ".join(map(str, sorted(alike)[:_MOST_NAMED]))
+    listed = ", ".join(device_name(trace, device) for device in chosen[:_MOST_NAMED])
+    more = ", …" if len(chosen) > _MOST_NAMED else ""
+    text = (
+        f"--gpu chooses by the number that a device has on its machine or for its process: "
+        f"{given} {'is that' if len(alike) == 1 else 'are those'} of "
+        f"{several(len(chosen), 'device')} here ({listed}{more}). --ranks, or the file of one "
+        "machine, chooses among them."
+    )
+    yield Note("assumed", "gpu-number-repeats", text, len(chosen))

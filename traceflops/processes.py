@@ -1,0 +1,90 @@
+"""What is known of the processes of a trace: what each is called, when it lived, on which clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traceflops.columns import IntArray, numbers
+from traceflops.groups import distinct
+from traceflops.trace import Trace
+
+_MOST_RANKS = 4
+_HOST = ("ops", "marks")
+"""Tables whose rows may end with the recording though nothing was recorded then."""
+
+
+def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
+    """Return what to call a process in a sentence."""
+    row = trace.processes.slice(process, 1).to_pylist()[0]
+    if row["rank"] is not None:
+        return f"rank {row['rank']}"
+    if with_file and len(set(trace.processes["file"].to_pylist())) > 1:
+        return str(row["file"])
+    return f"process {row['pid']}" if row["pid"] is not None else "a process without a number"
+
+
+def device_name(trace: Trace, device: int) -> str:
+    """Return what to call a device in a sentence: whose it is, and its number there."""
+    rows = trace.devices
+    owner = whose(trace, rows["process"][device].as_py())
+    return f"{owner} ({rows['type'][device].as_py()} {rows['local_id'][device].as_py()})"
+
+
+def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
+    """Return the known ranks of the processes that worked on each device, in order."""
+    count = max(1, trace.processes.num_rows)
+    device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
+    ranks = trace.ranks
+    found: list[set[int]] = [set() for _ in range(trace.devices.num_rows)]
+    for pair in distinct(device * count + process).tolist():
+        rank = ranks[pair % count]
+        if rank is not None:
+            found[pair // count].add(rank)
+    return [tuple(sorted(known)) for known in found]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks in words, "" where none is known."""
+    if len(ranks) < 2:
+        return f"rank {ranks[0]}" if ranks else ""
+    if len(ranks) > _MOST_RANKS:
+        return f"ranks {', '.join(map(str, ranks[:_MOST_RANKS]))}, …"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def unnamed_processes(trace: Trace) -> frozenset[int]:
+    """Return the processes that only stand for rows that do not say whose they are."""
+    rows = trace.processes.to_pylist()
+    numbered = {row["file"] for row in rows if row["pid"] is not None}
+    return frozenset(
+        place
+        for place, row in enumerate(rows)
+        if row["pid"] is None and row["rank"] is None and row["file"] in numbered
+    )
+
+
+def lives(trace: Trace) -> tuple[IntArray, IntArray]:
+    """Return the first and the last moment of which anything was recorded, by process.
+
+    A process without any record lives from the largest number to the smallest.
+    """
+    count = trace.processes.num_rows
+    limits = np.iinfo(np.int64)
+    begin, end = np.full(count, limits.max), np.full(count, limits.min)
+    for name in ("activities", "calls", *_HOST):
+        table = trace.table(name)
+        process, start = numbers(table["process"]), numbers(table["start_ns"])
+        last = start if name in _HOST else start + numbers(table["dur_ns"])
+        np.minimum.at(begin, process, start)
+        np.maximum.at(end, process, last)
+    return begin, end
+
+
+def clocks_of(trace: Trace) -> IntArray:
+    """Return the clock of each process: times of equal ones can be compared."""
+    if not trace.clocks:
+        return np.zeros(trace.processes.num_rows, dtype=np.int64)
+    known = {name: place for place, name in enumerate(dict.fromkeys(trace.clocks))}
+    return np.array([known[name] for name in trace.clocks], dtype=np.int64)
