@@ -14,9 +14,9 @@ from traceflops.categories.activities import categorise
 from traceflops.columns import IntArray, codes, dictionary_column, names, number_column
 from traceflops.errors import UsageError
 from traceflops.links import link
-from traceflops.redact import Redaction
 from traceflops.reports.write import write_whole
 from traceflops.schema import TABLES
+from traceflops.sharing.redact import Redaction
 from traceflops.trace import Trace
 
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")

@@ -25,7 +25,7 @@ TABLES_OF_A_PARSER = {
     "groups",
     "words",
     "notes",
-    "streamnumbers",
+    "devices.streamnumbers",
 }
 LAZY = {
     ("traceflops/results.py", "traceflops.reports"),

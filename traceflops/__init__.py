@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from traceflops.intervals import Intervals
     from traceflops.parsers import read
     from traceflops.results import Analysis
-    from traceflops.selection import Selection
     from traceflops.trace import Note, Source, Trace
+    from traceflops.windows.selection import Selection
 
 _HOMES = {
     "Analysis": "traceflops.results",
     "InputError": "traceflops.errors",
     "Intervals": "traceflops.intervals",
     "Note": "traceflops.trace",
-    "Selection": "traceflops.selection",
+    "Selection": "traceflops.windows.selection",
     "Source": "traceflops.trace",
     "Trace": "traceflops.trace",
     "TraceflopsError": "traceflops.errors",

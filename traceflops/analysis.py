@@ -10,11 +10,10 @@ import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories.activities import Categorised
-from traceflops.chosen import chosen_time
 from traceflops.collectivework import collective_work
 from traceflops.columns import numbers
-from traceflops.devicelabels import told_apart
-from traceflops.deviceparts import partition_text
+from traceflops.devices.devicelabels import told_apart
+from traceflops.devices.deviceparts import partition_text
 from traceflops.findings.losses import loss_findings
 from traceflops.groups import distinct
 from traceflops.kernels import category_table, kernel_table
@@ -23,16 +22,17 @@ from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.reconciled.toldpadding import without_told_padding
 from traceflops.overhead import profiler_notes
 from traceflops.phases import phase
-from traceflops.placeholders import Placeholders
 from traceflops.prepare import Prepared, prepare
-from traceflops.privacy import check_privacy
-from traceflops.redact import removed
 from traceflops.remedies import remedy
 from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
-from traceflops.selection import Selection
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.privacy import check_privacy
+from traceflops.sharing.redact import removed
 from traceflops.trace import Note, Trace
 from traceflops.verdict import basis_of, untimed_verdict, verdict
 from traceflops.whole import whole_span
+from traceflops.windows.chosen import chosen_time
+from traceflops.windows.selection import Selection
 from traceflops.words import time_amount
 
 _FEW_OVERLAPS = 0.01

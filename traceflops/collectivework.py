@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
-from traceflops.chosen import chosen_activities, chosen_time
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.groups import group_rows, groups, joint_codes
 from traceflops.kernels import InWindows
 from traceflops.results import Collective, Window
 from traceflops.rows import ABSENT
+from traceflops.windows.chosen import chosen_activities, chosen_time
 
 _SIZES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("byte", "char", "bool"), 1),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.columns import numbers
-from traceflops.deviceparts import partition_text
+from traceflops.devices.deviceparts import partition_text
+from traceflops.devices.processes import ranks_of_devices
 from traceflops.errors import UsageError
 from traceflops.missing import Missing, how_to_record, missing_from
-from traceflops.processes import ranks_of_devices
 from traceflops.schema import TABLES
-from traceflops.steps import find_marked_steps
 from traceflops.trace import Note, Source, Trace
+from traceflops.windows.steps import find_marked_steps
 
 
 @dataclass(frozen=True, slots=True)

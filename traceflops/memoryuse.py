@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.choice import REPEATED
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.groups import distinct, groups, joint_codes
-from traceflops.redact import HIDDEN
-from traceflops.steps import find_marked_steps
-from traceflops.stepthreads import Steps
+from traceflops.sharing.redact import HIDDEN
+from traceflops.windows.choice import REPEATED
+from traceflops.windows.steps import find_marked_steps
+from traceflops.windows.stepthreads import Steps
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared

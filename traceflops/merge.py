@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import IntArray, number_column, numbers
-from traceflops.differenttimes import different_times
+from traceflops.devices.differenttimes import different_times
+from traceflops.devices.samedevices import number_devices
+from traceflops.devices.sharedgpus import settle_shared
 from traceflops.groups import distinct
 from traceflops.notes import RANK_UNKNOWN, Owned, counted_note, named, rank_unknown, together
 from traceflops.rows import ABSENT
-from traceflops.samedevices import number_devices
 from traceflops.schema import TABLES, arrow_schema
-from traceflops.sharedgpus import settle_shared
 from traceflops.trace import Note, Source, Trace
 
 _CALENDAR = "calendar"

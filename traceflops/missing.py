@@ -13,8 +13,8 @@ from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.mfu.counters.counterformulas import family_of
 from traceflops.remedies import command, remedy
 from traceflops.rows import ABSENT
-from traceflops.steps import find_marked_steps
 from traceflops.trace import Trace
+from traceflops.windows.steps import find_marked_steps
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""

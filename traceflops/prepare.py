@@ -13,8 +13,6 @@ from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.categories import load
 from traceflops.categories.activities import categorise
 from traceflops.categories.classify import Classifier
-from traceflops.choice import StepPlan, plan_steps
-from traceflops.chosen import chosen_activities
 from traceflops.columns import numbers
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
@@ -22,13 +20,15 @@ from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.kernels import InWindows
 from traceflops.links import link
 from traceflops.phases import phase
-from traceflops.placeholders import Placeholders
-from traceflops.privacy import redacted
-from traceflops.redact import HIDDEN, Redaction
 from traceflops.results import Window
-from traceflops.selection import Selection
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.privacy import redacted
+from traceflops.sharing.redact import HIDDEN, Redaction
 from traceflops.trace import Trace
 from traceflops.untimed import Untimed, untimed
+from traceflops.windows.choice import StepPlan, plan_steps
+from traceflops.windows.chosen import chosen_activities
+from traceflops.windows.selection import Selection
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from traceflops.processes import ranks_text
-from traceflops.selection import Selection
+from traceflops.devices.processes import ranks_text
 from traceflops.trace import Note, Source
+from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
     from pathlib import Path

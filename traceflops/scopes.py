@@ -20,8 +20,8 @@ from traceflops.mfu.executed.optree import taken
 from traceflops.mfu.executed.phases import is_node
 from traceflops.nesting import innermost, parents
 from traceflops.rows import ABSENT
-from traceflops.steps import is_step_label
 from traceflops.trace import Trace
+from traceflops.windows.steps import is_step_label
 
 _LEVELS: Final = 3
 _PREFIX: Final = "nn.Module: "

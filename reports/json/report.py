@@ -12,8 +12,8 @@ from traceflops.reports.json.measured import measured_object
 from traceflops.reports.json.memory import memory_object
 from traceflops.reports.json.untimed import untimed_object
 from traceflops.results import Account, Analysis, Collective, DeviceReport, Gap, WholeSpan, Window
-from traceflops.selection import Selection
 from traceflops.trace import Source
+from traceflops.windows.selection import Selection
 
 SCHEMA: Final = "traceflops.report/1"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.chosen import chosen_time
+from traceflops.drawing.timeline import drawn_devices
 from traceflops.reports.measured import roof
 from traceflops.reports.page import series
 from traceflops.reports.page.deeplinks import Links
@@ -17,7 +17,7 @@ from traceflops.reports.page.steps import MOST_ROWS
 from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.units import duration, kernel_label, shorten_middle
 from traceflops.results import COMPONENTS
-from traceflops.timeline import drawn_devices
+from traceflops.windows.chosen import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding

@@ -13,7 +13,7 @@ from traceflops.reports.page import shown
 from traceflops.reports.units import UNKNOWN, count, duration, percent, place, shorten_middle, size
 
 if TYPE_CHECKING:
-    from traceflops.origins import Origins
+    from traceflops.devices.origins import Origins
     from traceflops.results import Analysis
 
 MOST_ROWS: Final = 32

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from traceflops.origins import Origins, origins
+from traceflops.devices.origins import Origins, origins
 from traceflops.rankspread import most_and_least
 from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label

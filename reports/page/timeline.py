@@ -6,7 +6,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.lanes import Lane
+from traceflops.drawing.lanes import Lane
+from traceflops.drawing.timeline import (
+    Drawable,
+    Span,
+    Timeline,
+    around,
+    drawable,
+    drawn_devices,
+    parts_ns,
+)
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.shown import MOST_GAPS
 from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
@@ -24,15 +33,6 @@ from traceflops.reports.page.timelinewords import (
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import UNKNOWN
 from traceflops.rows import ABSENT
-from traceflops.timeline import (
-    Drawable,
-    Span,
-    Timeline,
-    around,
-    drawable,
-    drawn_devices,
-    parts_ns,
-)
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.coarsening import Boxes
 from traceflops.columns import IntArray, codes, names
+from traceflops.drawing.coarsening import Boxes
+from traceflops.drawing.lanes import TABLE_OF, Kind
+from traceflops.drawing.timeline import Budget
 from traceflops.groups import group_rows
-from traceflops.lanes import TABLE_OF, Kind
 from traceflops.reports.page.shapes import shape_words
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import shorten_middle
-from traceflops.timeline import Budget
 
 if TYPE_CHECKING:
+    from traceflops.drawing.timeline import Drawable, Level, Timeline
     from traceflops.prepare import Prepared
-    from traceflops.timeline import Drawable, Level, Timeline
 
 _MOST_PACKED: Final = 660_000
 """Bytes after compression; as text in the page they are a third more."""

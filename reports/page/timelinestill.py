@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.components import WORK
-from traceflops.lanes import Lane
+from traceflops.drawing.lanes import Lane
 from traceflops.reports.timeaxis import time_ticks
 from traceflops.reports.units import count
 from traceflops.reports.wording import numbered
 
 if TYPE_CHECKING:
-    from traceflops.coarsening import Boxes
-    from traceflops.timeline import Drawable, Span
+    from traceflops.drawing.coarsening import Boxes
+    from traceflops.drawing.timeline import Drawable, Span
 
 _MOST_BOXES: Final = 560
 _AXIS, _HEAD, _STREAM, _ROW = 36, 22, 17, 12

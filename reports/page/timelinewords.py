@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from traceflops.drawing.timeline import around, with_room
 from traceflops.reports.units import count, duration, shorten_middle, visible
 from traceflops.reports.wording import numbered
-from traceflops.timeline import around, with_room
 
 if TYPE_CHECKING:
+    from traceflops.drawing.timeline import Timeline
     from traceflops.results import Analysis, Gap
-    from traceflops.timeline import Timeline
 
 _MOST_STEPS_LISTED: Final = 60
 _LABEL_WIDTH: Final = 60

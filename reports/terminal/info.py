@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from traceflops.devices.processes import ranks_text
 from traceflops.inventory import DeviceEntry, Inventory
-from traceflops.processes import ranks_text
 from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
 from traceflops.words import several
 

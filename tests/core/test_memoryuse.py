@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.core.build import launched, step_marks, trace_of
 from traceflops.memoryuse import MOST_POINTS, MemoryUse, StepUse, memory_use
 from traceflops.prepare import prepare
-from traceflops.selection import Selection
+from traceflops.windows.selection import Selection
 
 
 def counter(name: str, time_ns: int, value: int, device: int | None = 0) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.build import trace_of
-from traceflops.origins import origins
+from traceflops.devices.origins import origins
 from traceflops.prepare import prepare
 from traceflops.trace import Note, Trace
 

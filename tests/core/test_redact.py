@@ -17,9 +17,9 @@ from tests.conftest import SAMPLES, shared_file
 from tests.core.build import launched, step_marks, trace_of
 from traceflops.cli import app
 from traceflops.errors import UsageError
-from traceflops.placeholders import Placeholders
 from traceflops.prepare import prepare
-from traceflops.redact import Redaction
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.redact import Redaction
 from traceflops.trace import Note, Trace
 
 CANARIES = ("zebrafish", "Quokka", "wombat", "Axolotl", "narwhal", "pangolin", "okapi", "Tapir")

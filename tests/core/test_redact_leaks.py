@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 from tests.core.secrets_in_traces import document_of_secrets, trace_of_secrets, write
 from traceflops.cli import app
-from traceflops.placeholders import Placeholders
-from traceflops.productwords import product
-from traceflops.redact import Redaction
-from traceflops.redactpolicies import policies
 from traceflops.schema import TABLES
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.productwords import product
+from traceflops.sharing.redact import Redaction
+from traceflops.sharing.redactpolicies import policies
 from traceflops.trace import Trace
 
 PACKED = re.compile(r'<script type="application/octet-stream" id="([^"]*)">([^<]*)</script>')

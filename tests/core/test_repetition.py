@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.build import trace_of
 from traceflops import analyze
-from traceflops.repetition import Order, Rounds, repeated_signature
+from traceflops.windows.repetition import Order, Rounds, repeated_signature
 
 HEAD, TAIL, EXTRA = 1000, 2000, 3000
 

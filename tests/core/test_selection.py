@@ -4,8 +4,8 @@ import pytest
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Selection, UsageError, analyze
-from traceflops.restrict import restrict
-from traceflops.selection import parse_duration, parse_numbers, parse_steps
+from traceflops.windows.restrict import restrict
+from traceflops.windows.selection import parse_duration, parse_numbers, parse_steps
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.columns import IntArray
-from traceflops.stacking import stacked
+from traceflops.drawing.stacking import stacked
 
 Interval = tuple[int, int]
 lists = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=40)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
+from traceflops.drawing.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
 from traceflops.prepare import Prepared, prepare
 from traceflops.results import Gap, IdleCauses
-from traceflops.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
 from traceflops.trace import Note, Trace
 
 

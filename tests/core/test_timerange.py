@@ -10,7 +10,7 @@ import pytest
 from tests.core.build import trace_of
 from traceflops import Analysis, Selection, Trace, UsageError, analyze
 from traceflops.merge import merge
-from traceflops.restrict import restrict
+from traceflops.windows.restrict import restrict
 
 
 def machine(clock: str | None, *works: tuple[int, int], file: str = "a", **more: Any) -> Trace:

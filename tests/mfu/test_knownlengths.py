@@ -14,8 +14,8 @@ from traceflops.mfu.executed.executed import executed
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.ops.pairs import Band
 from traceflops.prepare import Prepared, prepare
-from traceflops.selection import Selection
 from traceflops.trace import Trace
+from traceflops.windows.selection import Selection
 
 HEADS, WIDTH, STEP = 4, 32, 100_000
 FORWARD = "flash_attn::_flash_attn_varlen_forward"

@@ -31,8 +31,8 @@ from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.reconciled.padding import Padding, padding_of_rows, without_padding
 from traceflops.mfu.reconciled.reconcile import Reconciliation, reconcile
 from traceflops.prepare import prepare
-from traceflops.selection import Selection
 from traceflops.trace import Trace
+from traceflops.windows.selection import Selection
 
 CODE = "padding-taken-out"
 WIDTHS = {"hidden": 1024, "layers": 3, "ffn": 4096, "heads": 16, "glu": False, "vocab": 16_384}

@@ -38,8 +38,8 @@ from traceflops.mfu.reconciled.selfdescribed import (
 )
 from traceflops.mfu.reconciled.tokenmarks import told_by_marks
 from traceflops.prepare import prepare
-from traceflops.selection import Selection
 from traceflops.trace import Trace
+from traceflops.windows.selection import Selection
 
 CARD = {"hidden": 64, "layers": 2, "heads": 4, "ffn": 96, "glu": True, "vocab": 100}
 CONFIG = {

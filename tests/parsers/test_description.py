@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.parsers.documents import COMPACT, printed, read_bytes
 from traceflops.merge import merge
 from traceflops.mfu.reconciled.runwords import TOKEN_COUNTS
-from traceflops.privacy import redacted
+from traceflops.sharing.privacy import redacted
 from traceflops.trace import Trace
 from traceflops.words import DESCRIPTION_WORDS
 

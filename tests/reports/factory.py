@@ -28,8 +28,8 @@ from traceflops.results import (
     WholeSpan,
     Window,
 )
-from traceflops.selection import Selection
 from traceflops.trace import Note, Source, SourceFile
+from traceflops.windows.selection import Selection
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -13,7 +13,7 @@ from traceflops.reports.json.report import encode, report_object
 from traceflops.reports.measured import bounds_sentence, facts, rate_words
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.results import Analysis
-from traceflops.selection import Selection
+from traceflops.windows.selection import Selection
 
 
 def analysis(*lengths: int) -> Analysis:

@@ -216,9 +216,9 @@ def _seen_formula(found: Match) -> str | None:
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     """Return the devices of the traces, equal ones together, with what each is called."""
+    from traceflops.devices.processes import ranks_of_devices, ranks_text
     from traceflops.mfu.peak.matching import SeenDevice
-    from traceflops.privacy import redacted
-    from traceflops.processes import ranks_of_devices, ranks_text
+    from traceflops.sharing.privacy import redacted
 
     trace = redacted(read_trace(traces, Reading(python_stacks=False)))
     ranks, shared = trace.ranks, ranks_of_devices(trace)

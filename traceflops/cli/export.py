@@ -57,11 +57,11 @@ def export(
     with failures(reading):
         privacy.check()
         selection = question.selection()
-        from traceflops.privacy import redacted
-        from traceflops.redact import Redaction
         from traceflops.reports.json.report import encode
         from traceflops.reports.tables import check_request, export_tables
-        from traceflops.restrict import restrict
+        from traceflops.sharing.privacy import redacted
+        from traceflops.sharing.redact import Redaction
+        from traceflops.windows.restrict import restrict
 
         check_request(output, table, format_, force=force)
         trace = read_trace(traces, reading)

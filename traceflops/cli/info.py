@@ -33,11 +33,11 @@ def info(
         privacy.check()
         selection = question.selection()
         from traceflops.inventory import take_inventory
-        from traceflops.privacy import redacted
-        from traceflops.redact import Redaction
         from traceflops.reports.json.report import encode
         from traceflops.reports.terminal.info import info_object, render_info
-        from traceflops.restrict import restrict
+        from traceflops.sharing.privacy import redacted
+        from traceflops.sharing.redact import Redaction
+        from traceflops.windows.restrict import restrict
 
         trace = read_trace(traces, reading)
         known = trace if privacy.include_environment else redacted(trace)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from traceflops.mfu.peak.tracepeaks import PeakOptions
     from traceflops.mfu.reconciled.reconcile import Reconciliation
     from traceflops.mfu.reconciled.runwords import Words
-    from traceflops.placeholders import Placeholders
     from traceflops.prepare import Prepared
     from traceflops.results import Analysis
-    from traceflops.selection import Selection
+    from traceflops.sharing.placeholders import Placeholders
     from traceflops.trace import Note, Trace
+    from traceflops.windows.selection import Selection
 
 _UNNAMED_MODEL = "the model of the trace's description"
 ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or leave it out"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from traceflops.selection import Selection, parse_duration, parse_numbers, parse_steps
+from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
 
 if TYPE_CHECKING:
     from traceflops.mfu.peak.tracepeaks import PeakOptions
-    from traceflops.placeholders import Placeholders
+    from traceflops.sharing.placeholders import Placeholders
 
 Traces = Annotated[
     list[str],
@@ -152,13 +152,13 @@ class Privacy:
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
-        from traceflops.privacy import check_privacy
+        from traceflops.sharing.privacy import check_privacy
 
         check_privacy(self.include_environment, self.redact)
 
     def placeholders(self) -> Placeholders | None:
         """Return what gives names their placeholders, None where names are to stay."""
-        from traceflops.placeholders import Placeholders
+        from traceflops.sharing.placeholders import Placeholders
 
         return Placeholders() if self.redact else None
 

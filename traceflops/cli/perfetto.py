@@ -20,7 +20,7 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
-from traceflops.selection import Selection
+from traceflops.windows.selection import Selection
 
 EXAMPLES = (
     "Examples: traceflops perfetto trace.json.gz | traceflops perfetto ranks/ --from 1s --to 2s "
@@ -57,10 +57,10 @@ def perfetto(
         selection = question.selection()
         from traceflops.analysis import analysis_of
         from traceflops.prepare import prepare
-        from traceflops.privacy import redacted
         from traceflops.reports.perfetto import render_perfetto
         from traceflops.reports.write import check_new, write_pieces
-        from traceflops.restrict import restrict
+        from traceflops.sharing.privacy import redacted
+        from traceflops.windows.restrict import restrict
 
         target = output or Path(stem_of(traces) + SUFFIX)
         check_new(target, force=force)

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import codes, names, numbers, validity
+from traceflops.devices.streamnumbers import renumbered_note
 from traceflops.groups import distinct, joint_codes
 from traceflops.notes import counted_note, of_noun
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
 from traceflops.parsers.times import span_notes
 from traceflops.rows import ABSENT
-from traceflops.streamnumbers import renumbered_note
 from traceflops.trace import Note, NoteKind
 from traceflops.words import several, time_amount
 

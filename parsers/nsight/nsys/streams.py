@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.devices.streamnumbers import apart
 from traceflops.parsers.databases.lookup import by_distinct
 from traceflops.parsers.nsight.nsys.ids import streams_of
 from traceflops.rows import ABSENT
-from traceflops.streamnumbers import apart
 
 _MOST: Final = 100_000
 """So many streams are told apart; a report with more has invented them."""

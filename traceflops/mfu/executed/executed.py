@@ -30,8 +30,8 @@ from traceflops.mfu.executed.products import product_roles
 from traceflops.mfu.executed.whichwindow import window_of_activity
 from traceflops.mfu.ledger import UNSPLIT, Ledger, Line
 from traceflops.prepare import Prepared, prepare
-from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
+from traceflops.windows.selection import Selection
 from traceflops.words import several
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from traceflops.mfu.executed.attribution import Attribution
 from traceflops.mfu.ops import Core, OpWork, Part, Work
 from traceflops.mfu.reconciled.runmarks import Mark, run_marks
 from traceflops.prepare import Prepared
-from traceflops.steps import FoundSteps, find_marked_steps
 from traceflops.trace import Note
+from traceflops.windows.steps import FoundSteps, find_marked_steps
 from traceflops.words import several
 
 Exact = tuple[int, int, int]

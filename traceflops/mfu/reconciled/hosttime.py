@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceflops.columns import numbers
 from traceflops.prepare import Prepared
-from traceflops.steps import find_marked_steps
+from traceflops.windows.steps import find_marked_steps
 
 
 def host_time(prepared: Prepared) -> int | None:

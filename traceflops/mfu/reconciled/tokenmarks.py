@@ -16,8 +16,8 @@ import numpy as np
 from traceflops.columns import IntArray, numbers
 from traceflops.mfu.reconciled.runmarks import Mark, run_marks
 from traceflops.prepare import Prepared
-from traceflops.steps import find_marked_steps
 from traceflops.trace import Note, Trace
+from traceflops.windows.steps import find_marked_steps
 
 
 @dataclass(frozen=True, slots=True)

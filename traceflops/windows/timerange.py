@@ -10,11 +10,11 @@ import numpy as np
 
 from traceflops.account import DeviceAccount
 from traceflops.columns import IntArray, numbers
+from traceflops.devices.processes import clocks_of, device_name, lives
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
-from traceflops.processes import clocks_of, device_name, lives
-from traceflops.selection import Selection
 from traceflops.trace import Note, Trace
+from traceflops.windows.selection import Selection
 from traceflops.words import several, time_amount
 
 _MOST_NAMED: Final = 5

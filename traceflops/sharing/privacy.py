@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from traceflops.columns import IntArray, codes, dictionary_column, names
 from traceflops.errors import UsageError
-from traceflops.paths import without_folders, without_frame_folders
 from traceflops.rows import Names
+from traceflops.sharing.paths import without_folders, without_frame_folders
 from traceflops.trace import Note, Source, SourceFile, Trace
 
 _PART = r"[^/\\\s\"'<>:|;,()\[\]{}]+"

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.coarsening import Boxes, LaneEvents, at_most, together
 from traceflops.columns import IntArray, numbers
 from traceflops.components import WORK
-from traceflops.lanes import (
+from traceflops.devices.origins import origins as origins_of
+from traceflops.drawing.coarsening import Boxes, LaneEvents, at_most, together
+from traceflops.drawing.lanes import (
     Lane,
     LaneGroup,
     activity_times,
@@ -26,8 +27,7 @@ from traceflops.lanes import (
     host_lanes,
     marks_left_out,
 )
-from traceflops.origins import origins as origins_of
-from traceflops.representative import (
+from traceflops.drawing.representative import (
     ChosenDevices,
     RepresentativeSteps,
     chosen_devices,

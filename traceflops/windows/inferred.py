@@ -9,9 +9,9 @@ import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
 from traceflops.columns import names
-from traceflops.periodicity import SOURCES, DeviceOrder, Periods
-from traceflops.repetition import Order
-from traceflops.windows import Stretch
+from traceflops.windows.periodicity import SOURCES, DeviceOrder, Periods
+from traceflops.windows.repetition import Order
+from traceflops.windows.stretches import Stretch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from traceflops.categories.rules import PLACES, built_in
-from traceflops.librarycodes import SHORT_WORDS
+from traceflops.sharing.librarycodes import SHORT_WORDS
 
 _PYTORCH: Final = """
 absolute acceptable access adjoint allclose alltoall alpha ambiguous annotate aot arccos arccosh

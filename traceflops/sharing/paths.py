@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Final
 
-from traceflops.librarywords import is_library_word, words_of
+from traceflops.sharing.librarywords import is_library_word, words_of
 
 _NO_PART: Final = r"/\\\s\"'`<>:|*?,;()\[\]{}"
 _PART: Final = rf"[^{_NO_PART}]+"

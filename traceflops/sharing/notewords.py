@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from traceflops.librarywords import is_library_word, words_of
+from traceflops.sharing.librarywords import is_library_word, words_of
 
 _SENTENCES: Final = """
 above absent account accum added affected after again agents agree ahead allowed alone also among

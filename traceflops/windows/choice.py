@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceflops.account import DeviceAccount, LinkedTrace
-from traceflops.chosengpus import gpu_notes
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.devices.chosengpus import gpu_notes
+from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
-from traceflops.inferred import inferred_steps
-from traceflops.processes import device_name
 from traceflops.remedies import sentence
 from traceflops.results import Account, StepChoice, Window
-from traceflops.selection import Selection
-from traceflops.stepowners import Owners, owners_of, shared_steps_note
-from traceflops.steps import (
+from traceflops.trace import Note, Trace
+from traceflops.windows.inferred import inferred_steps
+from traceflops.windows.selection import Selection
+from traceflops.windows.stepowners import Owners, owners_of, shared_steps_note
+from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
     step_of_activity,
     until_next,
     without_launches,
 )
-from traceflops.stepthreads import Steps
-from traceflops.timerange import chosen_range
-from traceflops.trace import Note, Trace
-from traceflops.windows import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
+from traceflops.windows.stepthreads import Steps
+from traceflops.windows.stretches import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
+from traceflops.windows.timerange import chosen_range
 from traceflops.words import several
 
 _MOST_NAMED = 5

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from traceflops.addresses import replaced_addresses
-from traceflops.librarycodes import is_plain_number, is_tensile, is_tensile_code, pieces
-from traceflops.librarywords import is_library_word
 from traceflops.rows import Names
+from traceflops.sharing.addresses import replaced_addresses
+from traceflops.sharing.librarycodes import is_plain_number, is_tensile, is_tensile_code, pieces
+from traceflops.sharing.librarywords import is_library_word
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
 _LONGEST: Final = 4_096

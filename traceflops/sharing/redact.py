@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from traceflops.categories.rules import NO_RULE, built_in
 from traceflops.columns import codes, dictionary_column, names
-from traceflops.notewords import is_describing, is_word_of_notes
-from traceflops.placeholders import Placeholders
-from traceflops.redactpolicies import Policies, Policy, policies
 from traceflops.rows import Names
 from traceflops.schema import TABLES
+from traceflops.sharing.notewords import is_describing, is_word_of_notes
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.redactpolicies import Policies, Policy, policies
 from traceflops.trace import Note, Source, SourceFile, Trace
 
 if TYPE_CHECKING:

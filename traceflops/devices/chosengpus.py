@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from traceflops.processes import device_name
-from traceflops.selection import Selection
+from traceflops.devices.processes import device_name
 from traceflops.trace import Note, Trace
+from traceflops.windows.selection import Selection
 from traceflops.words import several
 
 _MOST_NAMED = 5

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.coarsening import LaneEvents, Times
 from traceflops.columns import IntArray, WholeArray, codes, names, numbers
 from traceflops.components import WORK
+from traceflops.drawing.coarsening import LaneEvents, Times
+from traceflops.drawing.stacking import stacked
 from traceflops.groups import groups, in_order, slices
 from traceflops.rows import ABSENT
-from traceflops.stacking import stacked
 
 if TYPE_CHECKING:
     import pyarrow as pa

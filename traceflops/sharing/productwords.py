@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from traceflops.mfu.peak.peaks import generic_names, load_devices, load_variants, shared_names
-from traceflops.placeholders import Placeholders
+from traceflops.sharing.placeholders import Placeholders
 
 LEFT_OUT: Final = "…"
 """Stands for a word that is no product's."""

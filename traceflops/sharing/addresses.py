@@ -8,7 +8,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
-from traceflops.librarywords import is_library_word, words_of
+from traceflops.sharing.librarywords import is_library_word, words_of
 
 _URL: Final = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _PATH: Final = re.compile(

@@ -11,10 +11,10 @@ from traceflops.columns import BoolArray, number_column, numbers
 from traceflops.errors import UsageError
 from traceflops.groups import groups
 from traceflops.links import link
-from traceflops.selection import Selection
-from traceflops.steps import find_marked_steps, step_of_activity
-from traceflops.timerange import origins
 from traceflops.trace import Trace
+from traceflops.windows.selection import Selection
+from traceflops.windows.steps import find_marked_steps, step_of_activity
+from traceflops.windows.timerange import origins
 
 _HOST_TABLES = ("calls", "ops", "marks")
 

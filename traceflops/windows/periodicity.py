@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.repetition import Order, repeated_signature
+from traceflops.windows.repetition import Order, repeated_signature
 
 _FEWEST_PERIODS = 3
 _FEWEST_ACTIVITIES = 4

@@ -17,9 +17,9 @@ from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import groups
 from traceflops.links import Links
 from traceflops.rows import ABSENT
-from traceflops.selection import step_pattern
-from traceflops.stepthreads import Steps, thread_of_steps
 from traceflops.trace import Note, Trace
+from traceflops.windows.selection import step_pattern
+from traceflops.windows.stepthreads import Steps, thread_of_steps
 from traceflops.words import several
 
 _HOST_RANGES = ("annotation", "module", "instant")

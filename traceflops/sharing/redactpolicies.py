@@ -15,10 +15,10 @@ from traceflops.columns import NAME_TYPE
 from traceflops.mfu.counters.counterformulas import counters_used, plain_counter
 from traceflops.mfu.inference.servingmarks import engines_of
 from traceflops.mfu.reconciled.runmarks import is_ours
-from traceflops.placeholders import Placeholders
-from traceflops.productwords import product
 from traceflops.schema import TABLES
-from traceflops.steps import step_number
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.productwords import product
+from traceflops.windows.steps import step_number
 
 Policy = Callable[[str], str | None]
 """What becomes of a name; None where nothing may be left of it."""

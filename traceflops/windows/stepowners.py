@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
+from traceflops.devices.processes import whose
 from traceflops.groups import ranked
-from traceflops.processes import whose
 from traceflops.trace import Note, Trace
 from traceflops.words import percent, several
 

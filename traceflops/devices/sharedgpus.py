@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import IntArray, number_column, numbers
+from traceflops.devices.processes import lives, unnamed_processes, whose
+from traceflops.devices.streamnumbers import apart, renumbered_note
 from traceflops.groups import distinct, groups
-from traceflops.processes import lives, unnamed_processes, whose
 from traceflops.rows import ABSENT
 from traceflops.schema import arrow_schema
-from traceflops.streamnumbers import apart, renumbered_note
 from traceflops.trace import Note, Trace
 from traceflops.words import several, time_amount
 

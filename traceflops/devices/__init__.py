@@ -1,0 +1,1 @@
+"""Which GPU is which: what devices are called, who used them, on which clock."""

@@ -1,0 +1,1 @@
+"""What leaves the machine: whose identity and whose words are taken out of a trace before."""

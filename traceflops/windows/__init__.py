@@ -1,0 +1,1 @@
+"""Steps and windows: which stretches of which device the figures are about."""
