@@ -14,6 +14,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+import traceflops as tf
+from tests.core.build import trace_of
 from tests.reports import factory
 from traceflops.findings.finding import Finding
 from traceflops.reports.commandline import base_names
@@ -388,3 +390,13 @@ def test_rendering_prints_nothing_and_imports_its_libraries_late() -> None:
     )
     assert json.loads(done.stdout) == []
     assert done.stderr == ""
+
+
+def test_idle_time_of_unknown_cause_is_not_split_by_causes() -> None:
+    """Two kernels of 100 ns with 300 ns between them, that no call launched."""
+    rows = [{"name": "k", "start_ns": start, "dur_ns": 100} for start in (0, 400)]
+    text = render_html(tf.analyze(trace_of(activities=rows)))
+    found = text.split('<section id="idle">')[1].split("</section>")[0]
+    assert "Why is not known" in found
+    assert "host late" not in found
+    assert "Longest gaps" in found
