@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.errors import InputError
+from traceflops.parsers.databases.salvage import FAULTS
 from traceflops.parsers.databases.wal import unfinished_note
 from traceflops.parsers.inputs import ByteSource
 from traceflops.trace import Note
@@ -192,7 +193,7 @@ class _Log:
             _copy(plain, copy)
             _copy(self.path, copy.with_name(copy.name + self.path.name[len(plain.name) :]))
             changed = _recover(copy, self.statements)
-        except (OSError, sqlite3.Error):
+        except (OSError, *FAULTS):
             return plain, [self.unread]
         cut = unfinished_note(self.path, changed)
         return copy, [*([self.applied] if changed else []), *([cut] if cut is not None else [])]

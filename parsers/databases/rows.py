@@ -29,7 +29,7 @@ from traceflops.parsers.databases.query import (
     quoted,
     select,
 )
-from traceflops.parsers.databases.salvage import HIGHEST, LOWEST, Salvage
+from traceflops.parsers.databases.salvage import FAULTS, HIGHEST, LOWEST, Salvage
 from traceflops.parsers.databases.scan import TableScan
 from traceflops.parsers.inputs import ByteSource
 from traceflops.trace import Note
@@ -67,7 +67,7 @@ class Database:
         try:
             self._connection = self._open()
             self._list_tables(self._connection)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             self.close()
             raise InputError(
                 f"an SQLite database that is damaged beyond reading: {source.name} ({error})",
@@ -119,7 +119,7 @@ class Database:
         query = f"{select(self._table(table), Wanted())} LIMIT 1"
         try:
             return self._connected.execute(query).fetchone() is not None
-        except sqlite3.Error:
+        except FAULTS:
             return True
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
@@ -197,7 +197,7 @@ class Database:
         )
         self.tables = frozenset(name for (name,) in names if isinstance(name, str))
         if "sqlite_sequence" in self.tables:
-            with suppress(sqlite3.Error):
+            with suppress(*FAULTS):
                 rows = connection.execute(
                     "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer' LIMIT ?",
                     (_MOST_TABLES,),
@@ -217,7 +217,7 @@ class Database:
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
                 rows = self._connected.execute(query, (name,))
                 columns = {str(column): str(declared) for column, declared in rows}
-            except sqlite3.Error:
+            except FAULTS:
                 columns = {}
             self._known[name] = Table(name, columns, self._row_number(name, columns))
         return self._known[name]
@@ -225,7 +225,7 @@ class Database:
     def _row_number(self, name: str, columns: Mapping[str, str]) -> str | None:
         taken = {column.lower() for column in columns}
         for word in (word for word in _ROW_NUMBERS if word not in taken):
-            with suppress(sqlite3.Error):
+            with suppress(*FAULTS):
                 self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
                 return word
         return None
@@ -242,7 +242,7 @@ class Database:
         ends = []
         for end in ("min", "max"):
             query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
-            with suppress(sqlite3.Error):
+            with suppress(*FAULTS):
                 ends += [number for (number,) in self._connected.execute(query) if number]
         if len(ends) < 2 or ends[1] - ends[0] < _LARGE:
             return [(LOWEST, HIGHEST)]

@@ -6,6 +6,7 @@ halved until nothing more can be read. The number of attempts is bounded, so the
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ Scan = Callable[[int, int, bool], Iterator[list[Row]]]
 
 It raises Damaged, once it has given the rows before the damage.
 """
+
+FAULTS: Final = (sqlite3.Error, MemoryError)
+"""What a damaged file can bring: SQLite is out of memory where a length in it is nonsense."""
 
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1

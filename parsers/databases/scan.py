@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.parsers.databases.query import Condition, Table, Wanted, conditions_sql, select
-from traceflops.parsers.databases.salvage import HIGHEST, Damaged, Row
+from traceflops.parsers.databases.salvage import FAULTS, HIGHEST, Damaged, Row
 
 _BATCH_ROWS: Final = 1 << 14
 
@@ -36,10 +36,10 @@ class TableScan:
                 if len(rows) == _BATCH_ROWS:
                     yield rows
                     rows = []
-        except (sqlite3.Error, Damaged):
+        except (*FAULTS, Damaged):
             damaged = True
             # Python looks one row ahead: it fails without giving the row before the damage.
-            with suppress(sqlite3.Error, Damaged):
+            with suppress(*FAULTS, Damaged):
                 rows += self._checked(low, high, backwards, 1) if numbered else ()
         if rows:
             yield rows

@@ -354,10 +354,13 @@ def test_packed_databases_are_unpacked_for_as_long_as_they_are_read(
         file.dispatch(file.symbol("k"), T, T + 7)
     packed = tmp_path / "a.db.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
+    other = tmp_path / "b.db"
+    with rocpd(other) as file:
+        file.dispatch(file.symbol("k"), T + 9, T + 12)
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
         members.write(plain, "host/1_results.db")
-        members.write(plain, "host/2_results.db")
+        members.write(other, "host/2_results.db")
     expected = read(plain).activities.to_pylist()
     assert read(packed).activities.to_pylist() == expected
     assert read(archive).activities.num_rows == 2
