@@ -115,7 +115,7 @@ class _Job:
     ) -> None:
         sources = [source for source, _ in members]
         try:
-            with phase(f"read {sources[0].name}"):
+            with phase("read", sources[0].name):
                 traces = _read(format_, sources, reading)
         except InputError as error:
             self._pass_over(members, error)

@@ -57,7 +57,7 @@ def render_markdown(
         _findings(analysis),
         _waterfall(analysis),
         _details("Figures behind it", _facts(analysis)),
-        _details("Kernels and copies with most time", _kernels(analysis)),
+        _details(f"{_work(analysis)} with most time", _kernels(analysis)),
         _details("Categories", _categories(analysis)),
         _details("Communication", _communication(analysis)),
         _details("Longest gaps", _gaps(analysis)),
@@ -68,6 +68,11 @@ def render_markdown(
     )
     texts = ("\n".join(lines) for lines in map(list, sections) if lines)
     return "\n\n".join(texts) + "\n"
+
+
+def _work(analysis: Analysis) -> str:
+    """Return what the rows of the table of kernels are."""
+    return "Operators" if analysis.on_host else "Kernels and copies"
 
 
 def _head(analysis: Analysis, title: str | None) -> Iterator[str]:

@@ -152,7 +152,8 @@ def facts(measured: Measurement) -> Iterator[Fact]:
     if done.executed_flops:
         yield _executed(measured)
         yield from _recomputed(done)
-        yield Fact("counted", percent(_float(done.coverage)), "of the compute kernels' time")
+        if done.coverage is not None:
+            yield Fact("counted", percent(_float(done.coverage)), "of the compute kernels' time")
     if done.work is not None:
         yield from _joined(done.work)
     yield from _peaks(measured)

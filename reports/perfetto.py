@@ -19,6 +19,7 @@ import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.components import WORK
+from traceflops.errors import UsageError
 from traceflops.intervals import Intervals
 from traceflops.prepare import Prepared
 from traceflops.reports.lanes import MOST_LANES, lanes
@@ -26,7 +27,11 @@ from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceflops.findings.finding import Finding
+
+SUFFIXES: Final = (".json", ".json.gz")
 
 _DEVICE, _HOST = 1, 1_000_000
 """Where the numbers of devices and those of the job's processes begin; 0 is the idle process."""
@@ -39,6 +44,16 @@ _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
 _HOST_KINDS: Final = ("annotation", "module", "python", "sync", "overhead", "instant")
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
+
+
+def check_suffix(target: Path) -> None:
+    """Refuse a name by which nobody would know what is in the file."""
+    if not target.name.lower().endswith(SUFFIXES):
+        raise UsageError(
+            f"cannot write a trace for Perfetto as {target.suffix or 'a file without suffix'}: "
+            f"{target}",
+            f"give a name that ends in {' or '.join(SUFFIXES)}",
+        )
 
 
 def render_perfetto(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from traceflops.columns import dictionary_column, number_column
 from traceflops.errors import UsageError
 from traceflops.reports.json.report import report_object
-from traceflops.reports.tables import FORMATS, make_folder
+from traceflops.reports.tables import FORMATS, folder_for_tables
 from traceflops.reports.write import write_together
 from traceflops.rows import Names
 
@@ -99,13 +99,13 @@ def check_folder(folder: Path, format_: str, *, force: bool) -> None:
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
     """Write the tables that have rows, all or none; return their paths."""
-    make_folder(folder)
     report, written = report_object(analysis), {}
     for name, rows_of in TABLES.items():
         rows = [dict(_flat(row)) for row in rows_of(report)]
         if rows:
             written[folder / f"{name}.{format_}"] = (FORMATS[format_](_table(rows)),)
-    write_together(written.items())
+    with folder_for_tables(folder):
+        write_together(written.items())
     return list(written)
 
 

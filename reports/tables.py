@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,25 +86,37 @@ def export_tables(
     The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
     the rows of the other tables that caused them. `redaction` takes names out of all of it.
     """
-    make_folder(folder)
     shown = redaction.trace(trace) if redaction is not None else trace
-    for name in dict.fromkeys(tables or TABLES):
-        table = shown.table(name)
-        if name == "activities":
-            table = _enriched(table, trace, rules, redaction)
-        path = folder / f"{name}.{format_}"
-        write_whole(path, FORMATS[format_](table))
-        yield path, table.num_rows
+    with folder_for_tables(folder):
+        for name in dict.fromkeys(tables or TABLES):
+            table = shown.table(name)
+            if name == "activities":
+                table = _enriched(table, trace, rules, redaction)
+            path = folder / f"{name}.{format_}"
+            write_whole(path, FORMATS[format_](table))
+            yield path, table.num_rows
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder where there is none. Raises UsageError where that is not possible."""
+@contextmanager
+def folder_for_tables(folder: Path) -> Iterator[None]:
+    """Make a folder; what was made goes again where nothing could be written to it.
+
+    Raises UsageError where it cannot be made.
+    """
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot make the folder: {folder} ({error.strerror})", "choose another place with -o"
         ) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # one that holds something stays
+            for one in made:
+                one.rmdir()
+        raise
 
 
 def _enriched(

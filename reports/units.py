@@ -27,6 +27,8 @@ _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
     r"\b\w+_kernel(?=\()"
 )
+_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
+"""A namespace or class before a name."""
 
 
 def duration(ns: float | None) -> str:
@@ -37,10 +39,7 @@ def duration(ns: float | None) -> str:
     """
     if ns is None:
         return UNKNOWN
-    unit = unit_for(ns)
-    value = ns / _TIME_UNITS[unit]
-    is_whole = unit == "ns" and value == int(value)
-    return f"{value:,.{0 if is_whole else max(0, 3 - _whole_digits(value))}f} {unit}"
+    return words.duration(ns)
 
 
 def place(ns: int, length_ns: int | None = None) -> str:
@@ -62,11 +61,7 @@ def place(ns: int, length_ns: int | None = None) -> str:
 
 def unit_for(ns: float) -> str:
     """Return the unit in which a time has one to three digits before the point."""
-    for unit, scale in _TIME_UNITS.items():
-        # 999.5 would be printed as 1000, which is 1 of the next unit.
-        if abs(ns) < 999.5 * scale:
-            return unit
-    return "s"
+    return words.unit_for(ns)
 
 
 def duration_in(ns: float | None, unit: str, digits: int = 1) -> str:
@@ -93,7 +88,7 @@ def ratio(value: float | None) -> str:
     """Return a ratio such as activities per launch: three digits, at most two decimals."""
     if value is None:
         return UNKNOWN
-    digits = max(0, 3 - _whole_digits(value))
+    digits = max(0, 3 - words.whole_digits(value))
     return f"{value:,.{min(digits, 2)}f}"
 
 
@@ -106,7 +101,7 @@ def size(number: int | None, *, binary: bool = False) -> str:
     while power < len(units) - 1 and abs(number) >= 999.5 * base**power:
         power += 1
     value = number / base**power
-    digits = max(0, 3 - _whole_digits(value)) if power else 0
+    digits = max(0, 3 - words.whole_digits(value)) if power else 0
     return f"{value:,.{digits}f} {units[power]}"
 
 
@@ -148,9 +143,17 @@ def visible(text: str) -> str:
     """Return text in which nothing acts: line breaks are spaces, other hidden characters escapes.
 
     Hidden are control, format and direction characters, lone surrogates and unassigned code
-    points: what could move a cursor, turn the reading direction or fail to be encoded.
+    points: what could move a cursor, turn the reading direction or fail to be encoded. Of a text
+    that is all blanks, the blanks are escapes, too, so that there is something to see.
     """
-    return text if text.isprintable() else text.translate(_AS_SHOWN)
+    if not text.isprintable():
+        return text.translate(_AS_SHOWN) if text.strip() else _blanks(text)
+    return _blanks(text) if text.isspace() else text
+
+
+def _blanks(text: str) -> str:
+    """Return escapes for a text in which there is nothing to see."""
+    return "".join(_escape(char) for char in text)
 
 
 def shorten_middle(text: str, width: int) -> str:
@@ -165,27 +168,70 @@ def shorten_middle(text: str, width: int) -> str:
         return text
     kept = max(width - 1, 0)
     tail = kept * 2 // 5
-    return f"{text[: kept - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"[: max(width, 0)]
+    # What was left out already needs no second mark beside it.
+    head, end = text[: kept - tail].rstrip(_ELLIPSIS), text[len(text) - tail :].lstrip(_ELLIPSIS)
+    return f"{head}{_ELLIPSIS}{end}"[: max(width, 0)]
 
 
 def kernel_label(name: str, width: int) -> str:
     """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
 
-    Where it is too long, the return type, `(anonymous namespace)::` and then the parameter list go
-    first; only then is the middle left out. Marks of a kernel's descriptor (.kd) always go.
+    Where it is too long, the return type, `(anonymous namespace)::`, then the parameter list and
+    the namespaces go first; only then is the middle left out, behind the function's own name if
+    there is room for it. Marks of a kernel's descriptor (.kd) always go.
     """
     name = without_suffix(name)
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
-    label = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    if len(label) > width and label.endswith(")"):
-        label = label[: _opening(label)] or label
+    label = _unreturned(name)
+    if len(label) > width:
+        label = _without_parameters(label)
+    if len(label) > width:
+        label = visible(_launched(label) or unqualified(label))
+    own = label.find("<") + 1
+    tail = width - own - 1
+    if len(label) > width and own > width - 1 - (width - 1) * 2 // 5 and tail > 0:
+        return f"{label[:own]}{_ELLIPSIS}{label[-tail:]}"
+    return shorten_middle(label, width)
+
+
+def kernel_text(name: str) -> str:
+    """Return a kernel's name from its function's own one on: without types, namespaces, parameters.
+
+    Of launchers of element-wise work it is the launcher and what that launches.
+    """
+    if len(name) > _LONGEST_NAME:
+        return name
+    label = _unreturned(without_suffix(name))
+    opening = _opening(label) if label.endswith(")") else 0
+    if opening and label[opening - 1] != " ":  # "Memcpy HtoD (Pinned -> Device)" has none
+        label = label[:opening]
+    return _launched(label) or unqualified(label) or name
+
+
+def unqualified(name: str) -> str:
+    """Return a name without namespaces, wherever they stand in it."""
+    return _QUALIFIER.sub("", _unreturned(name)) if len(name) <= _LONGEST_NAME else name
+
+
+def _unreturned(name: str) -> str:
+    return name.removeprefix("void ").replace("(anonymous namespace)::", "")
+
+
+def _without_parameters(label: str) -> str:
+    return (label[: _opening(label)] or label) if label.endswith(")") else label
+
+
+def _launched(label: str) -> str:
+    """Return the launcher of element-wise work and what it launches, "" for another kernel.
+
+    Launchers have one name; what they launch tells them apart.
+    """
     functor = _FUNCTOR.search(label)
     head = label[: label.find("<")]
-    if len(label) > width and functor and "elementwise" in head:
-        # Launchers of element-wise work have one name; what they launch tells them apart.
-        label = f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"
-    return shorten_middle(label, width)
+    if functor is None or "elementwise" not in head:
+        return ""
+    return f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"
 
 
 def _opening(text: str) -> int:
@@ -196,12 +242,6 @@ def _opening(text: str) -> int:
         if depth == 0:
             return place
     return 0
-
-
-def _whole_digits(value: float) -> int:
-    """Return how many digits stand before the point once the value is rounded to three."""
-    value = abs(value)
-    return 1 if value < 9.995 else 2 if value < 99.95 else 3
 
 
 class _Shown(dict[int, str]):
@@ -220,6 +260,10 @@ def _shown(char: str) -> str:
         return " "
     if unicodedata.category(char) not in _HIDDEN:
         return char
+    return _escape(char)
+
+
+def _escape(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 

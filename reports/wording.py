@@ -11,17 +11,20 @@ from traceflops.reports.units import (
     count,
     duration,
     place,
+    ratio,
     shorten_middle,
     significant,
     size,
 )
 from traceflops.results import Collective, DeviceReport
+from traceflops.windows.steptimes import STANDS_OUT, StepSpread, spread_of
 from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 _MOST = 8
+_TWO = 2
 
 
 def some_files(names: Sequence[str], most: int) -> str:
@@ -37,6 +40,8 @@ def products(devices: Sequence[DeviceReport]) -> str:
     """Return how many devices of which products there are."""
     if not devices:
         return "no device activity"
+    if all(device.type == "cpu" for device in devices):
+        return f"operators of {numbered(len(devices), 'process')} on the CPU"
     products = Counter(_product(device) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
     more = f" and {len(products) - 4} other products" if len(products) > 4 else ""
@@ -75,7 +80,12 @@ def selected(analysis: Analysis) -> str:
         start = place(chosen.from_ns or 0)
         end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"chosen: from {start} to {end}"
-    names = {"steps": chosen.steps, "ranks": chosen.ranks, "devices": chosen.gpus}
+    names = {
+        "steps": chosen.steps,
+        "ranks": chosen.ranks,
+        "devices": chosen.gpus,
+        "runs": chosen.run,
+    }
     given = [name for name, value in names.items() if value is not None]
     return f"chosen: only some {' and '.join(given)}" if given else ""
 
@@ -95,17 +105,68 @@ def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
 def basis(analysis: Analysis) -> str:
     """Return of what the times of components are means, in words."""
     number = len(analysis.devices_used)
-    devices = numbered(number, "device")
+    unit, on = ("process", "of") if analysis.on_host else ("device", "on")
+    devices = numbered(number, unit)
     total = duration(analysis.components.window_ns)
     used = analysis.windows_used
     if not analysis.steps.used:
         if used > 1:
-            return f"Times are means per device, over {numbered(used, 'device')} ({total} in all)"
-        return f"Times are of one window on {devices}"
+            return f"Times are means per {unit}, over {numbered(used, unit)} ({total} in all)"
+        return f"Times are of one window {on} {devices}"
     steps = numbered(len(analysis.steps.used), "step")
     whole = used == len(analysis.steps.used) * number
-    over = f"{steps} on {devices}" if whole else f"{count(used)} steps of {devices}"
-    return f"Times are means per step and device, over {over} ({total} in all)"
+    over = f"{steps} {on} {devices}" if whole else f"{count(used)} steps of {devices}"
+    mean = duration(analysis.mean_ns(analysis.components.window_ns))
+    return f"Times are means per step and {unit}, over {over} (mean {mean}, {total} in all)"
+
+
+def step_times(analysis: Analysis) -> list[str]:
+    """Return what stands beside the median step: the mean, and how far the longest ones reach.
+
+    Of many steps that is the time within which 95 % of them are; the longest is named where it
+    stands out, or where there are few.
+    """
+    spread = spread_of(analysis.devices)
+    if spread is None or len(spread.used) < _TWO:
+        return []
+    told = [f"mean {duration(spread.mean_ns)}"]
+    if spread.p95_ns is not None:
+        told.append(f"95 % within {duration(spread.p95_ns)}")
+    if spread.outstanding or spread.p95_ns is None:
+        told.append(f"longest {duration(spread.longest.ns)} in step {_longest(spread)}")
+    return told
+
+
+def uneven_steps(analysis: Analysis) -> str:
+    """Return how far the steps used are from their median, "" where none stands out."""
+    spread = spread_of(analysis.devices)
+    if spread is None or not spread.outstanding:
+        return ""
+    return f"Steps used: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
+
+
+def longest_step(analysis: Analysis) -> str:
+    """Return which of the steps used is the longest and how many stand out, "" without two."""
+    spread = spread_of(analysis.devices)
+    if spread is None or len(spread.used) < _TWO:
+        return ""
+    number = spread.longest.step
+    text = f"The longest step used is step {number} with {duration(spread.longest.ns)}"
+    if spread.outstanding:
+        text += f", {_times_median(spread)}"
+    if spread.outstanding > 1:
+        least = float(STANDS_OUT)
+        text += f"; {count(spread.outstanding)} of them are longer than {least:g} times the median"
+    return f"{text}."
+
+
+def _longest(spread: StepSpread) -> str:
+    number = str(spread.longest.step)
+    return f"{number}: {_times_median(spread)}" if spread.outstanding else number
+
+
+def _times_median(spread: StepSpread) -> str:
+    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"  # noqa: RUF001
 
 
 def numbered(number: int, what: str) -> str:

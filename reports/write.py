@@ -7,6 +7,7 @@ behind is removed by a later one that writes the same file.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -38,6 +39,15 @@ _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 _UNFINISHED: Final = ".traceflops-part"
 _ABANDONED_S: Final = 24 * 3600
 _LONGEST_STEM: Final = 60
+
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, or use another place"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "use a place where you may write, and enter"
+    ),
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOTDIR: "use a place that is a folder",
+}
 
 
 def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
@@ -103,10 +113,15 @@ def save(
 
 def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
-    if target.suffix.lower() not in RENDERERS:
+    suffix = target.suffix.lower()
+    if suffix not in RENDERERS:
+        from traceflops.reports.tables import FORMATS
+
+        as_tables = f"; tables go to a folder: -o {target.stem}/ --format {suffix[1:]}"
         raise UsageError(
             f"cannot write a report as {target.suffix or 'a file without suffix'}: {target}",
-            f"give a name that ends in {', '.join(RENDERERS)}",
+            f"give a name that ends in {', '.join(RENDERERS)}"
+            f"{as_tables if suffix[1:] in FORMATS else ''}",
         )
     check_place(target)
     if target.exists() and not force and not _is_ours(target):
@@ -134,7 +149,7 @@ def check_place(target: Path) -> None:
         if not real.parent.is_dir():
             raise UsageError(f"no such folder: {real.parent}", "make the folder first")
         if not os.access(real.parent, os.W_OK | os.X_OK):
-            raise _unwritable(target, PermissionError(0, "no right to write there"))
+            raise _unwritable(target, PermissionError(errno.EACCES, "no right to write there"))
     except OSError as error:
         raise _unwritable(target, error) from None
 
@@ -230,7 +245,9 @@ def _rights(target: Path) -> int:
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot write: {target} ({error.strerror or error})",
-        "choose a place that is writable and has room with -o",
-    )
+    return UsageError(f"cannot write: {target} ({error.strerror or error})", remedy(error))
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do where a file could not be read or written."""
+    return _REMEDIES.get(error.errno or 0, "use another place")

@@ -15,6 +15,7 @@ from traceflops.columns import numbers
 from traceflops.devices.devicelabels import told_apart
 from traceflops.devices.deviceparts import partition_text
 from traceflops.findings.losses import loss_findings
+from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.kernels import category_table, kernel_table
 from traceflops.mfu.measurement import Measurement, measure
@@ -33,6 +34,7 @@ from traceflops.verdict import basis_of, untimed_verdict, verdict
 from traceflops.whole import whole_span
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.selection import Selection
+from traceflops.windows.steptimes import spread_of
 from traceflops.words import time_amount
 
 _FEW_OVERLAPS = 0.01
@@ -105,8 +107,13 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
-    on_host = bool(devices) and all(device.type == "cpu" for device in devices)
-    found = loss_findings(total, measured, basis_of(plan.choice), categories)
+    on_host = all(device.type == "cpu" for device in devices)
+    spread = spread_of(devices)
+    choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
+    found = (
+        *loss_findings(total, measured, basis_of(plan.choice), categories),
+        *uneven_findings(spread),
+    )
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -114,7 +121,7 @@ def analysis_of(
         or verdict(
             total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
         ),
-        steps=plan.choice,
+        steps=choice,
         devices=tuple(devices),
         total=total,
         kernels=kernels,
@@ -130,7 +137,7 @@ def analysis_of(
         ),
         measured=measured,
         untimed=prepared.untimed,
-        findings=() if on_host else tuple(found),
+        findings=() if on_host else tuple(sorted(found, key=lambda one: -one.share)),
         collectives=collective_work(linked, accounts, windows),
         prepared=prepared,
     )

@@ -20,7 +20,8 @@ from traceflops.windows.steps import find_marked_steps
 class DeviceEntry:
     """One device: properties as the trace gives them, None where it does not.
 
-    `ranks` are those of all processes that worked on it.
+    `ranks` are those of all processes that worked on it. `run` is which of the runs one after the
+    other on a GPU this row is about, and `runs` how many there are; None where there is but one.
     """
 
     rank: int | None
@@ -36,6 +37,8 @@ class DeviceEntry:
     dies: int | None
     partition: str | None
     activities: int
+    run: int | None = None
+    runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,16 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
             dies=row["dies"],
             partition=partition_text(row),
             activities=int(counts[row["device"]]),
+            **_run(trace, row["device"]),
         )
         for row in trace.devices.to_pylist()
     ]
+
+
+def _run(trace: Trace, device: int) -> dict[str, int]:
+    """Return which run of its GPU a device is, of how many; nothing where there is but one."""
+    if not trace.runs:
+        return {}
+    gpu, run = trace.runs[device]
+    count = sum(one == gpu for one, _ in trace.runs)
+    return {"run": run, "runs": count} if count > 1 else {}

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from traceflops.columns import IntArray, number_column, numbers
 from traceflops.devices.differenttimes import different_times
+from traceflops.devices.processes import unnamed_processes
 from traceflops.devices.samedevices import number_devices
 from traceflops.devices.sharedgpus import settle_shared
 from traceflops.groups import distinct
@@ -33,7 +34,9 @@ def merge(traces: Sequence[Trace]) -> Trace:
     used becomes one (see `samedevices`), unless they ran one after the other (see `sharedgpus`),
     which is said, too: nothing is merged silently.
     """
-    return settle_shared(join(traces))
+    joined = join(traces)
+    notes = (*joined.notes, *_unknown_rank_notes(joined))
+    return settle_shared(replace(joined, notes=notes) if len(notes) > len(joined.notes) else joined)
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
@@ -193,12 +196,20 @@ _UNALIGNED = Note(
 )
 
 
-def _without_rank(trace: Trace) -> int:
-    """Return how many processes with device work have no rank; of all, where none has work."""
+def _unknown_rank_notes(trace: Trace) -> list[Note]:
+    """Say of how many of several processes with device work the rank is unknown.
+
+    It is said of all processes where none has work; nothing where a reader has said why it is so.
+    """
     if any(note.code == RANK_UNKNOWN for note in trace.notes):
-        return 0  # that is said already
-    workers = distinct(numbers(trace.activities["process"])).tolist()
-    return sum(trace.ranks[one] is None for one in workers or range(len(trace.ranks)))
+        return []
+    nameless = unnamed_processes(trace)
+    workers = distinct(numbers(trace.activities["process"])).tolist() or range(len(trace.ranks))
+    named = [one for one in workers if one not in nameless]
+    unknown = sum(trace.ranks[one] is None for one in named)
+    if not unknown or len(named) == 1:
+        return []
+    return [counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown)]
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
@@ -216,9 +227,6 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
                 len(repeated),
             )
         )
-    unknown = sum(map(_without_rank, traces))
-    if unknown:
-        notes.append(counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):

@@ -13,11 +13,15 @@ from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.mfu.counters.counterformulas import family_of
 from traceflops.remedies import command, remedy
 from traceflops.rows import ABSENT
-from traceflops.trace import Trace
+from traceflops.trace import CUDA_TRACE, Trace
 from traceflops.windows.steps import find_marked_steps
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""
+_TRACED: Final = (
+    "CUDA was traced, and nothing of it came: record while the program uses a GPU, and the process "
+    "that does"
+)
 _COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
@@ -51,6 +55,8 @@ def how_to_record(trace: Trace) -> str | None:
     None where nothing of it is missing, and for tools without a command line.
     """
     wanted = [*_EVERYTHING, "collectives"] if _has_collectives(trace) else list(_EVERYTHING)
+    if _no_work(trace) and _is_cuda_traced(trace):
+        return None  # it would be recorded as it was
     lacks = {check.lack for check in _lacks(trace)}
     return command(trace.source.format, wanted) if lacks & {*wanted, *_FIRST} else None
 
@@ -64,6 +70,8 @@ def _missing(trace: Trace, lacks: Iterable[_Check]) -> Iterator[Missing]:
         how = remedy(trace.source.format, check.lack)
         if how is not None and check.lack == "kernel counters":
             how = _counting(trace) or how
+        if check.lack in _OF_CUDA and _no_work(trace) and _is_cuda_traced(trace):
+            how = _TRACED if check.lack == "device work" else None
         if how is not None:
             yield Missing(check.what, check.cost, how)
 
@@ -113,6 +121,18 @@ def _is_untimed(trace: Trace) -> bool:
     return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
 
 
+def _no_copies(trace: Trace) -> bool:
+    """Return whether copies may have been made that were not recorded."""
+    if _no_work(trace) or len(_copies(trace)):
+        return False
+    # nsys records copies wherever it records kernels.
+    return not trace.source.format.startswith("nsys")
+
+
+def _is_cuda_traced(trace: Trace) -> bool:
+    return trace.source.facts.get(CUDA_TRACE) == "true"
+
+
 def _no_calls(trace: Trace) -> bool:
     """Return whether there are no calls, not even the moments at which work was queued."""
     return not trace.calls.num_rows
@@ -151,6 +171,8 @@ def _no_collectives(trace: Trace) -> bool:
 
 
 _FIRST: Final = ("device work", "copies")
+_OF_CUDA: Final = ("device work", "calls")
+"""What tracing of CUDA records."""
 _EVERYTHING: Final = ("timeline", "calls", "steps")
 
 _CHECKS: Final = (
@@ -168,7 +190,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "copies",
-        lambda trace: not _no_work(trace) and not len(_copies(trace)),
+        _no_copies,
         "memory copies",
         "while a copy engine copied, the device counts as idle",
     ),

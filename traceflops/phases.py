@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Listener = Callable[[str, float], None]
-"""Told the name of a phase and its seconds when it has ended."""
+Listener = Callable[[str, str | None, float], None]
+"""Told the name of a phase, the input that it was about and its seconds when it has ended."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -24,12 +24,12 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Measure a part of the work."""
+def phase(name: str, about: str | None = None) -> Iterator[None]:
+    """Measure a part of the work, on the input that `about` names."""
     listener = _listener.get()
     if listener is None:
         yield
         return
     began = time.perf_counter()
     yield
-    listener(name, time.perf_counter() - began)
+    listener(name, about, time.perf_counter() - began)

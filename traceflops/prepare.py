@@ -28,6 +28,7 @@ from traceflops.trace import Trace
 from traceflops.untimed import Untimed, untimed
 from traceflops.windows.choice import StepPlan, plan_steps
 from traceflops.windows.chosen import chosen_activities
+from traceflops.windows.chosenruns import one_run_per_gpu
 from traceflops.windows.selection import Selection
 
 
@@ -82,9 +83,10 @@ def prepare(
             linked = _without_names(named, redaction)
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
-        accounts = _accounts(linked, selection)
+        accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
     with phase("steps"):
         plan = plan_steps(named, accounts, selection)
+        plan = replace(plan, notes=(*notes, *plan.notes))
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
     if placeholders is not None and selection.step_mark is not None:
         selection = replace(selection, step_mark=HIDDEN)

@@ -289,14 +289,15 @@ class StepChoice:
     """How steps were found and which of them the figures are about.
 
     `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text`
-    says it in words. `seen` and `used` are step numbers, merged over the ranks.
+    says it in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
+    median time of the steps used, None where none is used or windows have no accounts yet.
     """
 
     source: str
     text: str
     seen: tuple[int, ...]
     used: tuple[int, ...]
-    typical_ns: int | None
+    typical_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +374,11 @@ class Analysis:
     def devices_used(self) -> tuple[DeviceReport, ...]:
         """Return the devices that the figures are about: those with a chosen window."""
         return tuple(d for d in self.devices if any(window.used for window in d.windows))
+
+    @property
+    def on_host(self) -> bool:
+        """Return whether all work is operators on the CPU: then nothing is said of a device."""
+        return bool(self.devices) and all(device.type == "cpu" for device in self.devices)
 
     def mean_ns(self, total_ns: int) -> float:
         """Return a time of all chosen windows as the mean per window."""

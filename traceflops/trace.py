@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
+
+EVERYWHERE: Final = "everywhere "
+"""A place of a device that begins so is its own of all there are, on whatever machine."""
+CUDA_TRACE: Final = "cuda_trace"
+"""The fact that says whether CUDA was to be traced: "true" or "false", absent if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,9 @@ class Trace:
     `places` say for each row of the devices table where in its machine the device is, so that it is
     known again in another file of the same clock; None where the file does not tell, and empty
     where it tells of none. They are in no table. `clocks` name the clock of each process where not
-    all have the same; times of different clocks cannot be compared.
+    all have the same; times of different clocks cannot be compared. `runs` say for each row of the
+    devices table of which GPU it is, by number, and which run on it, counted from 1; they are empty
+    where no GPU did work of several runs.
     """
 
     source: Source
@@ -90,6 +97,7 @@ class Trace:
     notes: tuple[Note, ...] = ()
     places: tuple[str | None, ...] = ()
     clocks: tuple[str, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse tables that do not follow the declared schema."""

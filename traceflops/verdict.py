@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceflops.findings.losses import Loss, losses
 from traceflops.results import Account, StepChoice, Verdict
-from traceflops.words import percent, several, time_amount
+from traceflops.words import duration, percent, several
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ def verdict(
         return Verdict("The chosen window has no length.", None, None)
     of = basis_of(steps)
     if on_host and (measured is None or measured.figure is None):
-        return _of_host(total, "each step" if steps.used else "the time")
+        return _of_host(total, "the step time" if steps.used else "the time")
     found = losses(total, measured, categories)
     inside = measured is not None and measured.waterfall is not None
     sentence = _both(found, of) if inside else _first(found, of, total)
@@ -49,7 +49,7 @@ def verdict(
 
 def basis_of(steps: StepChoice) -> str:
     """Return what shares of the chosen windows are of, in words."""
-    return "each step" if steps.used else "the device time"
+    return "the step time" if steps.used else "the device time"
 
 
 def _of_host(total: Account, of: str) -> Verdict:
@@ -91,7 +91,7 @@ def _most(found: Untimed) -> str:
     if found.device_ns is None or largest["share"] is None:
         return ""
     kind = largest["sub"].replace("_", " ")
-    return f": {time_amount(found.device_ns)} of device work, {percent(largest['share'])} {kind}"
+    return f": {duration(found.device_ns)} of device work, {percent(largest['share'])} {kind}"
 
 
 def _first(found: Sequence[Loss], of: str, total: Account) -> str:

@@ -58,3 +58,27 @@ def one_of(options: Mapping[str, object | None]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")
+
+
+def duration(ns: float) -> str:
+    """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
+
+    Zeros stay, so that times below each other line up ("4.10 ms"); whole ns have no fraction, and
+    from 1000 s on, seconds are whole.
+    """
+    unit = unit_for(ns)
+    value = ns / dict(_UNITS)[unit]
+    is_whole = unit == "ns" and value == int(value)
+    return f"{value:,.{0 if is_whole else max(0, 3 - whole_digits(value))}f} {unit}"
+
+
+def unit_for(ns: float) -> str:
+    """Return the unit in which a time has one to three digits before the point."""
+    # 999.5 would be printed as 1000, which is 1 of the next unit.
+    return next((unit for unit, size in reversed(_UNITS) if abs(ns) < 999.5 * size), "s")
+
+
+def whole_digits(value: float) -> int:
+    """Return how many digits stand before the point once a value is rounded to three."""
+    value = abs(value)
+    return 1 if value < 9.995 else 2 if value < 99.95 else 3

@@ -91,7 +91,8 @@ def _content_notes(
     tables: Mapping[str, pa.Table], metadata: Metadata, devices: Sequence[int], lost: bool
 ) -> Iterator[Note]:
     if not tables["activities"].num_rows:
-        yield _LOST if lost else _no_activities(tables["calls"].num_rows)
+        ops = tables["ops"].num_rows
+        yield _lost(ops) if lost else _no_activities(tables["calls"].num_rows, ops)
     elif not tables["calls"].num_rows:
         yield Note(
             "missing",
@@ -122,12 +123,16 @@ def _content_notes(
         )
 
 
-_LOST = Note(
-    "missing",
-    "no-device-work",
-    "No device work is in what could be read. Part of the file was lost (see the other notes), and "
-    "it may have been there; where no file has any, the operators of the CPU are shown.",
-)
+_SHOWN_INSTEAD = "; where no file has any, the operators of the CPU are shown"
+
+
+def _lost(ops: int) -> Note:
+    return Note(
+        "missing",
+        "no-device-work",
+        "No device work is in what could be read. Part of the file was lost (see the other notes), "
+        f"and it may have been there{_SHOWN_INSTEAD if ops else ''}.",
+    )
 
 
 def _is_lossy(source: ByteSource, stream: EventStream[Any], odd: Mapping[str, int]) -> bool:
@@ -136,7 +141,7 @@ def _is_lossy(source: ByteSource, stream: EventStream[Any], odd: Mapping[str, in
     return cut or damage.dropped_places > 0 or odd["no-time"] > 0
 
 
-def _no_activities(calls: int) -> Note:
+def _no_activities(calls: int, ops: int) -> Note:
     if calls:
         return Note(
             "missing",
@@ -147,7 +152,6 @@ def _no_activities(calls: int) -> Note:
     return Note(
         "missing",
         "no-device-work",
-        "The run was recorded without device work; where no file has any, the operators of the CPU "
-        "are shown. To see the GPU record with activities=[ProfilerActivity.CPU, "
-        "ProfilerActivity.CUDA].",
+        f"The run was recorded without device work{_SHOWN_INSTEAD if ops else ''}. To see the GPU "
+        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )

@@ -14,6 +14,7 @@ from traceflops.reports.json.untimed import untimed_object
 from traceflops.results import Account, Analysis, Collective, DeviceReport, Gap, WholeSpan, Window
 from traceflops.trace import Source
 from traceflops.windows.selection import Selection
+from traceflops.windows.steptimes import spread_of
 
 SCHEMA: Final = "traceflops.report/1"
 
@@ -68,8 +69,22 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
         "traceflops_version": __version__,
         "source": _source(analysis.source),
         "selection": _selection(analysis.selection),
-        "steps": asdict(analysis.steps),
+        "steps": {**asdict(analysis.steps), "times": _times(analysis)},
         "notes": [note.as_dict() for note in analysis.notes],
+    }
+
+
+def _times(analysis: Analysis) -> dict[str, Any] | None:
+    """Return how the times of the steps used differ."""
+    spread = spread_of(analysis.devices)
+    if spread is None:
+        return None
+    return {
+        "mean_ns": spread.mean_ns,
+        "p95_ns": spread.p95_ns,
+        "longest": spread.longest.step,
+        "longest_ns": spread.longest.ns,
+        "beyond_median_ns": spread.beyond_median_ns,
     }
 
 
@@ -92,6 +107,7 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "from_ns": selection.from_ns,
         "to_ns": selection.to_ns,
         "step_mark": selection.step_mark,
+        "run": selection.run,
     }
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing.timeline import drawn_devices
+from traceflops.exposed import most_exposed
+from traceflops.findings import uneven
 from traceflops.reports.measured import roof
 from traceflops.reports.page import series
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
-from traceflops.reports.page.steps import MOST_ROWS
+from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.units import duration, kernel_label, shorten_middle
 from traceflops.results import COMPONENTS
 from traceflops.windows.chosen import chosen_time
+from traceflops.windows.steptimes import StepTime, spread_of
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding
@@ -45,7 +48,9 @@ class Place:
 def places(analysis: Analysis, found: Finding) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
     what = found.rule.removeprefix(_LOSS)
-    if what == "idle":
+    if found.rule == uneven.RULE:
+        yield from _longest_step(analysis)
+    elif what == "idle":
         yield from _longest_gap(analysis)
     elif what == "inefficiency":
         yield from _slowest_kernel(analysis)
@@ -85,8 +90,17 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
         yield Place(f"t={start}-{start + length},{device}", text, is_live=True)
 
 
-def _largest_kernel(analysis: Analysis, top: str) -> Iterator[Place]:
-    yield from _kernel(analysis, lambda row: bool(row["top"] == top), "the largest part")
+def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
+    """Give the kernel with most of a component; what is hidden of it is no part of that."""
+    if analysis.prepared is None:
+        return
+    rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
+    names = {row["name"] for row in rows if row["top"] == component}
+    found = most_exposed(analysis.prepared, component, names)
+    if found is not None:
+        name, ns = found
+        words = f"the largest part, {duration(ns)} in all:"
+        yield from _kernel(name, words)
 
 
 def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
@@ -100,36 +114,41 @@ def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
             beyond[row.name] = max(more, beyond.get(row.name, more))
     if beyond:
         worst = max(beyond, key=lambda name: beyond[name])
-        words = f"{duration(float(beyond[worst]))} beyond the peak's time in"
-        yield from _kernel(analysis, lambda row: bool(row["name"] == worst), words, timed=False)
+        words = f"{duration(float(beyond[worst]))} in all beyond the peak's time in"
+        if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
+            yield from _kernel(worst, words)
 
 
-def _kernel(
-    analysis: Analysis,
-    wanted: Callable[[Mapping[str, Any]], bool],
-    words: str,
-    *,
-    timed: bool = True,
-) -> Iterator[Place]:
-    """Give the first row of the kernels shown that is wanted."""
-    for row in analysis.kernels.slice(0, MOST_KERNELS).to_pylist():
-        if wanted(row):
-            link = Links.text("kernel", row["name"])
-            text = f"{words}, {duration(row['sum_ns'])}:" if timed else words
-            if row["name"] and len(link) < _LONGEST_LINK:
-                yield Place(link, text, kernel_label(row["name"], _NAME))
-            return
+def _kernel(name: str, words: str) -> Iterator[Place]:
+    """Give the row of a kernel that is shown."""
+    link = Links.text("kernel", name)
+    if name and len(link) < _LONGEST_LINK:
+        yield Place(link, words, kernel_label(name, _NAME))
 
 
 def _worst_step(analysis: Analysis, component: str) -> Iterator[Place]:
     """Give the step used that has most of a component, where there are steps to choose from."""
-    rows = series.rows(analysis.devices)
-    used = [row for row in rows if row.used and row.role == "step"]
-    if len(used) < 2 or len(rows) > MOST_ROWS:
+    spread = spread_of(analysis.devices)
+    if spread is None or len(spread.used) < 2:
         return
-    worst = max(used, key=lambda row: row.components.parts()[component])
+    worst = max(spread.used, key=lambda one: one.components.parts()[component])
     ns = worst.components.parts()[component]
-    yield Place(f"step={worst.label}", f"most of it in step {worst.label}, {duration(ns)}")
+    yield from _step(analysis, worst, f"the most in step {worst.step}, {duration(ns)}")
+
+
+def _longest_step(analysis: Analysis) -> Iterator[Place]:
+    spread = spread_of(analysis.devices)
+    if spread is not None:
+        longest = spread.longest
+        yield from _step(analysis, longest, f"step {longest.step}, {duration(longest.ns)}")
+
+
+def _step(analysis: Analysis, step: StepTime, text: str) -> Iterator[Place]:
+    """Give the row of a step if it is shown; of several devices its times are means."""
+    shown = chosen_rows(series.rows(analysis.devices))
+    if any(row.role == "step" and row.label == str(step.step) for row in shown):
+        mean = " per device" if len(analysis.devices_used) > 1 else ""
+        yield Place(f"step={step.step}", f"{text}{mean}")
 
 
 def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
@@ -139,5 +158,5 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
         return
     worst = max(analysis.devices, key=lambda one: one.chosen.components.parts()[component])
     ns = worst.chosen.components.parts()[component]
-    text = f"most of it on rank {worst.rank}, {duration(ns)} in all"
+    text = f"the most on rank {worst.rank}, {duration(ns)} in all"
     yield Place(f"rank={worst.rank}", text)

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.labels import Label, kernel_labels
 from traceflops.reports.page.launched import Launched, Way, key_of, launched, missing
-from traceflops.reports.page.work import WorkShown, kernel_work, rates_sentence
+from traceflops.reports.page.work import (
+    WorkColumns,
+    WorkShown,
+    kernel_work,
+    rates_sentence,
+    work_columns,
+)
 from traceflops.reports.units import duration
 from traceflops.reports.wording import numbered
 
@@ -33,6 +40,7 @@ class KernelShown:
     """
 
     row: Mapping[str, Any]
+    label: Label
     link: str
     category: str
     first_of: str
@@ -46,7 +54,7 @@ class KernelsPage:
     """The kernels that are shown, and the number, time and time share of those that are not.
 
     `of_categories` counts the rows that are there only as the longest of their category. `rates`
-    says what the columns of counted work are of, "" where there are none.
+    says what the columns of counted work, `counted`, are of; "" where there are none.
     """
 
     rows: list[KernelShown]
@@ -55,6 +63,7 @@ class KernelsPage:
     hidden_ns: int
     hidden_share: float | None
     rates: str
+    counted: WorkColumns
     launched: Launched
     missing: str
     ways_left_out: int
@@ -66,9 +75,9 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     places = _places(table, most)
     rows = table.take(places).to_pylist() if places else []
     work = kernel_work(analysis.measured, [row["name"] for row in rows])
-    rates = rates_sentence(analysis.measured) if work else ""
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
+    counted = work_columns(one.work for one in shown)
     hidden_ns = sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows)
     return KernelsPage(
         rows=shown,
@@ -76,7 +85,8 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
         hidden=table.num_rows - len(rows),
         hidden_ns=hidden_ns,
         hidden_share=_share(table, rows),
-        rates=rates,
+        rates=rates_sentence(analysis.measured) if counted else "",
+        counted=counted,
         launched=ways,
         missing=missing(ways),
         ways_left_out=left_out,
@@ -123,7 +133,8 @@ def _shown(
         (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
         for one in categories
     }
-    for row in rows:
+    named = kernel_labels([row["name"] for row in rows])
+    for row, label in zip(rows, named, strict=True):
         ways: list[Way] = []
         if found.number(key_of(row)) > room:
             left_out += 1
@@ -136,11 +147,12 @@ def _shown(
         facts = list(_facts(row, mine))
         first_of = firsts.pop((row["top"], row["sub"]), "")
         link = links.of(row["name"])
-        shown.append(KernelShown(row, link, category, first_of, mine, ways, facts))
+        shown.append(KernelShown(row, label, link, category, first_of, mine, ways, facts))
     return shown, left_out
 
 
 def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str, str]]:
+    yield "category", row["sub"].replace("_", " ")
     yield "kind", row["kind"]
     yield "rule of its category", row["rule"]
     yield "shortest", duration(row["min_ns"])

@@ -39,11 +39,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlot:
-    """One drawing in its own units; `allocated` (from 0 to 0, filled) and `reserved` are paths."""
+    """One drawing in its own units; `allocated`, the `area` below it, and `reserved` are paths."""
 
     label: str
     alternative: str
     allocated: str
+    area: str
     reserved: str
     xs: list[Tick]
     ys: list[Tick]
@@ -214,10 +215,12 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
     y = _Scale(bottom, max(top, bottom + 1), HEIGHT - BOTTOM, TOP)
     label = _label(use, labels)
+    allocated = _path(use.allocated.curve, x, y, high_ns)
     return MemoryPlot(
         label=label,
         alternative=_alternative(use, label),
-        allocated=_path(use.allocated.curve, x, y, high_ns, filled=True),
+        allocated=allocated,
+        area=_filled(allocated, y.at(0)),
         reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
         xs=[
             Tick(x.at(at), _signed(at - origin_ns))
@@ -251,24 +254,26 @@ class _Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int, *, filled: bool = False) -> str:
-    """Return steps as a path: each value holds until the next, the last to the end.
-
-    One that is filled begins and ends at 0.
-    """
+def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
+    """Return steps as a path: each value holds until the next, the last to the end."""
     xs = x.start + (curve.time_ns - x.low) / (x.high - x.low) * (x.end - x.start)
     ys = y.start + (curve.value - y.low) / (y.high - y.low) * (y.end - y.start)
     places = zip(np.round(xs, 1).tolist(), np.round(ys, 1).tolist(), strict=True)
     at_x, at_y = next(places)
-    zero = f"{y.at(0):g}"
-    pieces = [f"M{at_x:g} {zero}V{at_y:g}" if filled else f"M{at_x:g} {at_y:g}"]
+    pieces = [f"M{at_x:g} {at_y:g}"]
     for next_x, next_y in places:
         if next_x != at_x:
             pieces.append(f"H{next_x:g}")
         if next_y != at_y:
             pieces.append(f"V{next_y:g}")
         at_x, at_y = next_x, next_y
-    return "".join([*pieces, f"H{x.at(end_ns):g}", f"V{zero}" if filled else ""])
+    return "".join([*pieces, f"H{x.at(end_ns):g}"])
+
+
+def _filled(path: str, zero: float) -> str:
+    """Return a path of steps as what lies between it and 0."""
+    start, _, rest = path.partition(" ")
+    return f"{start} {zero:g}V{rest}V{zero:g}"
 
 
 def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.operators import operators
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.page.work import WorkShown, op_work, rates_sentence
+from traceflops.reports.page.labels import Label, labels
+from traceflops.reports.page.work import (
+    WorkColumns,
+    WorkShown,
+    op_work,
+    rates_sentence,
+    work_columns,
+)
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -21,6 +28,7 @@ class OperatorShown:
     """A row of the table; `link` is what follows # in a link to it."""
 
     row: Mapping[str, Any]
+    label: Label
     link: str
     work: WorkShown | None
 
@@ -29,10 +37,12 @@ class OperatorShown:
 class OperatorsPage:
     """The operators that are shown, what is not, and the time of which no operator is known.
 
+    `rest` are those of which other operators launched all that they are for: no time is their own.
     Shares of operators are of the device time; `unknown_share` is of the kernels' time, `all_ns`.
     """
 
     rows: list[OperatorShown]
+    rest: list[OperatorShown]
     hidden: int
     hidden_ns: int
     unknown_activities: int
@@ -40,6 +50,8 @@ class OperatorsPage:
     unknown_share: float | None
     all_ns: int
     rates: str
+    counted: WorkColumns
+    counted_of_rest: WorkColumns
     has_host: bool
 
 
@@ -54,14 +66,25 @@ def operators_page(analysis: Analysis) -> OperatorsPage | None:
     rows, links = table.to_pylist(), Links("op")
     work = op_work(analysis.measured, [row["name"] for row in rows])
     all_ns = sum(found.table["sum_ns"].to_pylist()) + found.left_ns + found.unknown_ns
+    named = labels([row["name"] for row in rows])
+    shown = [
+        OperatorShown(row, label, links.of(row["name"]), work.get(row["name"]))
+        for row, label in zip(rows, named, strict=True)
+    ]
+    own = [one for one in shown if one.row["sum_ns"]] or shown
+    rest = shown[len(own) :] if own[-1] is not shown[-1] else []
+    counted = work_columns(one.work for one in own)
     return OperatorsPage(
-        rows=[OperatorShown(row, links.of(row["name"]), work.get(row["name"])) for row in rows],
+        rows=own,
+        rest=rest,
         hidden=found.table.num_rows - len(rows) + found.left,
         hidden_ns=all_ns - found.unknown_ns - sum(row["sum_ns"] for row in rows),
         unknown_activities=found.unknown_activities,
         unknown_ns=found.unknown_ns,
         unknown_share=found.unknown_ns / all_ns if all_ns else None,
         all_ns=all_ns,
-        rates=rates_sentence(analysis.measured) if work else "",
+        rates=rates_sentence(analysis.measured) if counted else "",
+        counted=counted,
+        counted_of_rest=work_columns(one.work for one in rest),
         has_host=any(row["host_ns"] is not None for row in rows),
     )

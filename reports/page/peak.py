@@ -161,7 +161,7 @@ def _ledger(analysis: Analysis) -> LedgerShown | None:
 
     unit = "step" if analysis.steps.used else "window"
     return LedgerShown(
-        f"{prefix}FLOP per {unit} and device",
+        f"{prefix}FLOP per {unit} and {'process' if analysis.on_host else 'device'}",
         [*(COLUMNS[name] for name in columns), "sum", "share"],
         [(label, cells(row)) for label, row in rows.items()],
         ("executed", cells(whole)) if len(rows) > 1 else None,

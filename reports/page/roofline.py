@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.peak.peaks import PER_TERA
 from traceflops.reports.measured import roof, roofline
-from traceflops.reports.units import duration, significant
-from traceflops.reports.wording import listed
+from traceflops.reports.units import count, duration, percent, significant
+from traceflops.reports.wording import listed, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from traceflops.mfu.executed.worktables import KernelRow
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.peak.tracepeaks import DevicePeaks
+    from traceflops.results import Analysis
 
-WIDTH, HEIGHT = 760, 340
+WIDTH, NARROW, HEIGHT = 760, 344, 340
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
 _MOST_DECADES, _SHORT = 9, 2.5
 _MARGIN: Final = 0.15
 """Decades that are left free above the highest value, and half of those below the lowest."""
+_SLOPE_SHOWN: Final = 10
+"""By how much the lowest balance is divided, so that the slope of the memory is seen."""
 _SMALLEST, _LARGEST = 3.0, 17.0
 """Radii; the area of a dot is its share of the time of all of them."""
 
@@ -87,15 +90,26 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePlot:
-    """The drawing, and which roof is that of how many dots."""
+    """The drawing, and which roof is that of how many dots.
 
+    `ridges` are where the slope meets the roofs: what is left of its own is bound by memory.
+    """
+
+    width: int
     xs: list[Tick]
     ys: list[Tick]
     slope: Roof
     flats: list[Roof]
+    ridges: list[Tick]
     dots: list[Dot]
     source: str
     held: list[Held]
+
+    @property
+    def components(self) -> list[str]:
+        """Return the components that dots have the colours of."""
+        found = {dot.component for dot in self.dots}
+        return [name for name in ("compute", "memory", "other") if name in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +135,36 @@ class _Axis:
         return [Tick(self.at(value), significant(value)) for value in inside]
 
 
-def roofline_plot(measured: Measurement) -> RooflinePlot | None:
+def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
     """Return the drawing; None where nothing can be placed or devices differ."""
     peaks = _peaks(measured)
     _, bandwidth = roof(measured)
-    rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
-    rows = [row for row in rows if _roof_of(row, peaks)][:_MOST_DOTS]
+    rows = _placed(measured, peaks)[:_MOST_DOTS]
     drawn = {dtype for row in rows for dtype in row.dtypes}
     peaks = {dtype: peak for dtype, peak in peaks.items() if dtype in drawn}
     if not rows or not peaks or not bandwidth:
         return None
     balances = [peak / bandwidth for peak in peaks.values()]
-    across = _axis([*balances, *map(_intensity, rows)], LEFT, WIDTH - RIGHT)
+    lowest = min(balances) / _SLOPE_SHOWN
+    across = _axis([lowest, *balances, *map(_intensity, rows)], LEFT, width - RIGHT)
     rates = [*(peak / PER_TERA for peak in peaks.values()), *map(_rate, rows)]
+    rates.append(lowest * bandwidth / PER_TERA)
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     top = max(peaks.values())
     total = sum(row.measured.time_ns for row in rows)
     of_peak = _by_peak(peaks)
     dashes = dict(zip(of_peak, cycle(_DASHES)))
     return RooflinePlot(
+        width=width,
         xs=across.ticks(),
         ys=up.ticks(),
         slope=_slope(bandwidth, top, across, up),
         flats=[
             replace(_flat(listed(d), peak, bandwidth, across, up), dash=dashes[peak])
             for peak, d in of_peak.items()
+        ],
+        ridges=[
+            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=_source(measured.devices[0]),
@@ -158,6 +177,34 @@ def roofline_plot(measured: Measurement) -> RooflinePlot | None:
             for peak, dtypes in of_peak.items()
         ],
     )
+
+
+def drawn_sentence(analysis: Analysis) -> str:
+    """Return how many kernels are drawn, and which share of device time is theirs."""
+    measured = analysis.measured
+    placed = _placed(measured, _peaks(measured))
+    names = {row.name for row in placed[:_MOST_DOTS]}
+    rows = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
+    drawn = [row for row in rows if row["name"] in names]
+    of = len({row["name"] for row in rows})
+    shares = [row["share"] for row in drawn]
+    time = f": {percent(sum(shares))} of device time" if None not in shares else ""
+    if of <= len(names):
+        return f"All kernels have counted FLOPs and are drawn{time}."
+    counted = len(placed)
+    which = "are drawn" if counted == len(names) else f"{numbered(len(names), 'dot')} are drawn"
+    others = "The others are in the table of kernels only"
+    return (
+        f"{count(counted)} of {numbered(of, 'kernel')} {'has' if counted == 1 else 'have'} counted "
+        f"FLOPs and bytes and {'is drawn' if counted == 1 else which}{time}. {others}, with their "
+        "GB/s where their bytes are known."
+    )
+
+
+def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
+    """Return the kernels of known intensity and time that have one roof."""
+    rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
+    return [row for row in rows if _roof_of(row, peaks)]
 
 
 def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:

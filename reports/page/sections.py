@@ -24,7 +24,7 @@ from traceflops.reports.page import (
     untimed,
     work,
 )
-from traceflops.reports.page.roofline import roofline_plot
+from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
 
@@ -45,6 +45,8 @@ def filled(analysis: Analysis) -> Iterator[Filled]:
 
 def _head(analysis: Analysis) -> Content:
     present, absent = shown.used_components(analysis)
+    if analysis.on_host:
+        absent = []
     parts = analysis.components.parts()
     return Content(
         {
@@ -59,8 +61,7 @@ def _head(analysis: Analysis) -> Content:
 
 
 def _findings(analysis: Analysis) -> Content | None:
-    on_host = all(device.type == "cpu" for device in analysis.devices)
-    if not analysis.components.window_ns or on_host:
+    if not analysis.components.window_ns or analysis.on_host:
         return None
     return Content({"findings": findings.findings_shown(analysis)})
 
@@ -83,6 +84,7 @@ def _steps(analysis: Analysis) -> Content | None:
         "pale": [bar.label for bar in bars if not bar.used],
         "steps": steps.steps_page(analysis, rows),
         "steps_sentence": shown.steps_sentence(analysis),
+        "longest_step": wording.longest_step(analysis),
     }
     figures = {"steps": partial(stepbars.step_bars, bars, axis)} if bars else {}
     return Content(values, "Steps" if analysis.steps.seen else "Window", figures, _TABLES)
@@ -127,7 +129,10 @@ def _roofline(analysis: Analysis) -> Content | None:
     plot = roofline_plot(analysis.measured)
     if plot is None:
         return None
-    return Content({"plot": plot, "by_counters": work.counted_at(analysis.measured)})
+    narrow = roofline_plot(analysis.measured, NARROW)
+    drawn = drawn_sentence(analysis)
+    at = work.counted_at(analysis.measured)
+    return Content({"plot": plot, "narrow": narrow, "drawn": drawn, "by_counters": at})
 
 
 def _ranks(analysis: Analysis) -> Content | None:
@@ -144,7 +149,9 @@ def _idle(analysis: Analysis) -> Content | None:
     found = analysis.gaps(shown.MOST_GAPS)
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in found]
     gaps = list(zip(found, starts, gap_links(analysis), strict=True))
-    return Content({"gaps": gaps, "counts_from": shown.counts_from(clocks)})
+    return Content(
+        {"gaps": gaps, "counts_from": shown.counts_from(clocks, on_host=analysis.on_host)}
+    )
 
 
 def _memory(analysis: Analysis) -> Content | None:
@@ -180,7 +187,9 @@ def _notes(analysis: Analysis) -> Content:
 def _method(analysis: Analysis) -> Content:
     return Content(
         {
-            "steps_sentence": shown.steps_sentence(analysis),
+            "steps_sentence": shown.steps_sentence(analysis) if analysis.devices else "",
+            "timed": bool(analysis.devices),
+            "on_host": analysis.on_host,
             "other_share": shown.other_share(analysis.categories),
         }
     )

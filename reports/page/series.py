@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from traceflops.reports.units import UNKNOWN
 from traceflops.results import Components, DeviceReport, Window
+from traceflops.windows.steptimes import counting, mean_components
 
 MOST_BARS = 200
 """How many steps are drawn one by one; beyond that, neighbours share a bar."""
@@ -18,10 +18,9 @@ _ORDER = {"before": 0, "step": 1, "range": 1, "span": 1, "after": 2}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A window as the mean over the devices that have it.
+    """A window as the mean over the devices that have it; of a step used, over those that use it.
 
-    `median_ns` is the median of its lengths, by which steps are compared, `longest_ns` the longest
-    on any device; counts are sums over the devices.
+    `longest_ns` is the longest on any of them; counts are sums over them.
     """
 
     label: str
@@ -31,7 +30,6 @@ class Row:
     left_out: str | None
     unfinished: bool
     components: Components
-    median_ns: int
     longest_ns: int
     activities: int
     launches: int | None
@@ -72,31 +70,19 @@ def drawn(all_rows: Sequence[Row], most: int = MOST_BARS) -> list[Bar]:
     return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
 
 
-def slowest(all_rows: Sequence[Row]) -> Row | None:
-    """Return the step that is longest by its median, None where there are fewer than two."""
-    steps = [row for row in all_rows if row.role == "step"]
-    return max(steps, key=lambda row: row.median_ns) if len(steps) > 1 else None
-
-
-def mean(components: Sequence[Components]) -> Components:
-    """Return the mean of several components, rounded to whole nanoseconds."""
-    columns = zip(*(one.parts().values() for one in components), strict=True)
-    return Components(*(round(sum(column) / len(components)) for column in columns))
-
-
 def _row(windows: Sequence[Window]) -> Row:
-    accounts = [window.account for window in windows]
+    mine = counting(windows)
+    accounts = [window.account for window in mine]
     launches = [account.launches for account in accounts]
     return Row(
         label=_label(windows[0]),
         role=windows[0].role,
-        devices=len(windows),
-        used=any(window.used for window in windows),
+        devices=len(mine),
+        used=any(window.used for window in mine),
         left_out=next((w.left_out for w in windows if w.left_out), None),
         unfinished=any(window.unfinished for window in windows),
-        components=mean([account.components for account in accounts]),
-        median_ns=int(median(window.dur_ns for window in windows)),
-        longest_ns=max(window.dur_ns for window in windows),
+        components=mean_components([account.components for account in accounts]),
+        longest_ns=max(window.dur_ns for window in mine),
         activities=sum(account.activities for account in accounts),
         launches=None if None in launches else sum(n for n in launches if n is not None),
     )
@@ -112,5 +98,5 @@ def _joined(group: Sequence[Row]) -> Bar:
         label=first if len(group) == 1 else f"{first}{UNKNOWN}{last}",
         rows=len(group),
         used=any(row.used for row in group),
-        components=mean([row.components for row in group]),
+        components=mean_components([row.components for row in group]),
     )

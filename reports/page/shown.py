@@ -17,6 +17,7 @@ from traceflops.reports.wording import (
     ranks,
     selected,
     some_files,
+    step_times,
     steps_used,
 )
 from traceflops.results import COMPONENTS, Account, Components, DeviceReport
@@ -89,16 +90,29 @@ def segments(components: Components) -> list[Segment]:
 
 
 def document_title(analysis: Analysis) -> str:
-    """Return the title of the window: MFU or else the largest loss, then the files."""
-    verdict = analysis.verdict
+    """Return the title of the window: the figure that matters most, then the files."""
     files = some_files([file.name for file in analysis.source.files], 1)
-    figure = analysis.measured.figure
+    return f"{_headline(analysis)} · {files} · traceflops"
+
+
+def _headline(analysis: Analysis) -> str:
+    """Return MFU or else the largest loss, or in a few words that there is neither."""
+    verdict, figure = analysis.verdict, analysis.measured.figure
+    if analysis.untimed is not None:
+        return "No timeline"
     if figure is not None:
-        return f"{figure} · {files} · traceflops"
-    if verdict.loss is None or verdict.share is None:
-        return f"{shorten_middle(verdict.sentence, 60)} · {files} · traceflops"
-    figure = f"{percent(verdict.share)} {loss_label(verdict.loss)}"
-    return f"{shorten_middle(figure, 60)} · {files} · traceflops"
+        return figure
+    if verdict.loss is not None and verdict.share is not None:
+        return f"{percent(verdict.share)} {loss_label(verdict.loss)}"
+    components = analysis.components
+    if not analysis.devices:
+        return "No device work"
+    if not components.window_ns:
+        return "No time in the window"
+    ran = components.window_ns - components.idle_ns
+    if analysis.on_host:
+        return f"CPU operators {percent(ran / components.window_ns)}"
+    return f"{percent(components.share('compute'))} compute"
 
 
 def provenance(analysis: Analysis) -> list[str]:
@@ -124,8 +138,10 @@ def clocks(analysis: Analysis) -> Origins:
     return Origins(of_process, {device.device: first for device in analysis.devices}, True)
 
 
-def counts_from(found: Origins) -> str:
+def counts_from(found: Origins, *, on_host: bool = False) -> str:
     """Return from where times count, as the end of a sentence."""
+    if found.aligned and on_host:
+        return "the earliest operator"
     if found.aligned:
         return "the earliest activity of all devices"
     return (
@@ -143,7 +159,9 @@ def steps_sentence(analysis: Analysis) -> str:
 
 
 def tiles(analysis: Analysis) -> list[Tile]:
-    """Return the six figures under the bar."""
+    """Return the figures under the bar."""
+    if analysis.on_host:
+        return _host_tiles(analysis)
     total = analysis.total
     components = total.components
     figure = analysis.measured.figure or "MFU"
@@ -160,6 +178,27 @@ def tiles(analysis: Analysis) -> list[Tile]:
     ]
 
 
+def _host_tiles(analysis: Analysis) -> list[Tile]:
+    """Return the figures of a run of which there are only operators on the CPU."""
+    components = analysis.components
+    ran = components.window_ns - components.idle_ns
+    gaps = analysis.gaps(1)
+    return [
+        _time_tile(analysis),
+        Tile(
+            "Operators ran",
+            percent(ran / components.window_ns),
+            f"{duration(analysis.mean_ns(ran))} in which at least one ran",
+        ),
+        Tile(
+            "No operator ran",
+            percent(components.share("idle")),
+            f"longest gap {duration(gaps[0].dur_ns)}" if gaps else "no gap in the window",
+        ),
+        Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
+    ]
+
+
 def _time_tile(analysis: Analysis) -> Tile:
     steps = analysis.steps
     if steps.typical_ns is not None:
@@ -169,13 +208,12 @@ def _time_tile(analysis: Analysis) -> Tile:
 
 
 def _median_of(analysis: Analysis) -> str:
-    """Return what the step time is the median of: of several devices each counts by itself."""
-    steps, windows = analysis.steps, analysis.windows_used
-    used = f"{numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
-    if windows <= len(steps.used):
-        return f"median of {used}"
-    devices = numbered(len(analysis.devices_used), "device")
-    return f"median of {count(windows)} device windows: {used}, on {devices}"
+    """Return what the step time is the median of, and how far the steps are from it."""
+    steps = analysis.steps
+    used = f"median of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
+    if len(analysis.devices_used) > 1:
+        used = f"{used}, each the mean over its devices"
+    return "; ".join([used, *[", ".join(found) for found in [step_times(analysis)] if found]])
 
 
 def _hidden(analysis: Analysis) -> str:
@@ -203,7 +241,7 @@ def _idle(analysis: Analysis) -> str:
 def _kernels_beside(components: Components) -> str:
     shares = [(name, components.share(name)) for name in ("memory", "other", "graph")]
     shown = [f"{name} {percent(share)}" for name, share in shares if share]
-    return "beside it: " + ", ".join(shown) if shown else "no other kernels"
+    return "beside it: " + ", ".join(shown) if shown else "no other work"
 
 
 def _launches(total: Account) -> str:
@@ -220,11 +258,10 @@ def shown_devices(analysis: Analysis) -> Few[DeviceReport]:
 
 def other_share(categories: pa.Table) -> float | None:
     """Return the share of device time of kernels whose name no rule knows, None without any."""
-    if not categories.num_rows:
+    rows = categories.to_pylist()
+    if not rows or any(row["share"] is None for row in rows):
         return None
-    rows = [row for row in categories.to_pylist() if row["top"] == "other"]
-    shares = [row["share"] for row in rows]
-    return None if None in shares else float(sum(shares))
+    return float(sum(row["share"] for row in rows if row["top"] == "other"))
 
 
 def used_components(analysis: Analysis) -> tuple[list[str], list[str]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.page import series
 from traceflops.reports.page.series import Row
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import duration
+from traceflops.windows.steptimes import StepSpread, median_of, spread_of
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -45,14 +44,17 @@ class StepShown:
 
 @dataclass(frozen=True, slots=True)
 class StepsPage:
-    """The rows that are shown of `total`, the medians, and the components that any row has."""
+    """The rows that are shown of `total`, the medians, and the components that any row has.
+
+    `spread` is how the steps used differ, None for fewer than two.
+    """
 
     rows: list[StepShown]
     total: int
     components: list[str]
     medians: dict[str, int]
     compared: int
-    slowest: Row | None
+    spread: StepSpread | None
 
     @property
     def first(self) -> int:
@@ -70,18 +72,22 @@ def steps_page(analysis: Analysis, rows: Sequence[Row]) -> StepsPage:
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians = _medians(used, components) if len(used) > 1 else {}
-    slowest = series.slowest(rows)
-    shown = [_shown(row, components, medians, row is slowest) for row in _chosen(rows)]
-    return StepsPage(shown, len(rows), components, medians, len(used), slowest)
+    spread = spread_of(analysis.devices) if len(used) > 1 else None
+    slowest = str(spread.longest.step) if spread is not None else None
+    shown = [
+        _shown(row, components, medians, row.role == "step" and row.label == slowest)
+        for row in chosen_rows(rows)
+    ]
+    return StepsPage(shown, len(rows), components, medians, len(used), spread)
 
 
 def _medians(used: Sequence[Row], components: Sequence[str]) -> dict[str, int]:
     parts = [row.components.parts() for row in used]
-    found = {name: round(median(one[name] for one in parts)) for name in components}
-    return {_TIME: round(median(row.dur_ns for row in used))} | found
+    found = {name: median_of([one[name] for one in parts]) for name in components}
+    return {_TIME: median_of([row.dur_ns for row in used])} | found
 
 
-def _chosen(rows: Sequence[Row]) -> list[Row]:
+def chosen_rows(rows: Sequence[Row]) -> list[Row]:
     """Return all rows, or where there are too many the first and the longest, in order of time."""
     if len(rows) <= MOST_ROWS:
         return list(rows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceflops.components import WORK
 from traceflops.drawing.lanes import Lane
-from traceflops.reports.timeaxis import time_ticks
+from traceflops.reports.timeaxis import stretch, time_ticks
 from traceflops.reports.units import count
 from traceflops.reports.wording import numbered
 
@@ -73,6 +73,11 @@ class Still:
     lanes: list[StillLane]
     events_drawn: str
     boxes_drawn: str
+
+    @property
+    def words(self) -> str:
+        """Return the range in words."""
+        return stretch(self.span.start_ns, self.span.end_ns)
 
     @property
     def live_height(self) -> int:

@@ -81,6 +81,11 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
             f"most work of its own, {median}, which has the median, the one with least, and those "
             "of the longest gaps."
         )
+    if timeline.steps and number > 1:
+        yield (
+            "The line of a step is where the first of these devices begins it; others may begin it "
+            "later."
+        )
     if timeline.hosts:
         of = len(timeline.hosts)
         whose = "the host" if of == 1 else f"one of {count(of)} hosts at a time"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.executed.worktables import KernelRow, OpRow
 from traceflops.reports.measured import AT_MOST, THOUSAND, rate_words, roof, roofline
 from traceflops.reports.units import UNKNOWN, count, flops, percent
+from traceflops.reports.wording import listed
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -57,6 +58,50 @@ def kernel_work(measured: Measurement, names: Iterable[str]) -> dict[str, WorkSh
 def op_work(measured: Measurement, names: Iterable[str]) -> dict[str, WorkShown]:
     """Return the work of operators of some names; empty where no work of any is counted."""
     return _of_names(measured, measured.ops, set(names))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkColumns:
+    """Which columns of work any row of a table fills."""
+
+    flops: bool
+    rate: bool
+    of_peak: bool
+    bytes_rate: bool
+    of_bandwidth: bool
+    bound: bool
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__slots__)
+
+    @property
+    def missing(self) -> str:
+        """Return a sentence on the columns that are left out, "" where none is."""
+        lacks = [text for name, text in _COLUMNS.items() if not getattr(self, name)]
+        return f"Known of none, so without a column: {listed(lacks)}." if lacks else ""
+
+
+_COLUMNS: Final = {
+    "flops": "FLOPs",
+    "rate": "TFLOP/s",
+    "of_peak": "share of the peak",
+    "bytes_rate": "GB/s",
+    "of_bandwidth": "share of the bandwidth",
+    "bound": "what bounds it",
+}
+
+
+def work_columns(works: Iterable[WorkShown | None]) -> WorkColumns:
+    """Return which columns any of some rows fills."""
+    known = [one for one in works if one is not None]
+    return WorkColumns(
+        flops=any(one.flops.value is not None for one in known),
+        rate=any(one.rate.value is not None for one in known),
+        of_peak=any(one.of_peak.value is not None for one in known),
+        bytes_rate=any(one.bytes_rate.value is not None for one in known),
+        of_bandwidth=any(one.of_bandwidth.value is not None for one in known),
+        bound=any(one.bound for one in known),
+    )
 
 
 def counted_at(measured: Measurement) -> str:

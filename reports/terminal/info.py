@@ -65,6 +65,8 @@ def _source(inventory: Inventory) -> Iterator[str]:
     if source.facts:
         facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
         yield _line("recorded", facts)
+    if not inventory.ranks:
+        return
     ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
     more = f", … ({len(inventory.ranks)} in all)" if len(inventory.ranks) > 16 else ""
     yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
@@ -93,6 +95,8 @@ def _device(device: DeviceEntry) -> str:
         properties.append(f"{device.clock_hz / 10**6:,.0f} MHz")
     if device.memory_bytes is not None:
         properties.append(size(device.memory_bytes, binary=True))
+    if device.run is not None:
+        where = f"{where}, run {device.run} of {device.runs}"
     return (
         f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, "
         f"{several(device.activities, 'activity')}"

@@ -256,4 +256,4 @@ def _notes(analysis: Analysis, style: Style, found: Reconciliation | None) -> It
     for note in shown[:_NOTES]:
         yield from labelled("note", note, style)
     if len(shown) > _NOTES:
-        yield Text(f"note {len(shown) - _NOTES} more notes: --json has all", "dim")
+        yield Text(f"note {several(len(shown) - _NOTES, 'more note')}: --json has all", "dim")

@@ -23,11 +23,13 @@ from traceflops.reports.units import (
     percent,
     ratio,
     shorten_middle,
+    unbroken,
     visible,
 )
-from traceflops.reports.wording import basis, products, selected, steps_used
+from traceflops.reports.wording import basis, products, selected, steps_used, uneven_steps
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 from traceflops.trace import Note
+from traceflops.words import several
 
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8
@@ -35,6 +37,8 @@ _NOTES_SHOWN = 4
 _NAME_WIDTH = 52
 _INDENT = "  "
 _SHARES = ("compute", "memory", "communication", "idle")
+_ALWAYS = ("compute", "memory", "communication", "idle")
+_ON_HOST = ("compute", "memory", "idle")
 _HEADS = {"communication": "exposed"}
 NARROWEST = 64
 """Rows are laid out for at least so many columns; a narrower terminal wraps them."""
@@ -89,7 +93,12 @@ def fitted(line: Text, style: Style) -> Text:
         for segment, span in _segments(line):
             plain.append(style.plain(segment), span)
         line = plain
-    line.truncate(style.width, overflow="crop")
+    if line.cell_len > style.width:
+        line.rstrip()
+    if line.cell_len > style.width:
+        mark = style.plain("…")
+        line.truncate(style.width - len(mark), overflow="crop")
+        line.append(mark)
     return line
 
 
@@ -121,8 +130,9 @@ def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return text in lines of at most so many characters."""
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    """Return text in lines of at most so many characters; no line begins with a percent sign."""
+    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
@@ -144,10 +154,11 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield _bar(total, style, min(style.width, 100))
     for name in COMPONENTS:
         ns = total.components.parts()[name]
-        if ns or name in ("compute", "memory", "communication", "idle"):
+        if ns or name in (_ON_HOST if analysis.on_host else _ALWAYS):
             yield _part(name, ns, analysis, style)
-    for line in wrapped(f"{basis(analysis)}.", style.width):
-        yield Text(line, "dim")
+    for text in (f"{basis(analysis)}.", uneven_steps(analysis)):
+        for line in wrapped(text, style.width):
+            yield Text(line, "dim")
 
 
 def _bar(account: Account, style: Style, width: int) -> Text:
@@ -181,6 +192,8 @@ def _listed(items: Iterable[str], width: int) -> str:
 
 def _details(name: str, analysis: Analysis) -> Iterator[str]:
     """Yield what a component consists of, as means like the component, the largest first."""
+    if name == "idle" and analysis.on_host:
+        return
     if name == "idle":
         causes = analysis.total.idle_causes.parts()
         for cause, ns in sorted(causes.items(), key=lambda item: -item[1]):
@@ -246,7 +259,8 @@ def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
     row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
     if analysis.steps.seen:
         row.append(f"{f'step {gap.step}' if gap.step is not None else 'no step':<12}")
-    row.append(f"{CAUSE_LABELS[cause]:<17}")
+    if not analysis.on_host:
+        row.append(f"{CAUSE_LABELS[cause]:<17}")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
         row.append(f"{_cut(labels[gap.device], 18)} ", "dim")
@@ -260,7 +274,8 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield Text()
-    yield Text(f"Top of {count(analysis.kernels.num_rows)} kernels and copies", "bold")
+    what = "operators" if analysis.on_host else "kernels and copies"
+    yield Text(f"Top of {count(analysis.kernels.num_rows)} {what}", "bold")
     width = min(_NAME_WIDTH, style.width - 48)
     for row in rows:
         line = Text(f"{_INDENT}{_cut(row['name'], width)}  ")
@@ -281,7 +296,7 @@ def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from labelled("note", note.text, style)
     hidden = len(notes) - _NOTES_SHOWN
     if hidden > 0:
-        yield Text(f"note {hidden} more notes: --json and the page have all", "dim")
+        yield Text(f"note {several(hidden, 'more note')}: --json and the page have all", "dim")
 
 
 def _unsaid(analysis: Analysis) -> list[Note]:

@@ -74,3 +74,30 @@ def test_there_must_be_a_trace_to_take_names_from() -> None:
     assert_refused(run("mfu", "--params", "8e9", "--redact"), 2, "--redact needs a trace")
     refused = run("mfu", SAMPLE, "--redact", "--include-environment")
     assert_refused(refused, 2, "exclude each other")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--all-conventions",), ("--reported", "40%")])
+def test_a_model_of_the_authors_has_a_placeholder(more: tuple[str, ...], tmp_path: Path) -> None:
+    config = tmp_path / "zebrafish.json"
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 3, "intermediate_size": 4096}
+    heads = {"num_attention_heads": 16, "vocab_size": 16_384, "model_type": "llama"}
+    config.write_text(json.dumps({**sizes, **heads, "_name_or_path": "anna/zebrafish-7b"}))
+    words: tuple[str | Path, ...] = (
+        SAMPLE,
+        "--model",
+        config,
+        "--batch",
+        "8",
+        "--seq",
+        "1024",
+        *more,
+    )
+    assert "zebrafish" in printed(*words)
+    shown = printed(*words, "--redact")
+    assert "zebrafish" not in shown
+    assert "model 1" in shown
+
+
+def test_a_model_that_all_know_keeps_its_name() -> None:
+    words = (SAMPLE, "--model", "gpt2", "--batch", "1", "--seq", "128", "--redact", "--json")
+    assert '"name": "GPT-2 124M"' in printed(*words)

@@ -130,3 +130,36 @@ def test_no_browser_is_a_note_and_no_error(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("more", [("-o", "a.json"), ("-o", "t/"), ("-q",), ("--json",)])
 def test_open_needs_a_page_and_a_reader(more: tuple[str, ...]) -> None:
     assert_refused(run("report", SAMPLE, "--open", *more), 2, "--open")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_writes_nothing_here(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (("report",), ("report", "--format", "csv"), ("export",), ("perfetto",)):
+        assert_refused(run(*words, SAMPLE, "-o", name), 2, "-o is given an empty name", "variable")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_as_a_file_is_told_how_to_get_tables(tmp_path: Path) -> None:
+    for suffix in ("csv", "parquet"):
+        wrong = run("report", SAMPLE, "-o", tmp_path / f"r.{suffix}")
+        assert_refused(wrong, 2, f"-o r/ --format {suffix}")
+    assert "--format" not in run("report", SAMPLE, "-o", tmp_path / "r.txt").stderr
+
+
+def test_a_name_that_is_too_long_needs_a_shorter_one(tmp_path: Path) -> None:
+    for words in (("report",), ("perfetto",)):
+        wrong = run(*words, SAMPLE, "-o", tmp_path / f"{'x' * 300}.json")
+        assert_refused(wrong, 2, "too long", "xxx.json", "shorter name")
+        assert "room" not in wrong.stderr
+
+
+def test_the_phases_of_a_redacted_report_name_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "zebrafish.json.gz"
+    path.write_bytes(SAMPLE.read_bytes())
+    assert "read zebrafish.json.gz" in run("summary", path, "-v").stderr
+    told = run("summary", path, "-v", "--redact").stderr
+    assert "zebrafish" not in told
+    assert "read file 1" in told

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from tests.core.build import trace_of
-from traceflops import Selection, Trace, analyze
+from traceflops import Selection, Trace, UsageError, analyze
+from traceflops.inventory import take_inventory
 from traceflops.merge import merge
+from traceflops.mfu.reconciled.jobsize import job_size
+from traceflops.prepare import prepare
 from traceflops.trace import Note
+from traceflops.windows.restrict import restrict
 
 MS = 10**6
 
@@ -43,15 +47,76 @@ def test_the_time_between_two_runs_is_idle_in_none() -> None:
     one = {"pid": 11, "works": [(0, 10), (30, 10)]}
     two = {"pid": 12, "works": [(50 * MS, 10), (50 * MS + 15, 5)]}
     trace = shared(one, two)
-    found = analyze(trace)
     # [0, 10) [30, 40), and 50 ms later [0, 10) [15, 20).
-    spans = [(d.whole.span_ns, d.whole.busy_ns, d.whole.idle_ns) for d in found.devices]
-    assert spans == [(40, 20, 20), (20, 15, 5)]
-    assert found.components.idle_ns == 25
-    assert [d.label for d in found.devices] == ["process 11 · gpu 0", "process 12 · gpu 0"]
+    for run, figures in ((None, (40, 20, 20)), (1, (40, 20, 20)), (2, (20, 15, 5))):
+        found = analyze(trace, Selection(run=run))
+        (device,) = found.devices
+        whole = device.whole
+        assert (whole.span_ns, whole.busy_ns, whole.idle_ns) == figures
+        assert found.components.idle_ns == figures[2]
+        text = note_of(found.notes, "one-run-of-several").text
+        number = run or 1
+        assert f"of gpu 0 run {number} of 2 (process {10 + number})" in text
     text = note_of(trace.notes, "runs-on-one-gpu").text
-    assert "process 11, 50.000 ms later process 12" in text
+    assert "run 1 process 11, 50.000 ms later run 2 process 12" in text
     assert "device-shared" not in codes(trace)
+
+
+def test_the_runs_of_a_gpu_are_one_device_to_a_description() -> None:
+    one, two = {"pid": 11, "works": [(0, 10)]}, {"pid": 12, "works": [(50 * MS, 10)]}
+    trace = shared(one, two)
+    size = job_size(prepare(trace))
+    assert (size.devices, size.shown, size.known) == (1, 1, (1,))
+    listed = take_inventory(trace).devices
+    assert [(device.run, device.runs) for device in listed] == [(1, 2), (2, 2)]
+
+
+def test_most_device_time_chooses_the_run_also_within_a_stretch() -> None:
+    long = {"pid": 12, "works": [(50 * MS, 30)]}
+    trace = shared({"pid": 11, "works": [(0, 10)]}, long)
+    assert analyze(trace).devices[0].process == 1
+    assert analyze(trace, Selection(to_ns=MS)).devices[0].process == 0
+    assert restrict(trace, Selection(run=1)).activities["dur_ns"].to_pylist() == [10]
+    assert restrict(trace, Selection(run=2)).activities["dur_ns"].to_pylist() == [30]
+
+
+@pytest.mark.parametrize("run", [0, 3])
+def test_a_run_that_is_not_there_is_refused(run: int) -> None:
+    trace = shared({"pid": 11, "works": [(0, 10)]}, {"pid": 12, "works": [(50 * MS, 10)]})
+    with pytest.raises(UsageError):
+        analyze(trace, Selection(run=run))
+
+
+def test_all_gpus_are_shown_in_one_run() -> None:
+    """On gpu 0 the first run has more, on gpu 1 the second: 30 + 10 are less than 20 + 25."""
+    lengths = {(0, 0): 30, (1, 0): 20, (2, 1): 10, (3, 1): 25}
+    rows: list[dict[str, Any]] = [
+        {"name": "k", "process": process, "device": gpu, "dur_ns": dur}
+        | {"start_ns": 50 * MS * (process % 2)}
+        for (process, gpu), dur in lengths.items()
+    ]
+    rows.sort(key=lambda row: row["start_ns"])
+    processes = [{"process": p, "pid": p + 10} for p in range(4)]
+    devices = [{"device": d, "local_id": d, "process": 2 * d} for d in (0, 1)]
+    trace = merge([trace_of(activities=rows, processes=processes, devices=devices)])
+    found = analyze(trace)
+    assert [device.whole.busy_ns for device in found.devices] == [20, 25]
+    assert note_of(found.notes, "one-run-of-several").count == 2
+
+
+@pytest.mark.parametrize(("end", "runs"), [(49 * MS, 1), (40, 2)])
+def test_the_end_of_a_range_shows_that_its_process_lived(end: int, runs: int) -> None:
+    one, two = {"pid": 11, "works": [(0, 10)]}, {"pid": 12, "works": [(49 * MS + 500, 10)]}
+    mark = {"process": 0, "name": "wait", "start_ns": 20, "dur_ns": end - 20}
+    trace = shared(one, two, marks=[mark])
+    assert max((run for _, run in trace.runs), default=1) == runs
+
+
+def test_a_range_that_ends_with_the_recording_does_not_show_that() -> None:
+    """It was still open, and got its end from the last work of the other process."""
+    one, two = {"pid": 11, "works": [(0, 10)]}, {"pid": 12, "works": [(50 * MS, 10)]}
+    mark = {"process": 0, "name": "open", "start_ns": 20, "dur_ns": 50 * MS - 10}
+    assert shared(one, two, marks=[mark]).runs == ((0, 1), (0, 2))
 
 
 def test_a_pause_of_which_another_record_shows_that_both_lived_is_idle() -> None:
@@ -61,7 +126,7 @@ def test_a_pause_of_which_another_record_shows_that_both_lived_is_idle() -> None
     trace = shared(one, two, calls=[call])
     (device,) = analyze(trace).devices
     assert device.whole.idle_ns == 50 * MS - 10
-    assert codes(trace) == {"device-shared", "streams-renumbered"}
+    assert codes(trace) == {"device-shared", "streams-renumbered", "rank-unknown"}
 
 
 def test_processes_side_by_side_are_one_run_whichever_came_last() -> None:
@@ -79,7 +144,8 @@ def test_rows_of_no_process_are_of_the_run_in_whose_time_they_are() -> None:
     two = {"pid": 12, "works": [(50 * MS, 10)]}
     nobody = {"pid": None, "works": [(20, 5), (50 * MS + 30, 5)]}
     trace = shared(one, two, nobody)
-    assert [d.whole.span_ns for d in analyze(trace).devices] == [25, 35]
+    spans = [analyze(trace, Selection(run=run)).devices[0].whole.span_ns for run in (1, 2)]
+    assert spans == [25, 35]
     # And they are on the stream of that number: whose it is, they do not say.
     assert set(trace.activities["stream"].to_pylist()) == {7}
 
@@ -131,7 +197,7 @@ def test_processes_with_gpus_of_their_own_keep_their_streams() -> None:
         ]
     )
     assert trace.activities["stream"].to_pylist() == [7, 7]
-    assert trace.notes == ()
+    assert codes(trace) == {"rank-unknown"}
 
 
 def stepping(process: int, first: int, lengths: list[int], number: int) -> dict[str, Any]:

@@ -398,3 +398,31 @@ def test_markers_in_whose_time_nothing_begins_are_said_to_be_there() -> None:
     assert notes["markers-without-work"].count == 6
     assert "no step markers" not in " ".join(note.text for note in analysis.notes)
     assert analysis.steps.source == "optimizer"
+
+
+def nested(*inner: tuple[str, int, int], around: tuple[str, int, int] | None = None) -> Analysis:
+    """Return what is found of two steps of 100 ns, each with four kernels, and marks in them."""
+    works = [
+        (GEMM, 100 * s + 20 * k + 5, 100 * s + 20 * k + 10, 8) for s in (0, 1) for k in range(4)
+    ]
+    outer = [("step 0", 0, 99), ("step 1", 100, 99)]
+    marks = sorted((*outer, *inner, *([around] if around else [])), key=lambda one: one[1])
+    return analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+
+
+def test_of_step_marks_within_each_other_the_outer_are_the_steps() -> None:
+    """The work launched behind "iter 1", at 65 and 165, is of the step around it."""
+    analysis = nested(
+        *(("iter 0", 0, 30), ("iter 1", 30, 30), ("iter 0", 100, 30), ("iter 1", 130, 30))
+    )
+    assert edges(analysis) == [("step 0", 10, 110), ("step 1", 110, 178)]
+    (note,) = [note for note in analysis.notes if note.code == "steps-nested"]
+    assert note.count == 4
+    assert "steps-on-other-threads" not in {note.code for note in analysis.notes}
+
+
+def test_one_mark_around_all_steps_is_none() -> None:
+    analysis = nested(around=("iteration 7", -1, 300))
+    assert analysis.steps.seen == (0, 1)
+    (note,) = [note for note in analysis.notes if note.code == "steps-nested"]
+    assert note.count == 1

@@ -67,7 +67,7 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     assert_nothing_timed(analysis)
     assert analysis.verdict.sentence == (
         "There is no timeline in this trace, so idle time and MFU are not known; there are totals "
-        "by name: 1.000 µs of device work, 90.0 % gemm."
+        "by name: 1.00 µs of device work, 90.0 % gemm."
     )
 
 

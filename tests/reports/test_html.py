@@ -172,7 +172,7 @@ def test_findings_link_to_sections_that_are_there(one: Analysis) -> None:
 def test_no_findings_is_a_result_too(one: Analysis) -> None:
     text = render_html(replace(one, findings=()))
     found = text.split('<section id="findings">')[1].split("</section>")[0]
-    assert "None: no part of the device time" in found
+    assert "None: no part of the step time" in found
 
 
 def test_every_bar_of_the_page_is_full_and_has_a_text_alternative() -> None:
@@ -261,7 +261,7 @@ def test_1000_steps_are_drawn_as_200_bars_and_the_page_says_so() -> None:
     text = render_html(made)
     assert len(text.encode()) < 1_000_000
     assert "1,000 steps are drawn as 200 bars, each the mean of 5 neighbouring steps." in text
-    assert "The longest is step 417 with 433 ms." in text
+    assert "The longest step used is step 417 with 433 ms, " in text
     assert "The first 50 and the 150 longest others of 1,002 windows." in text
 
 

@@ -36,7 +36,7 @@ MISSED = {
     "step=99": "no step “99”",
     "rank=77": "no rank “77”",
     "gap=99": "no gap “99”",
-    "t=5-1,0": "no stretch of time “5-1,0”",
+    "t=5-1,0": "The stretch of time “5-1,0” is not in this recording",
     "nowhere": "no place “nowhere”",
     "x=1": "no place “x=1”",
     "%E0%A4%A": "no place “%E0%A4%A”",
@@ -132,7 +132,11 @@ def test_a_page_that_is_opened_by_a_link_says_what_it_misses(
     text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
     path = tmp_path / "page.html"
     found = opened(browser, path, text)
-    for link, said in (("gap=1", ""), ("step=99", "no step “99”"), ("t=1-2,5", "no stretch")):
+    for link, said in (
+        ("gap=1", ""),
+        ("step=99", "no step “99”"),
+        ("t=1-2,5", "not in this recording"),
+    ):
         found.page.goto("about:blank")
         found.page.goto(f"{path.as_uri()}#{link}")
         until(found.page.main_frame, "document.querySelector('#timeline.live') !== null")

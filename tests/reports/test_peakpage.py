@@ -14,7 +14,7 @@ from tests.reports.test_html import Tree
 from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import Held, roofline_plot
+from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, roofline_plot
 from traceflops.reports.page.work import kernel_work
 
 
@@ -53,6 +53,23 @@ def test_the_roofline_has_its_dot_under_the_roof() -> None:
     assert dot.text == "500 TFLOP/s at 333 FLOP/B, bf16, 4.00 µs"
     assert (flat.text, plot.slope.text) == ("bf16 1,000 TFLOP/s", "3,350 GB/s")
     assert plot.held == [Held("bf16", 1, "299")]
+
+
+def test_the_roofline_shows_the_slope_and_says_what_it_leaves_out() -> None:
+    analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
+    assert drawn_sentence(analysis) == (
+        "All kernels have counted FLOPs and are drawn: 100.0 % of device time."
+    )
+    for width in (760, NARROW):
+        plot = roofline_plot(analysis.measured, width)
+        assert plot is not None
+        # A balance of 298.5, and a decade of the slope before it.
+        assert [ridge.text for ridge in plot.ridges] == ["299"]
+        assert plot.slope.x1 < plot.ridges[0].at == plot.slope.x2 < plot.dots[0].x < width
+        assert plot.slope.y1 > plot.slope.y2
+        assert plot.components == ["compute"]
+    part = drawn_sentence(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    assert part.startswith("6 of 26 kernels have counted FLOPs and bytes and are drawn: ")
 
 
 def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:
@@ -108,7 +125,7 @@ def test_hostile_names_are_text() -> None:
     assert not [name for _, found in tree.elements for name in found if name.startswith("on")]
     assert "[red] gemm" in tree.text("code")
     assert "49 gemm" not in tree.text("code")
-    assert shown.count("<circle") == len(set(names))
+    assert shown.count("<circle") == 2 * len(set(names))  # one drawing is for phones
 
 
 def test_a_device_name_cannot_act() -> None:

@@ -187,3 +187,12 @@ def test_a_name_that_ends_in_json_is_of_plain_text(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, words).exit_code == 0
     assert plain.read_bytes() == gzip.decompress(packed.read_bytes())
     assert json.loads(plain.read_bytes())["traceEvents"]
+
+
+def test_other_suffixes_are_refused_as_of_reports(tmp_path: Path) -> None:
+    for name in ("p.txt", "p", "p.gz", "p.html", "json"):
+        words = ["perfetto", str(SAMPLE), "-o", str(tmp_path / name)]
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code == 2
+        assert "give a name that ends in .json or .json.gz" in refused.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,6 @@ from tests.conftest import SAMPLES
 from tests.core.build import launched, trace_of
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
-from tests.reports.test_html import Tree
 from traceflops.rankspread import OwnTimes, most_and_least, own_times, straggler
 from traceflops.reports.page import heatmap, kernels, ranks, series, shown, steps
 from traceflops.reports.page.deeplinks import Links
@@ -120,8 +119,15 @@ def test_without_launches_the_section_says_so_once() -> None:
 
 def test_operators_say_what_they_add_up_to() -> None:
     text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "operators")
-    names = Tree(text).text("code")
+    names = re.findall(r'<code class="ends" title="([^"]*)"', text)
     assert names[:2] == ["aten::mm", "aten::addmm"]
+    own, rest = text.split('id="operator-rest"')
+    assert 'data-value="0" title="0 ns"' not in own.split("<tbody>")[1]
+    rows = rest.count('<td class="name">')
+    assert f"{rows} more operators without time of their own" in own
+    assert rest.count('title="0 ns">0 ns</td>') >= rows
+    assert "Of peak" in own.split("<thead>")[1]
+    assert "Of peak" not in rest, "a column of dashes"
     assert "adds up to the 18.7 ms of all kernels" in text
 
 

@@ -198,3 +198,19 @@ def test_ticks_of_time_are_round_and_have_one_unit(
     low: int, high: int, most: int, texts: list[str]
 ) -> None:
     assert [text for _, text in time_ticks(low, high, most)] == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("   ", r"\x20\x20\x20"),
+        ("\t\n", r"\x09\x0a"),
+        ("\u00a0", r"\xa0"),
+        ("\u3000", r"\u3000"),
+        ("", ""),
+        (" a ", " a "),
+    ],
+)
+def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
+    assert units.visible(name) == shown
+    assert units.shorten_middle(name, 60) == shown

@@ -22,6 +22,7 @@ from traceflops.cli.mfu import EXAMPLES as MFU_EXAMPLES
 from traceflops.cli.mfu import mfu
 from traceflops.cli.perfetto import EXAMPLES as PERFETTO_EXAMPLES
 from traceflops.cli.perfetto import perfetto
+from traceflops.cli.printing import say
 from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
 from traceflops.cli.report import report
 from traceflops.cli.sections import Sectioned
@@ -65,12 +66,12 @@ def _versions(wanted: bool) -> None:
 
     from traceflops._version import __version__
 
-    typer.echo(f"traceflops {__version__} (Python {sys.version.split()[0]})")
+    say(f"traceflops {__version__} (Python {sys.version.split()[0]})")
     for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh"):
         try:
-            typer.echo(f"{package} {version(package)}")
+            say(f"{package} {version(package)}")
         except PackageNotFoundError:
-            typer.echo(f"{package} is not installed")
+            say(f"{package} is not installed")
     raise typer.Exit
 
 

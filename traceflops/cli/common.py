@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from traceflops.cli.owntime import own_time
-from traceflops.errors import InputError, TraceflopsError
+from traceflops.cli.printing import print_lines, say
+from traceflops.errors import InputError, TraceflopsError, UsageError
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
@@ -80,14 +81,24 @@ def stem_of(traces: list[str]) -> str:
     return name
 
 
+def path_of(output: str) -> Path:
+    """Return the path that -o names. Raises UsageError where it is given nothing."""
+    if not output.strip():
+        raise UsageError(
+            "-o is given an empty name", "give a name; a variable in the command may not be set"
+        )
+    return Path(output)
+
+
 @contextmanager
-def failures(reading: Reading | None = None) -> Iterator[None]:
+def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> Iterator[None]:
     """Turn exceptions into one error line, one hint line and an exit code.
 
-    Also tells of the tool's own time, where `reading` asks for it.
+    Also tells of the tool's own time, where `reading` asks for it; without names of files where
+    `privacy` asks for that.
     """
     try:
-        with own_time(reading):
+        with own_time(reading, named=privacy is None or not privacy.redact):
             yield
         sys.stdout.flush()
     except TraceflopsError as error:
@@ -101,8 +112,10 @@ def failures(reading: Reading | None = None) -> Iterator[None]:
         raise typer.Exit(0) from None
     except OSError as error:
         _debug()
-        reason = error.strerror or str(error)
-        complain(f"reading or writing failed ({reason})", "make room, or use another place")
+        from traceflops.reports.write import remedy
+
+        about = f": {error.filename}" if error.filename is not None else ""
+        complain(f"reading or writing failed{about} ({error.strerror or error})", remedy(error))
         raise typer.Exit(EXIT_USAGE) from None
     except MemoryError:
         complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
@@ -122,31 +135,19 @@ def _debug() -> None:
     if os.environ.get("TRACEFLOPS_DEBUG") == "1":
         import traceback
 
-        traceback.print_exc()
+        say(traceback.format_exc(), to_stderr=True)
 
 
 def complain(message: str, hint: str) -> None:
     """Write one error line and one hint line."""
     for label, text in (("error", message), ("hint", hint)):
-        typer.echo(f"{label}: {_one_line(text)}", err=True)
+        say(f"{label}: {_one_line(text)}", to_stderr=True)
 
 
 def _one_line(text: str) -> str:
     """Return text without anything that acts on a terminal, on one line."""
     shown = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(shown.split())[:1000]
-
-
-def print_lines(lines: list[Text]) -> None:
-    """Print styled lines; no colour where NO_COLOR is set or stdout is no terminal."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    # Captured and written by us, because rich answers a closed pipe with exit code 1.
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line, soft_wrap=True)
-    sys.stdout.write(captured.get())
 
 
 def print_summary(analysis: Analysis) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from traceflops.cli.common import failures, read_trace, terminal_style
 from traceflops.cli.options import Json, Reading
+from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
     from traceflops.mfu.peak.matching import Match, SeenDevice
@@ -73,10 +74,10 @@ def _list(text: str | None, json: bool) -> None:
     elif json:
         _print_json({"devices": [_spec_object(spec) for spec in found]})
     elif len(found) == 1:
-        typer.echo("\n".join(_details(found[0])))
+        say("\n".join(_details(found[0])))
     else:
         width = terminal_style().width
-        typer.echo("\n".join([*_table(found, width), "", *_legend(len(found))]))
+        say("\n".join([*_table(found, width), "", *_legend(len(found))]))
 
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
@@ -244,10 +245,10 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
         _print_json({"seen": [_match_object(found, labels) for found, labels in matches]})
         return
     blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
-    typer.echo("\n\n".join(blocks) or "The trace has no device but the host.")
+    say("\n\n".join(blocks) or "The trace has no device but the host.")
     if blocks:
         where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
-        typer.echo("\n".join(["", *where]))
+        say("\n".join(["", *where]))
 
 
 def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
@@ -314,9 +315,8 @@ def _match_object(found: Match, labels: list[str]) -> dict[str, Any]:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    from traceflops.reports.json.report import encode
 
-    typer.echo(encode({"schema": SCHEMA, **content}))
+    say_object({"schema": SCHEMA, **content})
 
 
 def _rate(rate: int | None) -> str:

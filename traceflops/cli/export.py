@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, read_trace
+from traceflops.cli.common import failures, path_of, read_trace
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -21,6 +20,7 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
+from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
     "Examples: traceflops export trace.json.gz -o tables/ | traceflops export trace.json.gz "
@@ -32,7 +32,7 @@ EXAMPLES = (
 def export(
     traces: Traces,
     output: Annotated[
-        Path,
+        str,
         typer.Option(
             "-o", "--output", metavar="FOLDER", help="Folder to write to; made if needed."
         ),
@@ -54,25 +54,25 @@ def export(
     reading: Reading = AS_USUAL,
 ) -> None:
     """Write the tables of a trace, activities with their category, call and op."""
-    with failures(reading):
+    with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.reports.json.report import encode
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.sharing.privacy import redacted
         from traceflops.sharing.redact import Redaction
         from traceflops.windows.restrict import restrict
 
-        check_request(output, table, format_, force=force)
+        folder = path_of(output)
+        check_request(folder, table, format_, force=force)
         trace = read_trace(traces, reading)
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)
         names = privacy.placeholders()
         redaction = Redaction(names, selection.step_mark) if names is not None else None
         written = []
-        for path, rows in export_tables(shown, output, table, format_, rules, redaction):
+        for path, rows in export_tables(shown, folder, table, format_, rules, redaction):
             written.append({"table": path.stem, "path": str(path), "rows": rows})
             if not json:
-                typer.echo(f"{path}  {rows:,} rows")
+                say(f"{path}  {rows:,} rows")
         if json:
-            typer.echo(encode({"schema": "traceflops.export/1", "files": written}))
+            say_object({"schema": "traceflops.export/1", "files": written})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from traceflops.cli.common import failures, read_trace
 from traceflops.cli.options import (
     AS_USUAL,
@@ -16,6 +14,7 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
+from traceflops.cli.printing import say, say_object
 
 EXAMPLES = "Examples: traceflops info trace.json.gz | traceflops info ranks/ --json"
 
@@ -29,11 +28,10 @@ def info(
     reading: Reading = AS_USUAL,
 ) -> None:
     """Say what is in a trace, what is missing and what that costs."""
-    with failures(reading):
+    with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
         from traceflops.inventory import take_inventory
-        from traceflops.reports.json.report import encode
         from traceflops.reports.terminal.info import info_object, render_info
         from traceflops.sharing.privacy import redacted
         from traceflops.sharing.redact import Redaction
@@ -47,6 +45,6 @@ def info(
             shown, step_mark = Redaction(names, step_mark).trace(shown), None
         inventory = take_inventory(shown, step_mark)
         if json:
-            typer.echo(encode(info_object(inventory)))
+            say_object(info_object(inventory))
         else:
-            typer.echo("\n".join(render_info(inventory)))
+            say("\n".join(render_info(inventory)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceflops.cli.common import failures, print_lines, terminal_style
+from traceflops.cli.common import failures, terminal_style
 from traceflops.cli.mfuanswer import AnswerOptions
 from traceflops.cli.mfuoptions import (
     DeviceOptions,
@@ -29,6 +29,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.pairing import Pair
+from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def mfu(
     reading: Reading = AS_USUAL,
 ) -> None:
     """Compute MFU, HFU and FLOPs of a trace, or of a run from its description."""
-    with failures(reading):
+    with failures(reading, privacy):
         if model.list_models:
             _print_models(json)
             return
@@ -135,9 +136,8 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
     explanation = answer.explanation(found, found.lacks) if answer.explains else None
     if json:
         from traceflops.reports.json.mfu import mfu_object
-        from traceflops.reports.json.report import encode
 
-        typer.echo(encode(mfu_object(found, explanation)))
+        say_object(mfu_object(found, explanation))
         return
     from traceflops.reports.terminal.mfu import (
         render_conventions,
@@ -158,12 +158,11 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 def _print_models(json: bool) -> None:
     from traceflops.mfu.model.models import listed_models
     from traceflops.reports.json.mfu import models_object
-    from traceflops.reports.json.report import encode
 
     models = listed_models()
     if json:
-        typer.echo(encode(models_object(models)))
+        say_object(models_object(models))
         return
     width = max(len(name) for name, _ in models)
     rows: Iterable[str] = (f"{name:<{width}}  {card.name}" for name, card in models)
-    typer.echo("\n".join(rows))
+    say("\n".join(rows))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from traceflops.cli.common import print_lines, read_trace, terminal_style
+from traceflops.cli.common import read_trace, terminal_style
 from traceflops.cli.mfuanswer import AnswerOptions
 from traceflops.cli.mfuoptions import (
     DeviceOptions,
@@ -19,6 +17,7 @@ from traceflops.cli.mfuoptions import (
     words_of,
 )
 from traceflops.cli.pairing import check_pair, read_pair
+from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.words import DESCRIPTION_WORDS
 
@@ -173,11 +172,22 @@ def _prepared(
     wanted, notes = _wanted(prepared, described, given)
     if names is None:
         return prepared, wanted, notes
-    if wanted is not None and given is None:
-        wanted = replace(wanted[0], name=_UNNAMED_MODEL), wanted[1]
+    if wanted is not None:
+        wanted = _unnamed(wanted[0], names, described=given is None), wanted[1]
     trace = replace(trace, notes=(*notes, *trace.notes))
     shown = prepare(trace, selection, include_environment=kept, placeholders=names)
     return shown, wanted, ()
+
+
+def _unnamed(card: ModelCard, names: Placeholders, *, described: bool) -> ModelCard:
+    """Return a card without a name of the author's; models that everybody knows keep theirs."""
+    from traceflops.mfu.model.models import is_public
+
+    if described:
+        return replace(card, name=_UNNAMED_MODEL)
+    if is_public(card):
+        return card
+    return replace(card, name=names.whole("model", card.name))
 
 
 def _wanted(
@@ -216,9 +226,8 @@ def _print(
 ) -> None:
     if json:
         from traceflops.reports.json.reconciled import utilisation_object
-        from traceflops.reports.json.report import encode
 
-        typer.echo(encode(utilisation_object(analysis, found, explained)))
+        say_object(utilisation_object(analysis, found, explained))
         return
     from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
     from traceflops.reports.terminal.mfu import render_explanation

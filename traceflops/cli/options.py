@@ -84,6 +84,15 @@ class Question:
             help="Marks whose whole name matches are the steps.",
         ),
     ] = None
+    run: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Which of several runs one after the other on a GPU, from 1. "
+            "Default: the one with most device time.",
+            show_default=False,
+        ),
+    ] = None
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
@@ -94,6 +103,7 @@ class Question:
             from_ns=parse_duration("--from", self.start) if self.start is not None else None,
             to_ns=parse_duration("--to", self.end) if self.end is not None else None,
             step_mark=self.step_mark,
+            run=self.run,
         )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, read_trace, stem_of
+from traceflops.cli.common import failures, path_of, read_trace, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -20,6 +19,7 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
+from traceflops.cli.printing import say
 from traceflops.windows.selection import Selection
 
 EXAMPLES = (
@@ -33,12 +33,12 @@ SUFFIX = ".perfetto.json.gz"
 def perfetto(
     traces: Traces,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write; plain text if it ends in .json, else packed with gzip. Default: "
+            help="File to write: .json, or .json.gz for one packed with gzip. Default: "
             f"the trace's name with {SUFFIX}, in this folder.",
         ),
     ] = None,
@@ -52,17 +52,18 @@ def perfetto(
 
     Open the file at ui.perfetto.dev or in chrome://tracing; nothing is sent there by traceflops.
     """
-    with failures(reading):
+    with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
         from traceflops.analysis import analysis_of
         from traceflops.prepare import prepare
-        from traceflops.reports.perfetto import render_perfetto
+        from traceflops.reports.perfetto import check_suffix, render_perfetto
         from traceflops.reports.write import check_new, write_pieces
         from traceflops.sharing.privacy import redacted
         from traceflops.windows.restrict import restrict
 
-        target = output or Path(stem_of(traces) + SUFFIX)
+        target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
+        check_suffix(target)
         check_new(target, force=force)
         trace = read_trace(traces, reading)
         known = trace if privacy.include_environment else redacted(trace)
@@ -78,4 +79,4 @@ def perfetto(
         packed = target.suffix.lower() != ".json"
         findings = analysis_of(prepared).findings
         write_pieces(target, render_perfetto(prepared, findings, packed=packed))
-        typer.echo(f"{target}  open it at ui.perfetto.dev or in chrome://tracing")
+        say(f"{target}  open it at ui.perfetto.dev or in chrome://tracing")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceflops.cli.common import failures, print_summary, read_and_analyze, stem_of
+from traceflops.cli.common import failures, path_of, print_summary, read_and_analyze, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -25,6 +25,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.pairing import Pair
+from traceflops.cli.printing import say, say_json
 from traceflops.cli.reportcommand import Given, command_of
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -92,13 +93,14 @@ class Target:
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
         from traceflops.reports.reporttables import save_tables
+        from traceflops.reports.units import size
         from traceflops.reports.write import save
 
         if self.format is not None:
             written = save_tables(analysis, self.path, self.format)
             return f"{len(written)} tables to {self.path}"
         save(analysis, self.path, force=force, command=command, authored=authored)
-        return f"{self.path} ({self.path.stat().st_size / 1e6:.1f} MB)"
+        return f"{self.path} ({size(self.path.stat().st_size)})"
 
 
 @grouped
@@ -135,7 +137,7 @@ def report(
     reading: Reading = AS_USUAL,
 ) -> None:
     """Write the report as one HTML file, or in other forms, and print its summary."""
-    with failures(reading):
+    with failures(reading, privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         authored = added.authored()
@@ -143,7 +145,7 @@ def report(
         analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         try:
             if json:
-                typer.echo(analysis.to_json())
+                say_json(analysis.to_json())
             elif not quiet:
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
@@ -155,9 +157,9 @@ def report(
                     analysis, command_of(traces, analysis, given), authored, force=force
                 )
         if quiet:
-            typer.echo(str(target.path))
+            say(str(target.path))
         elif not json:
-            typer.echo(f"\nWrote {written}")
+            say(f"\nWrote {written}")
         if added.open:
             _show(target.path)
 
@@ -169,7 +171,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
         return (
             Target(Path(f"{name}.html"), None) if format_ is None else Target(Path(name), format_)
         )
-    path = Path(output)
+    path = path_of(output)
     is_folder = output.endswith(("/", "\\")) or path.is_dir()
     if format_ is None and not is_folder:
         return Target(path, None)
@@ -205,4 +207,4 @@ def _show(page: Path) -> None:
     except (webbrowser.Error, OSError):
         shown = False
     if not shown:
-        typer.echo("note: no browser could be started; open the file yourself", err=True)
+        say("note: no browser could be started; open the file yourself", to_stderr=True)

@@ -55,6 +55,7 @@ def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "--steps": question.steps,
         "--ranks": question.ranks,
         "--gpu": question.gpu,
+        "--run": question.run,
         "--from": question.start,
         "--to": question.end,
         "--step-mark": question.step_mark and (hidden or question.step_mark),

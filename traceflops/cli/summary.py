@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from traceflops.cli.common import failures, print_summary, read_and_analyze
 from traceflops.cli.options import (
     AS_USUAL,
@@ -20,6 +18,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.pairing import Pair
+from traceflops.cli.printing import say_json
 
 EXAMPLES = (
     "Examples: traceflops summary trace.json.gz | traceflops summary ranks/ --ranks 0-3 | "
@@ -41,9 +40,9 @@ def summary(
     reading: Reading = AS_USUAL,
 ) -> None:
     """Print where the time went; write nothing."""
-    with failures(reading):
+    with failures(reading, privacy):
         analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         if json:
-            typer.echo(analysis.to_json())
+            say_json(analysis.to_json())
         else:
             print_summary(analysis)

@@ -8,6 +8,7 @@ import typer
 
 from traceflops.cli.common import failures
 from traceflops.cli.options import Json, Rules
+from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
     'Examples: traceflops why "ampere_sgemm_128x64_nt" | '
@@ -39,11 +40,9 @@ def why(
             "source": decision.source,
         }
         if json:
-            from traceflops.reports.json.report import encode
-
-            typer.echo(encode({"schema": "traceflops.why/1", "name": name, **facts}))
+            say_object({"schema": "traceflops.why/1", "name": name, **facts})
             return
         from traceflops.reports.units import shorten_middle, visible
 
         for label, value in facts.items():
-            typer.echo(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")
+            say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

@@ -8,11 +8,12 @@ import numpy as np
 
 from traceflops.columns import IntArray, numbers
 from traceflops.groups import distinct
+from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
-"""Tables whose rows may end with the recording though nothing was recorded then."""
+"""Tables whose rows may have got their end from the last record, though not ended then."""
 
 
 def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
@@ -27,9 +28,13 @@ def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
 
 def device_name(trace: Trace, device: int) -> str:
     """Return what to call a device in a sentence: whose it is, and its number there."""
+    return f"{whose(trace, trace.devices['process'][device].as_py())} ({called(trace, device)})"
+
+
+def called(trace: Trace, device: int) -> str:
+    """Return what to call a device where it does not matter whose it is."""
     rows = trace.devices
-    owner = whose(trace, rows["process"][device].as_py())
-    return f"{owner} ({rows['type'][device].as_py()} {rows['local_id'][device].as_py()})"
+    return f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
 
 
 def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
@@ -68,18 +73,34 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
     """Return the first and the last moment of which anything was recorded, by process.
 
-    A process without any record lives from the largest number to the smallest.
+    A process without any record lives from the largest number to the smallest. A range that was
+    still open when the recording stopped ends with the last call or work of its file: such an end
+    says nothing of its process.
     """
     count = trace.processes.num_rows
     limits = np.iinfo(np.int64)
     begin, end = np.full(count, limits.max), np.full(count, limits.min)
+    latest = end.copy()
     for name in ("activities", "calls", *_HOST):
         table = trace.table(name)
         process, start = numbers(table["process"]), numbers(table["start_ns"])
-        last = start if name in _HOST else start + numbers(table["dur_ns"])
+        last = start + np.maximum(numbers(table["dur_ns"], ABSENT), 0)
+        if name in _HOST:
+            last = np.where(last == latest[process], start, last)
         np.minimum.at(begin, process, start)
         np.maximum.at(end, process, last)
+        if name == "calls":
+            latest = _latest_of_files(trace, end)
     return begin, end
+
+
+def _latest_of_files(trace: Trace, end: IntArray) -> IntArray:
+    """Return, by process, the latest of the given ends of all processes of its file."""
+    files = trace.processes["file"].to_pylist()
+    latest: dict[str, int] = {}
+    for file, own in zip(files, end.tolist(), strict=True):
+        latest[file] = max(own, latest.get(file, own))
+    return np.array([latest[file] for file in files], dtype=np.int64)
 
 
 def clocks_of(trace: Trace) -> IntArray:

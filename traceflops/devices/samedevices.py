@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.trace import Trace
+from traceflops.trace import EVERYWHERE, Trace
+
+_CALENDAR: Final = "calendar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Numbering:
 def number_devices(traces: Sequence[Trace]) -> Numbering:
     """Return numbers for the devices of all traces, the same one for the same device.
 
-    Devices are the same where their traces have the same clock and name the same place.
+    Devices are the same where their traces have the same clock and name the same place. For places
+    that are the same everywhere the calendar is clock enough.
     """
     counts = [trace.devices.num_rows for trace in traces]
     known: dict[tuple[str, str], int] = {}
@@ -35,9 +39,11 @@ def number_devices(traces: Sequence[Trace]) -> Numbering:
     places: list[str | None] = []
     for trace, count in zip(traces, counts, strict=True):
         named = trace.places or (None,) * count
-        clock = trace.source.clock
+        source = trace.source
+        calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
         for place in named:
             row = len(places)
+            clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
             if clock is not None and place is not None:
                 first.append(known.setdefault((clock, place), row))
             else:

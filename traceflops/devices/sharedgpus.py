@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import IntArray, number_column, numbers
-from traceflops.devices.processes import lives, unnamed_processes, whose
+from traceflops.devices.processes import called, lives, unnamed_processes, whose
 from traceflops.devices.streamnumbers import apart, renumbered_note
 from traceflops.groups import distinct, groups
 from traceflops.rows import ABSENT
@@ -37,7 +37,10 @@ Stream = tuple[int, int, int]
 
 
 def settle_shared(trace: Trace) -> Trace:
-    """Return the trace in which each device is of one run, and each stream of one process."""
+    """Return the trace in which each device is of one run, and each stream of one process.
+
+    `Trace.runs` tell which devices are one GPU (see `windows.chosenruns`).
+    """
     users = users_of(trace)
     if not users:
         return trace
@@ -60,7 +63,7 @@ def users_of(trace: Trace) -> Users:
 
 def _noted(trace: Trace, users: Users) -> Trace:
     listed = "; ".join(
-        f"{_called(trace, device)} ({', '.join(whose(trace, one) for one in mine[:_MOST_NAMED])}"
+        f"{called(trace, device)} ({', '.join(whose(trace, one) for one in mine[:_MOST_NAMED])}"
         f"{', …' if len(mine) > _MOST_NAMED else ''})"
         for device, mine in list(users.items())[:_MOST_NAMED]
     )
@@ -71,11 +74,6 @@ def _noted(trace: Trace, users: Users) -> Trace:
     )
     note = Note("assumed", "device-shared", text, len(users))
     return replace(trace, notes=(*trace.notes, note))
-
-
-def _called(trace: Trace, device: int) -> str:
-    rows = trace.devices
-    return f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
 
 
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:
@@ -112,8 +110,9 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     )
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    notes = tuple(_run_notes(trace, split, alive))
-    return replace(trace, tables=tables, places=places, notes=(*trace.notes, *notes))
+    notes = (*trace.notes, *_run_notes(trace, split, alive))
+    numbered = zip(rows.tolist(), (np.arange(len(rows)) - first[rows] + 1).tolist(), strict=True)
+    return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
 
 
 def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> Iterator[list[int]]:
@@ -191,9 +190,8 @@ def _run_notes(
     more = "; …" if len(listed) > _MOST_NAMED else ""
     text = (
         f"{several(len(split), 'GPU')} did work of runs one after the other: "
-        f"{'; '.join(listed[:_MOST_NAMED])}{more}. Each run is shown as a device of its own, and "
-        "the time between two is no idle time of any. To report one alone give its file, or its "
-        "time with --from and --to."
+        f"{'; '.join(listed[:_MOST_NAMED])}{more}. The time between two is no idle time of any. "
+        "Figures are of one run of a GPU: --run N chooses which."
     )
     yield Note("assumed", "runs-on-one-gpu", text, len(split))
 
@@ -202,12 +200,12 @@ def _row_text(
     trace: Trace, device: int, runs: Sequence[Sequence[int]], alive: tuple[IntArray, IntArray]
 ) -> str:
     begin, end = alive
-    words = [whose(trace, runs[0][0], with_file=True)]
-    for before, after in pairwise(runs[:_MOST_NAMED]):
-        pause = int(begin[after].min()) - int(end[before].max())
-        words.append(f"{time_amount(pause)} later {whose(trace, after[0], with_file=True)}")
+    words = [f"run 1 {whose(trace, runs[0][0], with_file=True)}"]
+    for number, (before, after) in enumerate(pairwise(runs[:_MOST_NAMED]), 2):
+        pause = time_amount(int(begin[after].min()) - int(end[before].max()))
+        words.append(f"{pause} later run {number} {whose(trace, after[0], with_file=True)}")
     more = ", …" if len(runs) > _MOST_NAMED else ""
-    return f"{_called(trace, device)} ({', '.join(words)}{more})"
+    return f"{called(trace, device)} ({', '.join(words)}{more})"
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING
 
 from traceflops.results import Gap
+from traceflops.windows.steptimes import step_spread
 
 if TYPE_CHECKING:
     from traceflops.prepare import Prepared
@@ -41,21 +40,14 @@ class ChosenDevices:
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     """Return the steps that stand for those used, None where no step is used.
 
-    A step is as long as the median of its windows over the devices. Of two in the middle the
-    shorter one is the median; of equal ones the first counts.
+    A step is as long as the mean of its windows over the devices. Of two in the middle the shorter
+    one is the median; of equal ones the first counts.
     """
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for windows in prepared.windows.values():
-        for window in windows:
-            if window.used and window.step is not None:
-                found[window.step].append(window.dur_ns)
-    if not found:
+    spread = step_spread(one for windows in prepared.windows.values() for one in windows)
+    if spread is None:
         return None
-    length = {step: median(times) for step, times in found.items()}
-    ordered = sorted(length, key=lambda step: (length[step], step))
-    middle = ordered[(len(ordered) - 1) // 2]
-    worst = min(ordered, key=lambda step: (-length[step], step))
-    return RepresentativeSteps(middle, worst, int(length[middle]), int(length[worst]))
+    middle, worst = spread.middle, spread.longest
+    return RepresentativeSteps(middle.step, worst.step, middle.ns, worst.ns)
 
 
 def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> ChosenDevices:

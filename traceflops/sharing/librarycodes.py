@@ -18,17 +18,23 @@ _CODES: Final = (
     r"[eE]\d[mM]\d(?:fnuz|fnu|fn|b11fnuz)?",
     r"(?:mx|nv)fp\d",
     r"(?:bt|wt|ws|wr|ta|tb|et|m|t|P|x)?\d+(?:x\d+)+x?(?:u\d)?(?![A-Za-z])",
-    r"\d+x(?![A-Za-z])|x\d+(?![A-Za-z])",
+    r"\d{1,5}x(?![A-Za-z])|x\d{1,4}(?![A-Za-z0-9])",
     r"\d+(?:u|l|ul|ull|U|L|UL|ULL|LL)(?![A-Za-z])",
     r"[hsdczi]\d{3,5}(?=gemm|fprop|dgrad|wgrad|conv|cudnn)",
     r"(?<=gemv)\d[NT](?![A-Za-z])",
     r"(?<![A-Za-z0-9])c10(?:d(?![A-Za-z]))?(?![0-9])",
-    r"(?<![A-Za-z0-9])v[1-9](?![A-Za-z0-9])",
+    r"(?<![A-Za-z0-9])[vV][1-9](?![A-Za-z0-9])",
     r"(?<![A-Za-z0-9])(?:\d{1,2}(?:de|d|c)){2,}(?![A-Za-z0-9])",
-    r"[1-5][dD](?![a-z])",
+    r"(?<![A-Za-z0-9])T\d{1,2}(?![A-Za-z0-9])",  # template parameters, as demanglers number them
+    r"(?<![A-Za-z0-9])t\d(?:[rs]\d)+(?![A-Za-z0-9])",
+    r"(?<=Align)\d{1,2}(?![A-Za-z0-9])|C(?=Align\d)",
+    r"(?:(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)x)+(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)(?![0-9])",
+    r"[a-z]?1616(?:8|16|32|64)(?=gemm)",
+    r"(?<!\d)[1-5][dD](?![a-z])|3d(?=conv)",
+    r"[lq](?=[1-8]_)|(?<![A-Za-z0-9])[lq][1248](?![A-Za-z0-9])",
     r"(?<=[a-z])2(?=[a-z])",
-    r"(?<![A-Za-z0-9])(?:g1|t1r1s1|ldg\d|ll4mi|tile\d{2,3}t|s[2-6]|1C11|16dp256b|c2r|r2c)(?![A-Za-z0-9])",
-    r"(?<=Properties)R0\d00|T(?=Backward\d)|O(?=Bfloat)|[HPQ]\d{2,3}(?=[A-Z][a-z])",
+    r"(?<![A-Za-z0-9])(?:g1|ldg\d|ll4mi|tile\d{2,3}t|s[2-6]|1C11|16dp256b|c2r|r2c)(?![A-Za-z0-9])",
+    r"MI(?=Open)|(?<=Properties)R0\d00|T(?=Backward\d)|O(?=Bfloat)|[HPQ]\d{2,3}(?=[A-Z][a-z])",
 )
 _TENSILE: Final = """
 AF AFC AFEM AG AMAS APM CMS HAS SAV ASLT ETSP GSUAMBSK ABV ACED AAC MMFSC MXLIBL MXSFNS ASAE ASCE
@@ -40,7 +46,7 @@ NLCB NTA NTB NTC NTD NTE NTM NTMXSA NTMXSB NTWS NTn NVA NVB NVC NVD NVE NVM NVMX
 ONLL OPLV PAP PBD PGR PK PKA PLR RK SCIUI SGRO SGROB SIA SIP SK SKFTR SKXCCM SLW SNLL SPO SRVW SS
 SSO SU SUM SUS SVW TDMI TDMS THA THB THC THD THE THM THMXSA THMXSB THWS THn TIN TLDS TLDSM TLDSn
 TSGRA TSGRB TT UIOFGRO ULSGRO UMLDSA UMLDSB UPLRP USFGRO USFGROn USI USL USLMX VAW VFLRP VSn VW VWA
-VWB WG WGM WGMXCC WGMn WS WSGRA WSGRB
+VWB WG WGM WGMXCC WGMn WS WSGRA WSGRB U
 """
 _TENSILE_NAME: Final = re.compile(r"(?:.*_)?Cijk_[A-Z]")
 _TENSILE_TOKEN: Final = re.compile(
@@ -49,10 +55,10 @@ _TENSILE_TOKEN: Final = re.compile(
 )
 
 _SHORT: Final = """
-al an as at bb be bf bh bn bt bw bx by bz cb cd ce cp cu db dd df dk do dp dq dt dv dw dx dy dz eq
-et ex fc fd fn fp fw fx ge gt ha hh hi hw id if in io ip is it kd kv ld le ll ln lo lr lt ma me mh
-mm mn mq mx nc nd ne nn no ns nt nv of on op or pg pi py qk qo sb sf sm sn sq ss st ta tb tf tn to
-tr tt ul up us vf vs wr ws wt xf xy
+al an as at bb be bf bh bn bt bw bx by bz cb cd ce ck cp cu db dd df dk do dp dq dt dv dw dx dy dz
+eq et ex fc fd fn fp fw fx ge gt ha hh hi hw id if in io ip is it kd kv ld le ll ln lo lr lt ma me
+mh mm mn mq mx nc nd ne nn no ns nt nv of on op or pg pi py qk qo sb sf sm sn sq ss st ta tb tf tn
+to tr tt ul up us vf vs wg wo wr ws wt xf xy
 """
 SHORT_WORDS: Final = frozenset(_SHORT.split())
 """Words of two letters that libraries use; any others may be initials."""

@@ -78,6 +78,9 @@ striding swi sym sys tail tensilelite tensorop tensorrt thr threadblock threadbl
 tilesize tma tmem tnc tnn tnt tofloat transposed tree ttn tts turing umma uncompacted unity
 unweighted utc varlen vectorize vllm volta wait warpgroup warpgroupsize warps warpsize
 warpspecialized weighted wgm xregs
+allocator average comp cutensor divisors down headeronly histograms hub laplacian
+multiplication neighbor permutation reformat reg rep sections share smem space spatial tag
+templates ten trt vector view wavefront wg
 """
 
 _RUNTIMES: Final = """

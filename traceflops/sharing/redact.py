@@ -21,7 +21,7 @@ from traceflops.categories.rules import NO_RULE, built_in
 from traceflops.columns import codes, dictionary_column, names
 from traceflops.rows import Names
 from traceflops.schema import TABLES
-from traceflops.sharing.notewords import is_describing, is_word_of_notes
+from traceflops.sharing.notewords import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.redactpolicies import Policies, Policy, policies
 from traceflops.trace import Note, Source, SourceFile, Trace
@@ -238,17 +238,25 @@ def _scrubbed(text: str, shown: Placeholders) -> str:
         if name in text:
             text = text.replace(name, shown.whole("file", name))
     text = _IN_QUOTES.sub(lambda found: _quote(found.group(), shown), text)
-    text = _PATH.sub(lambda found: shown.whole("path", found.group()), text)
+    text = _PATH.sub(lambda found: _path(found.group(), shown), text)
     return _CHUNK.sub(lambda found: _said(found.group(), shown), text)
 
 
 def _said(chunk: str, shown: Placeholders) -> str:
     """Return what stands between two spaces: as it is where it is of words of our sentences."""
     words = _LETTERS.findall(chunk)
+    if is_term_of_notes(chunk):
+        return chunk
     if not _IDENTIFIER.search(chunk) and all(map(is_word_of_notes, words)):
         return chunk
     return shown.partly("quote", chunk)
 
 
+def _path(text: str, shown: Placeholders) -> str:
+    return text if is_term_of_notes(text) else shown.whole("path", text)
+
+
 def _quote(text: str, shown: Placeholders) -> str:
+    if is_term_of_notes(text[1:-1]):
+        return text
     return text[0] + shown.partly("quote", text[1:-1]) + text[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -162,13 +163,11 @@ def plan_steps(
     time_range = chosen_range(linked.trace, accounts, selection)
     durations = layout.durations()
     used, reasons = _used(durations, selection) if time_range is None else ((), {})
-    times = [ns for number in used for ns in durations[number]]
     choice = StepChoice(
         source=layout.source,
         text=layout.text,
         seen=tuple(durations),
         used=used,
-        typical_ns=_median(times) if times else None,
     )
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
@@ -187,13 +186,6 @@ def plan_steps(
         selection.steps is not None,
         tuple(notes),
     )
-
-
-def _median(times: list[int]) -> int:
-    """Return the median in whole ns; of a few values numpy takes longer than this."""
-    ordered = sorted(times)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
 def _collapsed_note(count: int) -> Note:
@@ -345,7 +337,7 @@ def _used(
             listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
         return used, {number: "not chosen" for number in seen if not selection.wants_step(number)}
-    usual = [_median(times) for times in durations.values()]
+    usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
     keeps, reasons = steady(np.array(usual, dtype=np.int64))
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}

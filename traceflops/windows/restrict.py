@@ -12,6 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.groups import groups
 from traceflops.links import link
 from traceflops.trace import Trace
+from traceflops.windows.chosenruns import of_other_runs
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
 from traceflops.windows.timerange import origins
@@ -31,6 +32,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
     _keep_ranks(trace, selection, keep)
     _keep_devices(trace, selection, keep)
+    _keep_run(trace, selection, keep)
     _keep_time(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     _keep_causes(trace, keep)
@@ -70,6 +72,21 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
     for name in ("activities", "marks", "counters", "kernel_counters"):
         device = numbers(trace.table(name)["device"])
         keep[name] &= (device < 0) | np.isin(device, wanted)
+
+
+def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Leave out rows of devices that are other runs, and those of their processes."""
+    others = of_other_runs(trace, selection)
+    if not others:
+        return
+    done, process = (numbers(trace.activities[name]) for name in ("device", "process"))
+    apart = np.isin(done, others)
+    gone = np.setdiff1d(process[apart], process[~apart])
+    for name in ("activities", *_HOST_TABLES, "counters", "kernel_counters"):
+        table = trace.table(name)
+        keep[name] &= ~np.isin(numbers(table["process"]), gone)
+        if "device" in table.column_names:
+            keep[name] &= ~np.isin(numbers(table["device"]), others)
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:

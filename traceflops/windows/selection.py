@@ -17,7 +17,8 @@ class Selection:
 
     `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and
     `to_ns` count from the first activity of the trace. `step_mark` is a regular expression: marks
-    whose whole name matches it are the steps.
+    whose whole name matches it are the steps. `run` is which of several runs one after the other on
+    a GPU, counted from 1; None for the one with most device time.
     """
 
     steps: tuple[int | None, int | None] | None = None
@@ -26,6 +27,7 @@ class Selection:
     from_ns: int | None = None
     to_ns: int | None = None
     step_mark: str | None = None
+    run: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -39,6 +41,8 @@ class Selection:
             )
         if self.to_ns is not None and self.to_ns <= (self.from_ns or 0):
             raise UsageError("--to is not after --from", "give a later end")
+        if self.run is not None and self.run < 1:
+            raise UsageError("--run counts from 1", "traceflops info lists the runs")
         if self.step_mark is not None:
             step_pattern(self.step_mark)
 

@@ -126,21 +126,50 @@ def _by_process(
     start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     found: dict[int, Steps] = {}
-    passed_over, in_doubt = 0, False
+    passed_over, nested, in_doubt = 0, 0, False
     for one, mine in groups(process):
         of_thread = {name: mine[at] for name, at in groups(thread[mine])}
 
         def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
             some = of_thread[name]
+            some = some[~_is_inner(start[some], end[some])]
             return _ordered(number[some], start[some], end[some])
 
         markers = {name: len(some) for name, some in of_thread.items()}
         choice = thread_of_steps(trace, one, markers, steps_of)
         found[one] = steps_of(choice.thread)
-        passed_over += len(mine) - len(found[one])
+        passed_over += len(mine) - markers[choice.thread]
+        nested += markers[choice.thread] - len(found[one])
         in_doubt |= choice.in_doubt
-    notes = (_other_threads_note(passed_over, in_doubt=in_doubt),) if passed_over else ()
-    return FoundSteps(found, source, text, notes)
+    notes = [_other_threads_note(passed_over, in_doubt=in_doubt)] if passed_over else []
+    notes += [_nested_note(nested)] if nested else []
+    return FoundSteps(found, source, text, tuple(notes))
+
+
+def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
+    """Return which marks of a thread lie within another one: the outer marks are the steps.
+
+    A single mark around all others is no step of a loop: then it is the one that is left out.
+    """
+    order = np.lexsort((-end, start))
+    reach = np.maximum.accumulate(end[order])[:-1]
+    within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
+    found = np.zeros(len(start), dtype=np.bool_)
+    if len(order) > 2 and within[1:].all():
+        found[order[0]] = True
+        found[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
+    else:
+        found[order] = within
+    return found
+
+
+def _nested_note(nested: int) -> Note:
+    text = (
+        f"Step markers nest: {several(nested, 'marker')} within or around the steps that are used "
+        f"{'was' if nested == 1 else 'were'} passed over. The outer markers of a loop are its "
+        "steps; --step-mark chooses markers by their names."
+    )
+    return Note("assumed", "steps-nested", text, nested)
 
 
 def _other_threads_note(passed_over: int, *, in_doubt: bool) -> Note:

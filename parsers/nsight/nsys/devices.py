@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ from traceflops.parsers.gathered import NOTHING_KNOWN, DeviceFacts
 from traceflops.parsers.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.rows import ABSENT
+from traceflops.trace import EVERYWHERE
 
 _GPU: Final = Wanted(
     integers=(
         *("id", "deviceId", "totalMemory", "clockRate", "smCount"),
         *("computeMajor", "computeMinor", "threadsPerWarp"),
     ),
-    texts=("name", "uuid"),
+    texts=("name", "uuid", "busLocation"),
 )
 _CUDA_GPU: Final = Wanted(
     integers=(
@@ -55,13 +57,20 @@ class Devices:
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     ambiguous: bool = False
     """Whether the GPUs differ and which one a process used is not said."""
+    places: dict[int, str] = field(default_factory=dict)
+    """What names each GPU in other reports, too (see `traceflops.trace.Trace`)."""
+    only: int | None = None
+    """The number of the GPU of a machine that has no other."""
     _by_number: dict[int, set[int]] = field(default_factory=dict)
 
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
         """Return the number of the GPU that a process calls so; None where that is not said.
 
-        Of an unknown process (None) it is what all processes call so, if that is one GPU.
+        Of an unknown process (None) it is what all processes call so, if that is one GPU. Where no
+        number of any process is said, the first of a machine with one GPU is that one.
         """
+        if not self.gpus and ordinal <= 0:
+            return self.only
         if pid is not None:
             return self.gpus.get((pid, ordinal))
         found = self._by_number.get(ordinal, set())
@@ -89,8 +98,8 @@ class Devices:
         return first
 
 
-def devices_of(tables: Tables) -> Devices:
-    """Return what a report says of its GPUs."""
+def devices_of(tables: Tables, host: str | None = None) -> Devices:
+    """Return what a report of a machine says of its GPUs."""
     found = Devices()
     uuids: dict[str, int] = {}
     rows = tables.whole("TARGET_INFO_GPU", _GPU)
@@ -103,11 +112,33 @@ def devices_of(tables: Tables) -> Devices:
         elif number != ABSENT:
             found.by_gpu.setdefault(number, _facts(rows, at))
             uuids.setdefault((rows.texts["uuid"][at] or "").lower(), number)
+    found.places = dict(_places(rows, host)) if not of_old else {}
+    if len(found.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
+        found.only = next(iter(found.by_gpu))
     _read_old(tables, products, found)
     if not found.by_gpu and not found.by_ordinal:
         found.by_gpu = _of_text(tables)
     _read_numbers(tables, uuids, found)
     return found
+
+
+def _places(rows: Batch, host: str | None) -> Iterator[tuple[int, str]]:
+    """Give the places of GPUs, by number: by what each is called everywhere, else by its slot.
+
+    What several GPUs of the report share, as parts of one may, names none of them.
+    """
+    known: dict[int, list[str | None]] = {}
+    for at in range(min(rows.count, _MOST)):
+        uuid, bus = (rows.texts[name][at] for name in ("uuid", "busLocation"))
+        slot = f"{EVERYWHERE}{host} {bus}" if host and bus else None
+        names_it = uuid is not None and bool(uuid.strip("GPUgpu-0 "))
+        called = f"{EVERYWHERE}{uuid.lower()}" if uuid is not None and names_it else None
+        known.setdefault(int(rows["id"][at]), [called, slot])
+    counts = Counter(text for texts in known.values() for text in texts)
+    for number, texts in known.items():
+        text = next((text for text in texts if text is not None and counts[text] == 1), None)
+        if text is not None:
+            yield number, text
 
 
 def _read_numbers(tables: Tables, uuids: Mapping[str, int], found: Devices) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from traceflops.parsers.databases.query import Among, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.rows import ABSENT
+from traceflops.trace import CUDA_TRACE
 
 _PAIR: Final = Wanted(texts=("name", "value"))
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -25,6 +26,10 @@ _OF_CAPTURE: Final = {
     "COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage",
     **{f"PROCESS_{number}:COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for number in range(8)},
 }
+_CUDA_TRACED: Final = (
+    "COLLECT_CUDA_TRACE",
+    *(f"PROCESS_{number}:COLLECT_CUDA_TRACE" for number in range(8)),
+)
 _MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
 _LONGEST_FACT: Final = 40
 _LATEST_UNIX_NS: Final = 2**62
@@ -36,6 +41,10 @@ def facts_of(tables: Tables) -> dict[str, str]:
     for table in _EXPORTS:
         _take(tables, table, _OF_EXPORT, found)
     _take(tables, "META_DATA_CAPTURE", _OF_CAPTURE, found)
+    rows = tables.whole("META_DATA_CAPTURE", _PAIR, (Among("name", _CUDA_TRACED),))
+    asked = {(value or "").lower() for value in rows.texts["value"]}
+    if asked & {"true", "false"}:
+        found[CUDA_TRACE] = "true" if "true" in asked else "false"
     return found
 
 

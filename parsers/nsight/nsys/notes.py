@@ -17,7 +17,7 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
 from traceflops.parsers.times import span_notes
 from traceflops.rows import ABSENT
-from traceflops.trace import Note, NoteKind
+from traceflops.trace import CUDA_TRACE, Note, NoteKind
 from traceflops.words import several, time_amount
 
 EXPORT: Final = "nsys export --type=sqlite --include-json=true REPORT.nsys-rep"
@@ -26,7 +26,8 @@ _COUNTED: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "open-range": (
         "repaired",
         "range",
-        "without an end: still open when the recording stopped, so it ends with the last record",
+        "without an end: still open when the recording stopped, so [it ends|they end] with the "
+        "last record",
     ),
     "unnamed": ("missing", "range", "without a text: the text is not in the export"),
     "copy-kind": ("missing", "copy", "of a kind that is not known: no direction"),
@@ -40,6 +41,18 @@ _CALLS_LOST: Final = (
     "The CUDA API calls of the export are lost with the damaged part of it, so device work cannot "
     "be linked to what launched it."
 )
+_WITHOUT_CUDA: Final[Mapping[str | None, str]] = {
+    "true": (
+        "CUDA was traced, and nothing of it came: the program made no call of CUDA while it was "
+        "recorded, or the process that did was not traced, or its records are lost."
+    ),
+    "false": "It was recorded without CUDA tracing: nsys profile --trace=cuda,nvtx records it.",
+    None: (
+        "Whether CUDA was traced is not said: nsys profile --trace=cuda,nvtx records its work, "
+        "where there is any."
+    ),
+}
+"""What to say where there is no record of CUDA at all, by whether it was traced."""
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _CALL_TABLE: Final = "RUNTIME"
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
@@ -49,17 +62,21 @@ _LAUNCH: Final = "GraphLaunch"
 
 
 def content_notes(
-    tables: Mapping[str, pa.Table], reading: ReportReading, lost: frozenset[str]
+    tables: Mapping[str, pa.Table],
+    reading: ReportReading,
+    lost: frozenset[str],
+    facts: Mapping[str, str],
 ) -> Iterator[Note]:
     """Give the notes on records: what was repaired, dropped, assumed or is missing.
 
-    `lost` are the tables of the export of which rows are lost.
+    `lost` are the tables of the export of which rows are lost, `facts` the switches of the
+    recording.
     """
     odd = reading.odd
     yield from span_notes(odd)
     yield from _counted(odd)
     yield from _lost_work(lost)
-    yield from _work(tables, reading)
+    yield from _work(tables, reading, facts.get(CUDA_TRACE))
     yield from _calls(tables, lost)
     yield from _ownerless(tables)
     yield from _names(tables)
@@ -99,7 +116,9 @@ def _lost_work(lost: frozenset[str]) -> Iterator[Note]:
     yield Note("missing", "work-lost", text)
 
 
-def _work(tables: Mapping[str, pa.Table], reading: ReportReading) -> Iterator[Note]:
+def _work(
+    tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None
+) -> Iterator[Note]:
     if tables["activities"].num_rows:
         return
     calls = tables["calls"].num_rows
@@ -110,7 +129,7 @@ def _work(tables: Mapping[str, pa.Table], reading: ReportReading) -> Iterator[No
         f"{found} {'is' if calls + others == 1 else 'are'} there, so the driver lost the records "
         "of the device or was not allowed to make them, or the program gave it nothing to do."
         if found
-        else "It was recorded without CUDA tracing: nsys profile --trace=cuda,nvtx records it."
+        else _WITHOUT_CUDA[traced]
     )
     yield Note("missing", "no-device-work", f"No kernel, copy or graph is in the export. {lost}")
 

@@ -188,7 +188,11 @@ class People:
             facts = self.devices.facts_of(gpu, pid_of(key) if key != ABSENT else None, ordinal)
             identity = ("gpu", gpu) if gpu is not None else (process, ordinal)
             final[local] = gathered.device(
-                identity, process, ordinal if gpu is None else gpu, facts
+                identity,
+                process,
+                ordinal if gpu is None else gpu,
+                facts,
+                self.devices.places.get(gpu) if gpu is not None else None,
             )
         return final
 

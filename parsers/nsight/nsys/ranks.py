@@ -111,9 +111,7 @@ def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
         )
         return [Note("assumed", BY_COMMUNICATOR, text, len(found.ranks))]
     unknown = len([key for key in workers if key not in found.ranks])
-    if not unknown or (len(workers) == 1 and not found.of_parts):
-        return []
-    return [_unknown_note(unknown, of_parts=found.of_parts)]
+    return [_unknown_note(unknown)] if unknown and found.of_parts else []
 
 
 def _disputed(place: Place) -> Note:
@@ -127,8 +125,8 @@ def _disputed(place: Place) -> Note:
     return Note("assumed", "rank-disputed", text, 1)
 
 
-def _unknown_note(unknown: int, *, of_parts: bool) -> Note:
-    reason = " (NCCL's communicators are of parts of the job)" if of_parts else ""
+def _unknown_note(unknown: int) -> Note:
+    reason = " (NCCL's communicators are of parts of the job)"
     return counted_note("missing", RANK_UNKNOWN, rank_unknown(reason), unknown)
 
 
@@ -165,7 +163,7 @@ def _workers(trace: Trace) -> int:
 def _said_unknown(trace: Trace) -> tuple[Note, ...]:
     count = _workers(trace)
     file = next((note.file for note in trace.notes if note.code == BY_COMMUNICATOR), None)
-    said = replace(_unknown_note(count, of_parts=True), file=file)
+    said = replace(_unknown_note(count), file=file)
     return tuple(said if note.code == BY_COMMUNICATOR else note for note in trace.notes)
 
 

@@ -54,7 +54,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     `name` is the report's own.
     """
     host = host_of(tables)
-    people = People(devices_of(tables), name, host, ranks_of(tables))
+    people = People(devices_of(tables, host), name, host, ranks_of(tables))
     people.rank_in_name = rank_in_name(name)
     reading = ReportReading(tables, people)
     _read(reading)
@@ -63,7 +63,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     overflowed = reading.gathered.overflowed
     finished = reading.gathered.finish()
     _refuse_loss(tables, finished)
-    found = content_notes(finished, reading, tables.lost)
+    found = content_notes(finished, reading, tables.lost, facts)
     said = (
         *found,
         *rank_notes(people.ranks, people.workers),
@@ -82,6 +82,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in said)),
+        reading.gathered.places,
     )
 
 

@@ -2,7 +2,7 @@
 // Rows that unfold, names that can be copied, and links into tables: #kernel=, #op=, #category=,
 // #step=, #rank=. What unfolds lies in a list below its table, for readers without scripts.
 (() => {
-  const { copy, nameOf, panelOf, rowsOf, select, showCategory } = traceflops.tables;
+  const { allRowsOf, copy, nameOf, panelOf, select, showCategory } = traceflops.tables;
 
   const button = (text, label, act) => {
     const made = document.createElement("button");
@@ -86,25 +86,35 @@
   };
   // The row of a name; of kernels and operators also the first one that has the text in its name.
   const rowOf = (table, kind, name) => {
-    const rows = rowsOf(table), named = rows.filter((each) => each.id.startsWith(`${kind}=`));
+    const rows = allRowsOf(table), named = rows.filter((each) => each.id.startsWith(`${kind}=`));
     const exact = named.find((each) => nameOf(each) === name);
     if (exact || !["kernel", "op"].includes(kind) || !name) return { row: exact, like: 0 };
     const short = rows.filter((each) => each.cells[0].textContent.trim() === name);
     const like = short.length ? short : named.filter((each) => nameOf(each).includes(name));
     return { row: like[0], like: like.length };
   };
+  // The headings stay at the top of the frame of a table, which has to be in view for that.
+  let shown = null;
+  const show = (row) => {
+    shown = row;
+    row.scrollIntoView({ block: "center" });
+    const frame = row.closest(".tall");
+    if (frame && getComputedStyle(frame).overflowY !== "visible") frame.scrollIntoView({ block: "nearest" });
+  };
+  // While a page is loaded the browser goes to the row by itself, after its scripts.
+  addEventListener("load", () => requestAnimationFrame(() => { if (shown) show(shown); }));
   const goTo = (kind, name) => {
     const table = document.getElementById(KINDS[kind]);
     if (!table) return false;
     const { row, like } = rowOf(table, kind, name);
     mark(row);
     if (!row) return false;
-    for (let each = table.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+    for (let each = row.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
     if (row.hidden) showCategory(table, null);
     say(KINDS[kind], like > 1 ? `${like} rows have “${name}” in their names; this is the first of them.` : "");
     unfold(row, true);
     // A step leads to its place on the timeline where there is one.
-    if (kind !== "step" || !document.getElementById("timeline")) row.scrollIntoView({ block: "center" });
+    if (kind !== "step" || !document.getElementById("timeline")) show(row);
     return true;
   };
   const goToCategory = (name) => {

@@ -44,6 +44,7 @@
     const at = link.indexOf("="), kind = KINDS.get(link.slice(0, Math.max(at, 0)));
     const name = decoded(kind ? link.slice(at + 1) : link);
     const shown = name.length > SHOWN ? `${name.slice(0, SHOWN)}…` : name;
+    if (kind === KINDS.get("t")) return `The stretch of time “${shown}” is not in this recording; the link may be of another report.`;
     return `There is no ${kind ?? "place"} “${shown}” among what this page shows; the link may be of another report.`;
   };
   const say = (text) => {

@@ -2,6 +2,8 @@
 // Tables that sort, filter and go into a CSV. A number is in its cell's data-value; an empty one
 // is not known and stays last, whichever way the column is sorted.
 (() => {
+  // By a table the one that goes on with its rows.
+  const also = new Map();
   const panelOf = (row) => {
     const next = row.nextElementSibling;
     return next?.classList.contains("unfolded") ? next : null;
@@ -57,11 +59,17 @@
     const text = whole ?? cell.querySelector("code")?.title ?? cell.textContent.trim();
     return asText(text === "\u2013" ? "" : text);
   };
+  const columnsOf = (table) =>
+    new Map(headsOf(table).flatMap((head, column) => (head.dataset.csv ? [[head.dataset.csv, column]] : [])));
+  // A table, and what is behind it as another one, which may lack columns.
+  const allRowsOf = (table) => [table, also.get(table)].flatMap((each) => (each ? rowsOf(each) : []));
   const csvOf = (table) => {
-    const columns = headsOf(table).flatMap((head, column) => head.dataset.csv ? [[head.dataset.csv, column]] : []);
-    const rows = rowsOf(table).filter((row) => !row.hidden);
-    const lines = rows.map((row) => columns.map(([, column]) => csvCell(row, column)).join(","));
-    return { rows: rows.length, text: [columns.map(([name]) => name).join(","), ...lines, ""].join("\r\n") };
+    const columns = new Map([table, also.get(table)].flatMap((each) => (each ? [[each, columnsOf(each)]] : [])));
+    const names = [...new Set([...columns.values()].flatMap((each) => [...each.keys()]))];
+    const cellOf = (row, column) => (column === undefined ? "" : csvCell(row, column));
+    const rows = allRowsOf(table).filter((row) => !row.hidden);
+    const lines = rows.map((row) => names.map((name) => cellOf(row, columns.get(row.closest("table")).get(name))).join(","));
+    return { rows: rows.length, text: [names.join(","), ...lines, ""].join("\r\n") };
   };
 
   const save = (text, file) => {
@@ -106,7 +114,7 @@
   };
 
   const filter = (table, keeps) => {
-    const rows = rowsOf(table);
+    const rows = allRowsOf(table);
     let shown = 0;
     rows.forEach((row) => {
       row.hidden = !keeps(row);
@@ -119,11 +127,13 @@
   const searched = (row) => `${row.textContent} ${nameOf(row) ?? ""}`.toLowerCase();
   const isOf = (row, category) => category === row.dataset.category || row.dataset.category?.endsWith(`/${category}`);
   const makeFilter = (input, table, say) => {
-    const texts = new Map(rowsOf(table).map((row) => [row, searched(row)]));
+    const texts = new Map(allRowsOf(table).map((row) => [row, searched(row)]));
     let category = null;
     const apply = () => {
       const wanted = input.value.toLowerCase();
       const found = filter(table, (row) => (category === null || isOf(row, category)) && texts.get(row).includes(wanted));
+      const behind = also.get(table);
+      if (behind && wanted && rowsOf(behind).some((row) => !row.hidden)) behind.closest("details").open = true;
       say(category !== null ? `${found} in category ${category}` : wanted ? found : "");
       every.hidden = category === null;
     };
@@ -150,6 +160,7 @@
     const table = document.getElementById(tools.dataset.table);
     const status = tools.querySelector("[role=status]");
     const say = (text) => { status.textContent = text; };
+    if (tools.dataset.also) also.set(table, document.getElementById(tools.dataset.also));
     const input = tools.querySelector("input");
     if (input) shows.set(table, makeFilter(input, table, say));
     makeCsv(tools, table, say);
@@ -157,5 +168,5 @@
   document.querySelectorAll("table.sortable").forEach(makeSortable);
 
   // For the script that unfolds rows and follows links.
-  traceflops.tables = { copy, nameOf, panelOf, rowsOf, select, showCategory: (table, one) => shows.get(table)?.(one) };
+  traceflops.tables = { allRowsOf, copy, nameOf, panelOf, select, showCategory: (table, one) => shows.get(table)?.(one) };
 })();

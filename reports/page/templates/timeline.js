@@ -50,7 +50,7 @@
     // Up to the first painting the height was kept free, so that what is below did not move.
     area.style.minHeight = "";
     hide();
-    say(drawn(view.state, view.state.shown, status.dataset.details));
+    say(drawn(view.state, data.whole, view.state.shown, status.dataset.details));
     if (find("table").open) list();
   };
 
@@ -108,7 +108,9 @@
     const origin = device === undefined ? Object.values(data.origins)[0] : data.origins[device];
     if (origin === undefined) return false;
     const [from, to] = [start, end].map((each) => Number(BigInt(each) - BigInt(origin)));
-    if (!(to >= from)) return false;
+    // A link may be of another recording: what is wholly beside this one is not a place of it.
+    const [first, last] = data.whole;
+    if (!(to >= from) || to < first || from > last) return false;
     view.mark(from, to, device === undefined ? [] : groupsOf(Number(device)));
     if (device !== undefined) showHostOf(Number(device));
     view.look(from - (to - from || view.LEAST), to + (to - from || view.LEAST));

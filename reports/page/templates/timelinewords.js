@@ -24,12 +24,26 @@
     return `${ns < 0 && rounded ? "−" : ""}${text} ${name}`;
   };
 
+  // A stretch of time in one unit, with as many digits at both ends: a ten-thousandth of it is seen.
+  // The server writes stretches in the same way.
+  const range = (from, to) => {
+    const largest = Math.max(Math.abs(from), Math.abs(to));
+    const [name, unit] = UNITS.find(([, one]) => largest >= one) || UNITS[3];
+    const finest = 10 ** Math.max(Math.ceil(Math.log10(Math.max(to - from, 1)) - 1e-9) - 5, 0);
+    const digits = Math.max(Math.round(Math.log10(unit / finest)), 0);
+    const [low, high] = [from, to].map((ns) => {
+      const text = (Math.abs(ns) / unit).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      return `${ns < 0 && /[1-9]/.test(text) ? "−" : ""}${text}`;
+    });
+    return `${low} to ${high} ${name}`;
+  };
+
   // How much is drawn, of which stretch; what the page holds only in boxes of several is counted.
-  const drawn = ({ from, to }, { boxes, events, merged }, details) => {
+  const drawn = ({ from, to }, whole, { boxes, events, merged }, details) => {
     const what = events ? `${counted(events, "event")} drawn as ${counted(boxes.length, "box")}` : "no event";
     const where = details ? `; single events are ${details}` : "";
     const more = merged ? ` ${number(merged)} of them are in this page only several to a box${where}.` : "";
-    return `${what}, ${time(to - from, 4)} from ${place(from, to - from)}.${more}`;
+    return `${what}, ${range(Math.max(from, whole[0]), Math.min(to, whole[1]))} counted from the first activity.${more}`;
   };
 
   // An event in lines of a class and a text; "on" is the lane it is on.

@@ -11,6 +11,7 @@ import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile, process, small, thread
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
 from traceflops.errors import InputError
+from traceflops.missing import how_to_record, missing_from
 from traceflops.parsers import read
 
 LAUNCH = "cudaGraphLaunch_v10000"
@@ -238,3 +239,34 @@ def test_calls_that_were_cut_off_were_recorded(tmp_path: Path) -> None:
     text = note(trace, "no-calls").text
     assert "lost with the damaged part" in text
     assert "nsys profile" not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "advised"),
+    [
+        (("true", "false"), "CUDA was traced, and nothing of it came", False),
+        (("false",), "recorded without CUDA tracing", True),
+        ((), "Whether CUDA was traced is not said", True),
+    ],
+)
+def test_a_report_without_any_cuda_says_whether_it_was_asked_for(
+    tmp_path: Path, asked: tuple[str, ...], words: str, advised: bool
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    for at, value in enumerate(asked):
+        name = f"PROCESS_{at}:COLLECT_CUDA_TRACE"
+        export.row("META_DATA_CAPTURE", name=name, value=value)
+    trace = made(tmp_path, export)
+    assert words in note(trace, "no-device-work").text
+    lacking = {one.what: one.remedy for one in missing_from(trace)}
+    assert ("--trace=cuda" in lacking["device work"]) == advised
+    assert ("runtime calls" in lacking) == advised
+    assert (how_to_record(trace) is not None) == advised
+
+
+def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 20)
+    trace = made(tmp_path, export)
+    assert "memory copies" not in {one.what for one in missing_from(trace)}

@@ -268,3 +268,77 @@ def test_metrics_of_several_gpus_keep_their_gpu(tmp_path: Path) -> None:
         ("SMs Active (GPU 0)", 50.0, None),
         ("SMs Active", 51.0, 0),
     ]
+
+
+UUID = "GPU-1b2c3d4e-0000-1111-2222-333344445555"
+BORN = 10**18
+
+
+def one_gpu(pid: int, **gpu: Any) -> NsysFile:
+    """Return an export of a process with a kernel of 10 ns on the GPU."""
+    export = NsysFile()
+    export.gpu(0, **gpu)
+    export.row("TARGET_INFO_CUDA_DEVICE", gpuId=0, cudaId=0, pid=pid)
+    worker(export, pid)
+    return export
+
+
+def both(tmp_path: Path, *, born: tuple[int | None, int | None], gpus: list[Any]) -> Trace:
+    for at, (begin, gpu) in enumerate(zip(born, gpus, strict=True)):
+        export = one_gpu(100 + at, **gpu)
+        if begin is not None:
+            export.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=begin)
+        export.save(tmp_path / f"run.rank{at}.sqlite")
+    return read(tmp_path)
+
+
+def test_a_gpu_of_one_uuid_is_one_in_all_reports(tmp_path: Path) -> None:
+    trace = both(tmp_path, born=(BORN, BORN + 5), gpus=[{"uuid": UUID}] * 2)
+    (device,) = tf.analyze(trace).devices
+    assert (device.ranks, device.whole.span_ns, device.whole.busy_ns) == ((0, 1), 15, 15)
+    assert "device-shared" in codes(trace)
+
+
+def test_reports_of_one_gpu_one_after_the_other_are_its_runs(tmp_path: Path) -> None:
+    trace = both(tmp_path, born=(BORN, BORN + 10**9), gpus=[{"uuid": UUID}] * 2)
+    found = tf.analyze(trace)
+    assert [device.whole.span_ns for device in found.devices] == [10]
+    assert {"runs-on-one-gpu", "one-run-of-several"} <= {note.code for note in found.notes}
+
+
+@pytest.mark.parametrize(
+    ("born", "gpus"),
+    [
+        ((BORN, BORN), [{"uuid": UUID}, {"uuid": UUID.replace("1", "2")}]),
+        ((None, None), [{"uuid": UUID}] * 2),  # times that cannot be compared
+        ((BORN, BORN), [{"uuid": "GPU-00000000-0000"}] * 2),
+        ((BORN, BORN), [{"uuid": None}] * 2),  # the slot, but not the machine
+    ],
+)
+def test_gpus_that_nothing_tells_to_be_one_stay_apart(
+    tmp_path: Path, born: tuple[int | None, int | None], gpus: list[Any]
+) -> None:
+    assert len(tf.analyze(both(tmp_path, born=born, gpus=gpus)).devices) == 2
+
+
+def test_the_slot_of_a_machine_stands_for_a_uuid(tmp_path: Path) -> None:
+    for at, host in enumerate(("a", "a", "b")):
+        export = one_gpu(100 + at, uuid=None, busLocation="0000:1b:00.0")
+        export.row("TARGET_INFO_SYSTEM_ENV", name="Hostname", value=host)
+        export.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=BORN)
+        export.save(tmp_path / f"run.rank{at}.sqlite")
+    assert [device.ranks for device in tf.analyze(read(tmp_path)).devices] == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize(("listed", "devices"), [(1, 1), (2, 2)])
+def test_without_a_table_of_numbers_the_only_gpu_is_everyones(
+    tmp_path: Path, listed: int, devices: int
+) -> None:
+    export = NsysFile()
+    for number in range(listed):
+        export.gpu(number)
+    for pid in (100, 200):
+        worker(export, pid)
+    trace = made(tmp_path, export)
+    assert trace.devices.num_rows == devices
+    assert ("device-shared" in codes(trace)) == (listed == 1)

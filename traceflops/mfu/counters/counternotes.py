@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -102,10 +103,15 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
 
 
 def _which(join: Join) -> str:
-    if join.origin == "pair":
-        return f"The paired trace {shown(join.file or '')}".rstrip()
-    return f"The counted run {shown(join.file)}" if join.file else "The counted run"
+    what = "The paired trace" if join.origin == "pair" else "The counted run"
+    if not join.file:
+        return what
+    of = "of " if _SEVERAL.fullmatch(join.file) else ""
+    return f"{what} {of}{shown(join.file)}"
 
+
+_SEVERAL: Final = re.compile(r"[\d,]+ files")
+"""What stands for the name of a recording of several files."""
 
 SAME_RUN: Final = Note(
     "assumed",

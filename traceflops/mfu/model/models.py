@@ -33,6 +33,12 @@ def bare_model(params: int) -> ModelCard:
     return ModelCard(name=f"model of {params:,} parameters", params=params)
 
 
+def is_public(card: ModelCard) -> bool:
+    """Return whether everybody may know a model's name: it is a preset's, or only a size."""
+    sized = card.params is not None and card.name == bare_model(card.params).name
+    return sized or any(card.name == other.name for _, other in listed_models())
+
+
 def with_mtp(card: ModelCard, modules: int) -> ModelCard:
     """Return the card with so many multi-token-prediction modules. Raises UsageError."""
     notes = tuple(note for note in card.notes if "multi-token-prediction" not in note)

@@ -101,8 +101,10 @@ def _world_size(prepared: Prepared) -> int | None:
 
 
 def _working(prepared: Prepared) -> int:
-    """Return how many devices did something, chosen or not."""
-    return len(distinct(numbers(prepared.trace.activities["device"])))
+    """Return how many devices did something, chosen or not; all runs of a GPU are of one."""
+    trace = prepared.trace
+    devices = distinct(numbers(trace.activities["device"])).tolist()
+    return len({trace.runs[one][0] for one in devices} if trace.runs else devices)
 
 
 def _devices(number: int) -> str:

@@ -1,0 +1,71 @@
+"""Uneven steps: when they are a finding, its share, what it says and where it leads."""
+
+import pytest
+
+import traceflops as tf
+from tests.core.build import launched, step_marks, trace_of
+from traceflops.reports.page.findings import findings_shown
+
+GEMM = "sm90_gemm_bf16"
+
+
+def run(*steps: tuple[int, int]) -> tf.Analysis:
+    """Return a run whose steps have so much compute and then idle time; one more is not used."""
+    works, marks, at = [], [], 1_000
+    for number, (busy, idle) in enumerate((*steps, (5, 0))):
+        works.append((GEMM, at - 5, at, busy))
+        marks.append((f"ProfilerStep#{number}", at - 9, 8))
+        at += busy + idle
+    return tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+
+
+def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
+    return [one for one in analysis.findings if one.rule == "uneven-steps"]
+
+
+def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
+    """Steps of 1000, 1000, 1600, 1000 and 1000 ns: 600 of 5600 are beyond the median of 1000."""
+    analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
+    (found,) = uneven(analysis)
+    assert found.share == 600 / 5_600
+    assert (found.severity, found.mfu_without, found.evidence) == ("medium", None, ("steps",))
+    assert found.sentence == (
+        "Uneven steps take 10.7 % of the step time beyond the median. "
+        "Step 2 took 600 ns longer than the median step, most of it idle time."
+    )
+    shown = next(one for one in findings_shown(analysis) if one.rule == "uneven-steps")
+    assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2, 1.60 µs")]
+
+
+def test_findings_stand_by_their_share_whatever_their_rule() -> None:
+    analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
+    assert [one.rule for one in analysis.findings] == ["loss-idle", "uneven-steps"]
+    more = run((990, 10), (990, 10), (1_980, 20), (990, 10), (990, 10))
+    assert [one.rule for one in more.findings] == ["uneven-steps"]
+
+
+def test_the_cause_is_told_only_where_it_has_more_than_half() -> None:
+    analysis = run((900, 100), (900, 100), (1_200, 400), (900, 100), (900, 100))
+    assert uneven(analysis)[0].sentence.endswith("600 ns longer than the median step.")
+    analysis = run((900, 100), (900, 100), (1_400, 200), (900, 100), (900, 100))
+    assert uneven(analysis)[0].sentence.endswith("the median step, most of it compute.")
+
+
+@pytest.mark.parametrize(
+    ("longest", "is_found"),
+    [
+        (1_093, True),  # 93 of 3093 are 3.007 %
+        (1_092, False),  # 92 of 3092 are 2.975 %
+    ],
+)
+def test_it_is_a_finding_from_three_percent_on(longest: int, *, is_found: bool) -> None:
+    assert bool(uneven(run((1_000, 0), (1_000, 0), (longest, 0)))) == is_found
+
+
+def test_two_steps_are_not_compared() -> None:
+    """Their median is their mean: one of them is always longer."""
+    assert uneven(run((1_000, 0), (1_200, 0))) == []
+
+
+def test_steps_that_are_alike_are_no_finding() -> None:
+    assert uneven(run((1_000, 0), (1_010, 0), (990, 0), (1_000, 0))) == []

@@ -1,0 +1,86 @@
+"""Labels of the rows of a table: what is left of a name, and what tells it from others."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceflops.reports import timeaxis
+from traceflops.reports.page.labels import Label, kernel_labels, labels
+from traceflops.reports.units import kernel_label, kernel_text
+
+FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
+COPY = "void at::native::elementwise_kernel<128, {0}, at::native::MulFunctor<{1}> >(int)"
+
+
+def seen(label: Label) -> str:
+    """Return what is seen of a label in a narrow column."""
+    return label.head[:12] + label.tail if label.tail else label.head[:28]
+
+
+def test_a_name_begins_with_the_function_s_own() -> None:
+    names = [FLASH.format("fwd", "true"), FLASH.format("bwd", "true")]
+    assert kernel_labels(names) == [
+        Label("flash_fwd_kernel<Traits<64, 128>, true>"),
+        Label("flash_bwd_kernel<Traits<64, 128>, true>"),
+    ]
+
+
+def test_names_that_begin_alike_keep_what_differs() -> None:
+    names = [FLASH.format("fwd", "one_policy"), FLASH.format("fwd", "other_policy")]
+    one, other = kernel_labels(names)
+    assert one.head == other.head == "flash_fwd_kernel<Traits<64, 128>, "
+    assert (one.tail, other.tail) == ("one_policy>", "other_policy>")
+
+
+def test_names_of_one_short_form_have_what_differs_behind_it() -> None:
+    names = [COPY.format(4, "float"), COPY.format(2, "float"), COPY.format(2, "double")]
+    found = kernel_labels(names)
+    assert len({seen(one) for one in found}) == 3
+    for one in found:
+        assert (one.head + one.tail).startswith("elementwise_kernel<")
+        assert "MulFunctor" in one.head + one.tail
+
+
+@pytest.mark.parametrize("number", [2, 40])
+def test_labels_differ_where_names_do(number: int) -> None:
+    """Names that differ early, late, in their namespace and in their parameters only."""
+    names = [f"void a::kernel_of_some_length<{n}, {n % 3}>(int)" for n in range(number)]
+    names += [f"void a{n}::another_kernel_of_some_length<1>(int)" for n in range(number)]
+    names += [f"void a::third_kernel_of_some_length<1>(T{n})" for n in range(number)]
+    found = kernel_labels(names)
+    assert len({(one.head, one.tail, one.more) for one in found}) == len(names)
+    assert len({seen(one) for one in found}) == len(names)
+
+
+def test_the_same_name_has_the_same_label() -> None:
+    one, other = labels(["aten::mm", "aten::mm"])
+    assert one == other == Label("aten::mm")
+
+
+def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:
+    assert kernel_text("Memcpy DtoH (Device -> Pinned)") == "Memcpy DtoH (Device -> Pinned)"
+    assert kernel_text("ns::f(int)") == "f"
+    assert kernel_text("(anonymous namespace)::(x)") == "(x)"
+
+
+def test_a_cut_label_has_the_whole_of_the_function_s_own_name() -> None:
+    """The name and its bracket take 25 of 29 characters, the mark one, the end three."""
+    name = "void at::native::vectorized_gather_kernel<16, long, at::native::Big<int> >(char*)"
+    assert kernel_label(name, 29) == "vectorized_gather_kernel<…> >"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0, 10_400_000, "0.000 to 10.400 ms"),
+        (30_130_000, 40_730_000, "30.130 to 40.730 ms"),
+        (5, 25, "5 to 25 ns"),
+        (999, 1_001, "0.999 to 1.001 µs"),
+        (1_999_999_000, 2_000_000_000, "1.999999000 to 2.000000000 s"),
+        (-39_949, 10_410_000, "\N{MINUS SIGN}0.040 to 10.410 ms"),
+    ],
+)
+def test_a_stretch_has_one_unit_and_as_many_digits_at_both_ends(
+    low: int, high: int, text: str
+) -> None:
+    assert timeaxis.stretch(low, high) == text

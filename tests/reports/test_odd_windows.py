@@ -1,0 +1,31 @@
+"""Traces in which hardly anything can be said: no time in the window, names of nothing to see."""
+
+from __future__ import annotations
+
+import re
+
+import traceflops as tf
+from tests.core.build import trace_of
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page.html import render_html
+
+
+def analysis_of(name: str, dur_ns: int) -> tf.Analysis:
+    return tf.analyze(trace_of(activities=[{"name": name, "start_ns": 10, "dur_ns": dur_ns}]))
+
+
+def test_nothing_is_said_of_shares_of_no_time() -> None:
+    page = render_html(analysis_of("gemm_kernel", 0))
+    text = re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
+    assert "The chosen window has no length." in text
+    assert "whose name no rule knows" not in text
+    assert "No device was idle" not in text
+    page = render_html(analysis_of("gemm_kernel", 5))
+    assert "whose name no rule knows" in page
+    assert "No device was idle" in page
+
+
+def test_a_name_of_blanks_has_a_row_that_can_be_read() -> None:
+    analysis = analysis_of("  \t", 5)
+    assert r"\x20\x20\x09" in render_html(analysis)
+    assert r"\x20\x20\x09" in render_markdown(analysis)
