@@ -66,6 +66,7 @@ def _cut(text: str, width: int) -> str:
 def _pieces(text: str, start: int, end: int) -> Label:
     if len(text) <= _SHORT or start <= 0:
         return Label(_cut(text, _HEAD))
+    start += text[start:].startswith("…")
     # A bracket that stands open where the first piece is cut needs no second mark of it.
     head = _cut(text[: start - text[:start].endswith("<…")], _HEAD)
     if len(text) <= end + _SPARE:

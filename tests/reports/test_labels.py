@@ -41,6 +41,15 @@ def test_names_of_one_short_form_have_what_differs_behind_it() -> None:
         assert "MulFunctor" in one.head + one.tail
 
 
+def test_the_piece_that_stays_has_no_mark_of_a_cut_where_the_one_before_it_has() -> None:
+    names = [
+        f"void at::native::vectorized_elementwise_kernel<4, at::native::{what}<float>, X>(int)"
+        for what in ("MulFunctor", "CUDAFunctor_add", "GeluCUDAKernelImpl")
+    ]
+    found = [(one.head[-1], one.tail[:4]) for one in kernel_labels(names)]
+    assert found == [("<", "MulF"), ("<", "CUDA"), ("<", "4, G")]
+
+
 @pytest.mark.parametrize("number", [2, 40])
 def test_labels_differ_where_names_do(number: int) -> None:
     """Names that differ early, late, in their namespace and in their parameters only."""
