@@ -8,7 +8,7 @@ by process, or all together where one does not tell processes apart.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
@@ -30,9 +30,13 @@ def without_copies(traces: Sequence[Trace]) -> list[Trace]:
 
     Of copies the one of the shortest name is kept: who copies a file adds to its name.
     """
+    seem = [_circumstances(trace) for trace in traces]
+    often = Counter(seem)
     alike: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for place, trace in enumerate(traces):
-        alike[_recording(trace) or place].append(place)
+    for place, (trace, one) in enumerate(zip(traces, seem, strict=True)):
+        # Their kernels are looked at only where all else is the same: that takes a while.
+        whole = next(_runs(trace), None) if one is not None and often[one] > 1 else None
+        alike[place if whole is None else (one, whole)].append(place)
     if len(alike) == len(traces):
         return list(traces)
     notes: dict[int, Note] = {}
@@ -54,19 +58,17 @@ def _name_length(trace: Trace) -> int:
     return sum(len(file.name) for file in trace.source.files)
 
 
-def _recording(trace: Trace) -> Hashable | None:
-    """Return what tells a recording, None where it is not certain.
+def _circumstances(trace: Trace) -> Hashable | None:
+    """Return what copies of a recording have in common beside its kernels, None if not certain.
 
     Without its clock and the numbers of its processes two that look alike may be two ranks.
     """
     source, rows = trace.source, trace.processes.to_pylist()
     clock = source.clock or source.origin_unix_ns
-    known = clock is not None and rows and all(row["pid"] is not None for row in rows)
-    whole = next(_runs(trace), None) if known else None
-    if whole is None:
+    if clock is None or not rows or any(row["pid"] is None for row in rows):
         return None
     people = tuple((row["pid"], row["host"], row["rank"]) for row in rows)
-    return (*_writer(trace), clock, people, whole, trace.activities.num_rows)
+    return (*_writer(trace), clock, people, trace.activities.num_rows)
 
 
 def _copies_note(kept: Trace, copies: Sequence[Trace]) -> Note:

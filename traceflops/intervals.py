@@ -29,13 +29,17 @@ class Intervals:
     @classmethod
     def of(cls, start_ns: IntArray, end_ns: IntArray) -> Intervals:
         """Return the union of arbitrary ranges; those with end <= start hold no instant."""
-        holds = end_ns > start_ns
-        start, end = start_ns[holds], end_ns[holds]
+        start, end = start_ns, end_ns
+        holds = end > start
+        if not holds.all():
+            start, end = start[holds], end[holds]
         if len(start) == 0:
             return cls.empty()
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
+        if (start[1:] > end[:-1]).all():
+            return cls(start, end)
         reach = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=np.bool_)
         opens[1:] = start[1:] > reach[:-1]

@@ -20,7 +20,7 @@ from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.units import duration, kernel_label, shorten_middle
 from traceflops.results import COMPONENTS
 from traceflops.windows.chosen import chosen_time
-from traceflops.windows.steptimes import StepTime, spread_of
+from traceflops.windows.steptimes import StepSpread, StepTime, spread_of
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding
@@ -45,11 +45,26 @@ class Place:
     is_live: bool = False
 
 
-def places(analysis: Analysis, found: Finding) -> Iterator[Place]:
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The steps used, and the numbers of those that have a row on the page."""
+
+    spread: StepSpread | None
+    shown: frozenset[str]
+
+
+def step_rows(analysis: Analysis) -> StepRows:
+    """Return the steps of an analysis for `places`."""
+    rows = chosen_rows(series.rows(analysis.devices))
+    shown = frozenset(row.label for row in rows if row.role == "step")
+    return StepRows(spread_of(analysis.devices), shown)
+
+
+def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
     what = found.rule.removeprefix(_LOSS)
     if found.rule == uneven.RULE:
-        yield from _longest_step(analysis)
+        yield from _longest_step(analysis, steps)
     elif what == "idle":
         yield from _longest_gap(analysis)
     elif what == "inefficiency":
@@ -58,7 +73,7 @@ def places(analysis: Analysis, found: Finding) -> Iterator[Place]:
         yield from _longest_stretch(analysis, what)
         yield from _largest_kernel(analysis, what)
     if what in COMPONENTS:
-        yield from _worst_step(analysis, what)
+        yield from _worst_step(analysis, what, steps)
         yield from _worst_rank(analysis, what)
 
 
@@ -126,27 +141,25 @@ def _kernel(name: str, words: str) -> Iterator[Place]:
         yield Place(link, words, kernel_label(name, _NAME))
 
 
-def _worst_step(analysis: Analysis, component: str) -> Iterator[Place]:
+def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:
     """Give the step used that has most of a component, where there are steps to choose from."""
-    spread = spread_of(analysis.devices)
+    spread = steps.spread
     if spread is None or len(spread.used) < 2:
         return
     worst = max(spread.used, key=lambda one: one.components.parts()[component])
     ns = worst.components.parts()[component]
-    yield from _step(analysis, worst, f"the most in step {worst.step}, {duration(ns)}")
+    yield from _step(analysis, steps, worst, f"the most in step {worst.step}, {duration(ns)}")
 
 
-def _longest_step(analysis: Analysis) -> Iterator[Place]:
-    spread = spread_of(analysis.devices)
-    if spread is not None:
-        longest = spread.longest
-        yield from _step(analysis, longest, f"step {longest.step}, {duration(longest.ns)}")
+def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:
+    if steps.spread is not None:
+        longest = steps.spread.longest
+        yield from _step(analysis, steps, longest, f"step {longest.step}, {duration(longest.ns)}")
 
 
-def _step(analysis: Analysis, step: StepTime, text: str) -> Iterator[Place]:
+def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
     """Give the row of a step if it is shown; of several devices its times are means."""
-    shown = chosen_rows(series.rows(analysis.devices))
-    if any(row.role == "step" and row.label == str(step.step) for row in shown):
+    if str(step.step) in steps.shown:
         mean = " per device" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
 

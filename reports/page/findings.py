@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from traceflops.mfu.figures import percent
-from traceflops.reports.page.evidence import Place, places
+from traceflops.reports.page.evidence import Place, places, step_rows
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding
@@ -31,6 +31,7 @@ class FindingShown:
 
 def findings_shown(analysis: Analysis) -> list[FindingShown]:
     """Return the findings in words."""
+    steps = step_rows(analysis)
     return [
         FindingShown(
             one.rule,
@@ -38,7 +39,7 @@ def findings_shown(analysis: Analysis) -> list[FindingShown]:
             one.sentence,
             _gain(analysis, one),
             one.evidence,
-            tuple(places(analysis, one)),
+            tuple(places(analysis, one, steps)),
         )
         for one in analysis.findings
     ]

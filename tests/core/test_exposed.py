@@ -4,7 +4,7 @@ import traceflops as tf
 from tests.core.build import launched, trace_of
 from traceflops.exposed import most_exposed
 from traceflops.prepare import Prepared, prepare
-from traceflops.reports.page.evidence import places
+from traceflops.reports.page.evidence import places, step_rows
 
 GEMM, REDUCE, GATHER = "sm90_gemm_bf16", "ncclDevKernel_AllReduce_Sum", "ncclDevKernel_AllGather"
 BOTH = frozenset({REDUCE, GATHER})
@@ -45,5 +45,5 @@ def test_the_evidence_of_a_loss_is_never_more_than_the_loss() -> None:
     analysis = tf.analyze(trace_of(**made))
     found = next(one for one in analysis.findings if one.rule == "loss-communication")
     assert analysis.components.communication_ns == 40
-    texts = [(one.text, one.name) for one in places(analysis, found)]
+    texts = [(one.text, one.name) for one in places(analysis, found, step_rows(analysis))]
     assert ("the largest part, 40 ns in all:", REDUCE) in texts

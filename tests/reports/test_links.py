@@ -10,7 +10,7 @@ import pytest
 import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.reports.test_browser import Opened, opened, until
-from traceflops.reports.page.evidence import places
+from traceflops.reports.page.evidence import places, step_rows
 from traceflops.reports.page.html import render_html
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def go(page: Opened, link: str) -> str:
 
 
 def test_evidence_is_the_place_with_most_of_what_is_lost(four: tf.Analysis) -> None:
-    by_rule = {one.rule: list(places(four, one)) for one in four.findings}
+    by_rule = {one.rule: list(places(four, one, step_rows(four))) for one in four.findings}
     communication = {one.link.partition("=")[0]: one for one in by_rule["loss-communication"]}
     exposed = {device.rank: device.chosen.components.communication_ns for device in four.devices}
     assert communication["rank"].link == f"rank={max(exposed, key=lambda rank: exposed[rank])}"

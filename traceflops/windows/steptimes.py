@@ -89,6 +89,8 @@ def counting(windows: Sequence[Window]) -> list[Window]:
 
 def mean_components(components: Sequence[Components]) -> Components:
     """Return the mean of several components, rounded to whole nanoseconds."""
+    if len(components) == 1:
+        return components[0]
     columns = zip(*(one.parts().values() for one in components), strict=True)
     return Components(*(round(Fraction(sum(column), len(components))) for column in columns))
 
@@ -126,6 +128,5 @@ def median_of(times: Sequence[int]) -> int:
 
 def _time(step: int, windows: Sequence[Window]) -> StepTime:
     mine = counting(windows)
-    parts = [window.account.components for window in mine]
-    mean = parts[0] if len(parts) == 1 else mean_components(parts)
+    mean = mean_components([window.account.components for window in mine])
     return StepTime(step, any(window.used for window in mine), mean)
