@@ -186,11 +186,12 @@ def _devices(
 def _run_notes(
     trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
 ) -> Iterator[Note]:
-    listed = [_row_text(trace, device, runs, alive) for device, runs in split.items()]
-    more = "; …" if len(listed) > _MOST_NAMED else ""
+    named = list(split.items())[:_MOST_NAMED]
+    listed = "; ".join(_row_text(trace, device, runs, alive) for device, runs in named)
+    more = "; …" if len(split) > _MOST_NAMED else ""
     text = (
         f"{several(len(split), 'GPU')} did work of runs one after the other: "
-        f"{'; '.join(listed[:_MOST_NAMED])}{more}. The time between two is no idle time of any. "
+        f"{listed}{more}. The time between two is no idle time of any. "
         "Figures are of one run of a GPU: --run N chooses which."
     )
     yield Note("assumed", "runs-on-one-gpu", text, len(split))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import BoolArray, IntArray
-from traceflops.devices.processes import whose
+from traceflops.devices.processes import called, whose
 from traceflops.groups import ranked
 from traceflops.trace import Note, Trace
 from traceflops.words import percent, several
@@ -54,12 +54,11 @@ def owners_of(
 
 def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
     """Return whose steps the devices have on which several processes worked."""
-    rows = trace.devices
     listed = []
     for device, one in list(shared.items())[:_MOST_NAMED]:
-        name = f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
         others = (one.total_ns - one.own_ns) / one.total_ns if one.total_ns else 0.0
-        listed.append(f"{name} those of {whose(trace, one.owner)} (others did {percent(others)})")
+        owner = whose(trace, one.owner)
+        listed.append(f"{called(trace, device)} those of {owner} (others did {percent(others)})")
     more = "; …" if len(shared) > _MOST_NAMED else ""
     text = (
         f"{several(len(shared), 'device')} did work of several processes. The steps shown there "

@@ -19,7 +19,7 @@ from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
 from traceflops.windows.selection import step_pattern
-from traceflops.windows.stepthreads import Steps, thread_of_steps
+from traceflops.windows.stepthreads import Launched, Steps, thread_of_steps
 from traceflops.words import several
 
 _HOST_RANGES = ("annotation", "module", "instant")
@@ -126,6 +126,7 @@ def _by_process(
     start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     found: dict[int, Steps] = {}
+    launched = Launched(trace)
     passed_over, nested, in_doubt = 0, 0, False
     for one, mine in groups(process):
         of_thread = {name: mine[at] for name, at in groups(thread[mine])}
@@ -136,7 +137,7 @@ def _by_process(
             return _ordered(number[some], start[some], end[some])
 
         markers = {name: len(some) for name, some in of_thread.items()}
-        choice = thread_of_steps(trace, one, markers, steps_of)
+        choice = thread_of_steps(launched, one, markers, steps_of)
         found[one] = steps_of(choice.thread)
         passed_over += len(mine) - markers[choice.thread]
         nested += markers[choice.thread] - len(found[one])

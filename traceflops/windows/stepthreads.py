@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from traceflops.columns import IntArray, numbers
-from traceflops.groups import ranked
+from traceflops.groups import groups, ranked
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
@@ -77,8 +78,29 @@ class _Launches:
         return int(self.work_ns[steps.at(self.start_ns) >= 0].sum())
 
 
+class Launched:
+    """What the processes of a trace launched; its rows are sorted by process once, if at all."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @cached_property
+    def _work(self) -> dict[int, IntArray]:
+        return dict(groups(numbers(self._trace.activities["process"])))
+
+    @cached_property
+    def _calls(self) -> dict[int, IntArray]:
+        return dict(groups(numbers(self._trace.calls["process"])))
+
+    def of(self, process: int) -> _Launches:
+        """Return the launches of a process."""
+        nothing = np.empty(0, dtype=np.int64)
+        work, calls = self._work.get(process, nothing), self._calls.get(process, nothing)
+        return _launches(self._trace, work, calls)
+
+
 def thread_of_steps(
-    trace: Trace, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
+    launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
 ) -> ThreadChoice:
     """Return which of the threads with so many markers each has the steps of the loop.
 
@@ -87,7 +109,7 @@ def thread_of_steps(
     """
     if len(markers) == 1:
         return ThreadChoice(next(iter(markers)))
-    launches = _launches(trace, process)
+    launches = launched.of(process)
     own = {thread: launches.of_thread(thread) for thread in _busiest(launches, markers)}
     most = max(own.values())
     main = {thread: ns for thread, ns in own.items() if 2 * ns >= most}
@@ -108,15 +130,13 @@ def _busiest(launches: _Launches, markers: Mapping[int, int]) -> list[int]:
     return order[-_MOST:]
 
 
-def _launches(trace: Trace, process: int) -> _Launches:
-    """Return the launches of a process; work without any is its own, of no thread.
+def _launches(trace: Trace, work: IntArray, mine: IntArray) -> _Launches:
+    """Return the launches of the work and calls of a process; work without any is of no thread.
 
     A piece of work belongs to the earliest call of its number.
     """
     activities, calls = trace.activities, trace.calls
-    work = np.flatnonzero(numbers(activities["process"]) == process)
     work_ns = numbers(activities["dur_ns"])[work]
-    mine = np.flatnonzero(numbers(calls["process"]) == process)
     ids = numbers(activities["correlation"], ABSENT)[work]
     of_call = numbers(calls["correlation"], ABSENT)[mine]
     known = of_call != ABSENT

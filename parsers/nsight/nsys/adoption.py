@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
-from traceflops.groups import distinct
+from traceflops.groups import distinct, joint_codes
 from traceflops.parsers.gathered import Gathered
 
 _TABLES: Final = ("activities", "marks", "counters")
@@ -49,10 +49,11 @@ def _users(gathered: Gathered, nobody: int) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for count, piece in gathered["activities"].pieces:
         process, device = (np.broadcast_to(piece[name], count) for name in ("process", "device"))
-        for one in distinct(process).tolist():
-            if one != nobody:
-                devices = distinct(device[process == one]).tolist()
-                found.setdefault(one, set()).update(devices)
+        named = np.flatnonzero(process != nobody)
+        _, first = np.unique(joint_codes(process[named], device[named]), return_index=True)
+        one = named[first]
+        for user, used in zip(process[one].tolist(), device[one].tolist(), strict=True):
+            found.setdefault(user, set()).add(used)
     return found
 
 
