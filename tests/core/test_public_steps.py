@@ -100,12 +100,22 @@ def test_the_signature_finds_what_markers_say(name: str) -> None:
     assert len(marked) - 2 <= len(rounds) <= len(marked)
 
 
+def test_an_annotated_pass_of_24_layers_is_one_step() -> None:
+    """A decode of 32 sequences: 2,980 tokens per second, whatever repeats in its graph."""
+    path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")
+    found = tf.analyze(tf.read(path))
+    (step,) = found.devices[0].steps
+    assert step.used
+    assert round(32 * 10**9 / step.dur_ns, -1) == 2980
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "h100_qwen15_infer",
         "b200_vllm_gptoss_prefill",
         "mi300x_sglang_qwen3_decode_graph",
+        "mi300x_vllm_gptoss_decode_graph",
         "mi210_gpu_only",
     ],
 )

@@ -1,5 +1,6 @@
 """Steps by the repeated signature: found where a step repeats, never where only its layers do."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -34,7 +35,7 @@ def rounds_of(names: list[int], pauses: dict[int, int] | None = None) -> Rounds:
     return found
 
 
-layered = st.builds(step_of, st.integers(3, 80), st.integers(4, 30), st.integers(0, 4))
+layered = st.builds(step_of, st.integers(3, 80), st.integers(4, 30), st.integers(1, 4))
 
 
 @given(step=layered, steps=st.integers(4, 12), before=st.integers(0, 60), after=st.integers(0, 60))
@@ -119,6 +120,27 @@ def test_two_streams_that_drift_against_each_other(
     assert len(found) in (steps - 1, steps)
 
 
+NORM, OTHER_ATTENTION = 50, 51
+
+
+@pytest.mark.parametrize("turns", [2, 4, 6])
+def test_layers_that_take_turns_are_no_steps(turns: int) -> None:
+    """Each layer has two norms, and one of `turns` layers has another attention."""
+    layer = [NORM, 1, 2, 3, 4, NORM, 5, 6, 7, 8]
+    group = [*layer * (turns - 1), *(OTHER_ATTENTION if name == 3 else name for name in layer)]
+    assert repeated_signature(order_of([HEAD, *group * 12, TAIL])) is None
+
+
+def test_rounds_that_one_call_launched_are_no_steps() -> None:
+    """A graph of six blocks, each of three equal layers and five kernels more: one launch."""
+    order = order_of(step_of(3, 6) * 6)
+    by_graph = replace(order, call=np.zeros(len(order), dtype=np.int64))
+    assert repeated_signature(order) is not None
+    assert repeated_signature(by_graph) is None
+    each_step = np.arange(len(order), dtype=np.int64) // (len(order) // 6)
+    assert repeated_signature(replace(order, call=each_step)) is not None
+
+
 def test_gradient_accumulation_is_one_step() -> None:
     step = [*step_of(12, 10) * 4, *range(EXTRA, EXTRA + 20)]
     assert rounds_of(step * 5).length == len(step)
@@ -154,7 +176,7 @@ def test_steps_begin_where_the_device_waits_longest() -> None:
 
 
 def test_the_last_step_may_end_with_the_last_activity() -> None:
-    step = step_of(10, 6, head=0, tail=1)
+    step = step_of(10, 6, head=0, tail=4)
     names = step * 6
     begins = [len(step) * k for k in range(6)]
     found = rounds_of(names, dict.fromkeys(begins, 500))

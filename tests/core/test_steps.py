@@ -426,3 +426,51 @@ def test_one_mark_around_all_steps_is_none() -> None:
     assert analysis.steps.seen == (0, 1)
     (note,) = [note for note in analysis.notes if note.code == "steps-nested"]
     assert note.count == 1
+
+
+PASSES = {
+    "vLLM": ("execute_context_1(64)_generation_0(0)", "execute_context_0(0)_generation_3(3)"),
+    "vLLM 0.11": ("execute_new_1_cached_0", "execute_new_0_cached_3"),
+    "SGLang": ("step[EXTEND bs=1 toks=64]", "step[DECODE bs=3]"),
+    "ATOM": ("prefill[bs=1 tok=64 ctx=[64]]", "decode[bs=3/4 tok=3 d=3]"),
+}
+
+
+@pytest.mark.parametrize("engine", PASSES)
+def test_annotated_passes_are_the_steps_whatever_repeats_inside(engine: str) -> None:
+    """Pass p is launched at 1000 p, by graph: 6 blocks of 23 kernels, of 10 ns each."""
+    block = [*range(6), *range(6), *range(6), *range(20, 25)]
+    tables: dict[str, list[dict[str, Any]]] = {"activities": [], "calls": [], "marks": []}
+    for number, name in enumerate([PASSES[engine][0], *[PASSES[engine][1]] * 2]):
+        at = 10_000 * number
+        tables["marks"].append({"name": name, "start_ns": at, "dur_ns": 500})
+        tables["calls"].append({"start_ns": at + 100, "correlation": number})
+        for place, kernel in enumerate(block * 6):
+            start, row = at + 1_000 + 10 * place, {"name": f"kernel {kernel}"}
+            tables["activities"].append({**row, "start_ns": start, "correlation": number})
+    analysis = analyze(trace_of(**tables))
+    assert (analysis.steps.source, len(analysis.steps.seen)) == ("annotation", 3)
+    lengths = [window.dur_ns for window in analysis.devices[0].steps]
+    assert lengths == [10_000, 10_000, 6 * len(block) * 10]
+
+
+def test_a_long_pass_at_the_beginning_is_no_warm_up() -> None:
+    """A prefill does other work than a decode: it is used."""
+    works = [
+        ("prefill", 100, 1_000, 5_000),
+        *(("decode", 10_000 * n, 10_100 * n, 100) for n in (1, 2)),
+    ]
+    names = ["step[EXTEND bs=1 toks=64]", "step[DECODE bs=1]", "step[DECODE bs=1]"]
+    marks = [{"name": one, "start_ns": 10_000 * n, "dur_ns": 500} for n, one in enumerate(names)]
+    steps = analyze(trace_of(**launched(*works), marks=marks)).steps
+    assert steps.used == (0, 1)
+
+
+def test_work_outside_of_all_steps_is_said() -> None:
+    """300 ns before the only step and 100 ns after it, of 1,400 ns in all."""
+    works = [("a", 10, 100, 300), ("b", 1_000, 1_010, 1_000), ("c", 2_900, 3_000, 100)]
+    mark = {"name": "ProfilerStep#1", "start_ns": 900, "dur_ns": 1_000}
+    notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
+    (note,) = [one for one in notes if one.code == "work-outside-steps"]
+    assert note.count == 400
+    assert note.text.startswith("400 ns of GPU work (28.6 %) lies before the first step or after")

@@ -1,5 +1,6 @@
 """Prefill, decode and MBU: rules on small traces made by hand, and recordings of real servers."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
 from traceflops.mfu.inference.decodebytes import cache_elements, decode_bytes
+from traceflops.mfu.inference.forwardpasses import NO_CACHE
 from traceflops.mfu.inference.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
-from traceflops.mfu.inference.servingmarks import ServingMark, engines_of
 from traceflops.mfu.model.presets import preset
 from traceflops.trace import Trace
+from traceflops.windows.servingmarks import ServingMark, serving_marks
 
 H100_BYTES_PER_NS = 3_350
 BF16 = "c10::BFloat16"
@@ -34,6 +36,11 @@ def op(name: str, start_ns: int, dims: str, types: str) -> dict[str, Any]:
 def lookup(start_ns: int, indices: str) -> dict[str, Any]:
     dims, types = f"[[{TABLE},512],{indices},[],[],[]]", f'["{BF16}","long int","","",""]'
     return op("aten::embedding", start_ns, dims, types)
+
+
+def cache(start_ns: int) -> dict[str, Any]:
+    """Return an op that writes keys and values into a cache."""
+    return op("_C_cache_ops::reshape_and_cache_flash", start_ns, "[]", "[]")
 
 
 def made(*ops: dict[str, Any], **more: Any) -> Trace:
@@ -63,9 +70,9 @@ def test_token_indices_tell_decode_from_prefill() -> None:
     """
     inference = found(
         made(
-            *(lookup(100, "[4,64]"), product(110, 256)),
-            *(lookup(200, "[4,1]"), product(210, 4)),
-            *(lookup(300, "[4,1]"), product(310, 4)),
+            *(lookup(100, "[4,64]"), product(110, 256), cache(120)),
+            *(lookup(200, "[4,1]"), product(210, 4), cache(220)),
+            *(lookup(300, "[4,1]"), product(310, 4), cache(320)),
         )
     )
     assert inference.rule == BY_LACK
@@ -105,19 +112,57 @@ def test_token_indices_tell_decode_from_prefill() -> None:
 def test_rows_of_products_tell_where_they_can(
     ops: list[dict[str, Any]], kind: str | None, rule: str
 ) -> None:
-    phase = only(made(*ops))
+    phase = only(made(*ops, cache(140)))
     assert (phase.kind, phase.rules) == (kind, ((rule, 1),))
+    without = only(made(*ops))
+    assert (without.kind, without.rules) == (None, ((NO_CACHE, 1),))
+
+
+def attention(start_ns: int, queries: int, keys: int) -> dict[str, Any]:
+    q, kv = f"[3,8,{queries},64]", f"[3,8,{keys},64]"
+    dims = f"[{q},{kv},{kv},[],[],[],[]]"
+    types = f'["{BF16}","{BF16}","{BF16}","","Scalar","Scalar","Scalar"]'
+    core = op("aten::_scaled_dot_product_flash_attention", start_ns, dims, types)
+    return {**core, "concrete_inputs": '["","","","0.","False","False",""]'}
+
+
+def attending(*sizes: tuple[int, int], more: list[dict[str, Any]]) -> Trace:
+    """Return a trace of attention over so many queries and keys, one after the other."""
+    starts = [110 + 10 * n for n in range(len(sizes))]
+    tables = launched(*(("flash_fwd", at + 1, 10 * at, 1_000) for at in starts))
+    cores = [attention(at, *one) for at, one in zip(starts, sizes, strict=True)]
+    return trace_of(**tables, ops=[*cores, *more], devices=[H100])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [
+        ([(576, 576)], None),  # a vision tower
+        ([(4096, 4096), (4096, 77), (64, 64), (64, 77)], None),  # diffusion, with a prompt
+        ([(576, 576), (1, 576)], None),  # a tower that ends in attention pooling
+        ([(1, 101), (1, 101)], "decode"),
+    ],
+)
+def test_only_a_pass_with_a_cache_is_prefill_or_decode(
+    sizes: list[tuple[int, int]], kind: str | None
+) -> None:
+    assert only(attending(*sizes, more=[])).kind == kind
+    embedding = lookup(100, "[3,576]")  # as BERT has one, too
+    assert only(attending(*sizes, more=[embedding])).kind == kind
+
+
+def test_a_prefill_fills_a_cache() -> None:
+    assert only(attending((576, 576), more=[cache(105)])).kind == "prefill"
+    frame = {"kind": "python", "start_ns": 105, "dur_ns": 1}
+    name = "transformers/cache_utils.py(398): update"
+    trace = attending((576, 576), more=[])
+    marks = trace_of(marks=[{**frame, "name": name}]).marks
+    assert only(replace(trace, tables={**trace.tables, "marks": marks})).kind == "prefill"
 
 
 @pytest.mark.parametrize(("queries", "kind"), [(1, "decode"), (7, "prefill")])
 def test_queries_per_sequence_tell(queries: int, kind: str) -> None:
-    q, kv = f"[3,8,{queries},64]", "[3,8,100,64]"
-    dims = f"[{q},{kv},{kv},[],[],[],[]]"
-    types = f'["{BF16}","{BF16}","{BF16}","","Scalar","Scalar","Scalar"]'
-    core = op("aten::_scaled_dot_product_flash_attention", 110, dims, types)
-    core["concrete_inputs"] = '["","","","0.","False","False",""]'
-    tables = launched(("flash_fwd_kernel", 111, 1_000, 1_000))
-    phase = only(trace_of(**tables, ops=[core], devices=[H100]))
+    phase = only(attending((queries, 100), more=[]))
     assert (phase.kind, phase.sequences, phase.queries) == (kind, 3, 3 * queries)
     assert phase.keys == 300
     assert phase.moved.cache == 300 * 8 * (64 + 64) * 2
@@ -157,8 +202,9 @@ def test_bytes_of_less_than_half_of_the_time_give_no_mbu() -> None:
             marks=[{"name": "step[DECODE bs=1]", "start_ns": 100, "dur_ns": 500}],
         )
         tables = {name: table.to_pylist() for name, table in trace.tables.items()}
+        tables["calls"].append({"start_ns": 120, "correlation": 9})
         tables["activities"].append(
-            {"name": "someones_kernel", "start_ns": 11_000, "dur_ns": dur_ns}
+            {"name": "someones", "start_ns": 11_000, "dur_ns": dur_ns, "correlation": 9}
         )
         phase = only(trace_of(**{k: [_given(r) for r in v] for k, v in tables.items()}))
         assert phase.coverage == Fraction(1_000, 1_000 + dur_ns)
@@ -167,6 +213,9 @@ def test_bytes_of_less_than_half_of_the_time_give_no_mbu() -> None:
 
 def _given(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
+
+
+MIXED = ServingMark("mixed", 32, 121)
 
 
 @pytest.mark.parametrize(
@@ -183,16 +232,30 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
         ("execute_context_2(600)_generation_30(30)", ServingMark("mixed", 32, 630, None)),
         ("execute_context_0(0)_generation_0(0)", ServingMark(None, 0, 0, None)),
         ("step[DECODE bs=32]", ServingMark("decode", 32, 32)),
-        ("step[EXTEND bs=4 toks=900]", ServingMark("prefill", 4)),
+        ("step[EXTEND bs=4 toks=900]", ServingMark("prefill", 4, 900)),
         ("step[TARGET_VERIFY bs=4]", ServingMark(None, 4)),
+        (
+            "step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12]",
+            ServingMark("mixed", 2, 6, 20),
+        ),
+        ("execute_new_2_cached_0", ServingMark("prefill", 2)),
+        ("execute_new_0_cached_32", ServingMark(None, 32)),
+        (
+            "decode[bs=117/128 tok=117 d=117 sqsq=117 sqsk=9 sk=7]",
+            ServingMark("decode", 117, 117, 7),
+        ),
+        ("decode[bs=3 tok=9 p=1 d=2]", ServingMark("mixed", 3, 9)),
+        ("prefill[bs=6 tok=700 ctx=[400, 100]...+4]", ServingMark("prefill", 6, 700)),
+        ("[Executor] _forward_step 7: 1 ctx reqs, 90 ctx tokens, 31 gen reqs", MIXED),
+        ("[Executor] _forward_step 8: 0 ctx reqs, 32 gen reqs", ServingMark("decode", 32, 32)),
+        ("gpu_model_runner: forward", ServingMark(None)),
         ("step[DECODE bs=32] x", None),
         ("ProfilerStep#6", None),
         ("execute_context_" + "9" * 5_000, None),
     ],
 )
 def test_what_annotations_say(name: str, said: ServingMark | None) -> None:
-    engines = engines_of(["aten::mm", name])
-    assert (engines[0][1] if engines else None) == said
+    assert serving_marks(["aten::mm", name]).get(1) == said
 
 
 def test_bytes_of_a_described_model() -> None:

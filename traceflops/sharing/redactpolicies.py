@@ -13,11 +13,11 @@ from typing import Final
 
 from traceflops.columns import NAME_TYPE
 from traceflops.mfu.counters.counterformulas import counters_used, plain_counter
-from traceflops.mfu.inference.servingmarks import engines_of
 from traceflops.mfu.reconciled.runmarks import is_ours
 from traceflops.schema import TABLES
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.productwords import product
+from traceflops.windows.servingmarks import serving_marks
 from traceflops.windows.steps import step_number
 
 Policy = Callable[[str], str | None]
@@ -44,7 +44,7 @@ _TORCH_FRAME: Final = re.compile(
 )
 """Frames of PyTorch as it is installed: its packages, and the modules right below it."""
 _WORDS: Final = re.compile(r"[^\W_]+")
-_SUM: Final = re.compile(r"(?:(?:s[qk]){0,2}\d{1,19})+|sumsq|seqlens|bs|toks|padded")
+_SUM: Final = re.compile(r"(?:(?:s[qk]){0,2}\d{1,19})+|sumsq|seqlens|bs|toks?|padded")
 """Words of marks of serving engines and of ours, with their numbers."""
 
 _MODULE: Final = "nn.Module: "
@@ -146,7 +146,7 @@ def _counter(policy: Policy) -> Policy:
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     """Return what stands for an annotation; of one that begins a step, its number is left."""
-    if engines_of([text]) or is_ours(text):
+    if serving_marks([text]) or is_ours(text):
         return _WORDS.sub(lambda found: _counted(shown, found.group()), text)
     if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
         return shown.partly("annotation", text)

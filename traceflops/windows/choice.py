@@ -31,9 +31,12 @@ from traceflops.windows.steps import (
 from traceflops.windows.stepthreads import Steps
 from traceflops.windows.stretches import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
 from traceflops.windows.timerange import chosen_range
-from traceflops.words import several
+from traceflops.words import duration, percent, several
 
 _MOST_NAMED = 5
+_TRIFLE = 100
+"""Less than one part in so many of the device work outside of all steps is not worth a note."""
+
 _NO_STEPS = (
     "No steps were found: the whole span is one window. {} when recording, or name the marks that "
     "begin a step with --step-mark."
@@ -62,7 +65,7 @@ class Layout:
     """The stretches of each device and the number of the step at each place of a stretch.
 
     `launched_in` is the place of the step of each activity (see `step_of_activity`), -1 where none
-    is known; None where steps are not those of the host.
+    is known; None where steps are not those of the host. `are_alike` is as in `FoundSteps`.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -71,6 +74,7 @@ class Layout:
     text: str
     notes: tuple[Note, ...] = ()
     launched_in: IntArray | None = None
+    are_alike: bool = True
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the number of a stretch that is a step."""
@@ -162,7 +166,7 @@ def plan_steps(
     layout = _layout(linked, accounts, selection)
     time_range = chosen_range(linked.trace, accounts, selection)
     durations = layout.durations()
-    used, reasons = _used(durations, selection) if time_range is None else ((), {})
+    used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
     choice = StepChoice(
         source=layout.source,
         text=layout.text,
@@ -172,6 +176,8 @@ def plan_steps(
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(_ONE_STEP_NOTE)
+    outside = _outside_note(layout, accounts) if time_range is None else None
+    notes += [outside] if outside is not None else []
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:
         notes.append(_collapsed_note(collapsed))
@@ -186,6 +192,26 @@ def plan_steps(
         selection.steps is not None,
         tuple(notes),
     )
+
+
+def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note | None:
+    """Return how much device work lies outside all steps; None where it is a trifle, or no step."""
+    if not layout.durations():
+        return None
+    work_ns = total_ns = 0
+    for device, stretches in layout.stretches.items():
+        busy = accounts[device].timeline.busy
+        edges = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
+        low, high = np.array([*edges, accounts[device].rows.span], dtype=np.int64).T
+        *outside, total = busy.length_within(low, high).tolist()
+        work_ns, total_ns = work_ns + sum(outside), total_ns + total
+    if work_ns * _TRIFLE <= total_ns:
+        return None
+    text = (
+        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) lies before the first "
+        "step or after the last, and counts in none of the figures of the steps."
+    )
+    return Note("dropped", "work-outside-steps", text, work_ns)
 
 
 def _collapsed_note(count: int) -> Note:
@@ -282,7 +308,7 @@ def _marked_layout(
     if repeated:
         text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
         notes = (*notes, Note("assumed", REPEATED, text))
-    return Layout(stretches, step_numbers, found.source, found.text, notes, place)
+    return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_alike)
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
@@ -327,7 +353,7 @@ def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> 
 
 
 def _used(
-    durations: Mapping[int, list[int]], selection: Selection
+    layout: Layout, durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """Return the step numbers to use and, for the others, why not."""
     seen = tuple(durations)
@@ -338,6 +364,6 @@ def _used(
             raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
         return used, {number: "not chosen" for number in seen if not selection.wants_step(number)}
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    keeps, reasons = steady(np.array(usual, dtype=np.int64))
+    keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=layout.are_alike)
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}

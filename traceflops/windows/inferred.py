@@ -56,7 +56,12 @@ def _order(linked: LinkedTrace, account: DeviceAccount) -> DeviceOrder:
     directions = names(linked.trace.activities["direction"])
     host = [d for d, name in enumerate(directions) if name in ("HtoD", "DtoH")]
     return DeviceOrder(
-        Order(columns.name[rows], account.rows.start_ns, account.rows.end_ns),
+        Order(
+            columns.name[rows],
+            account.rows.start_ns,
+            account.rows.end_ns,
+            linked.links.call_of_activity[rows],
+        ),
         np.isin(linked.categorised.category[rows], optimizer),
         np.isin(columns.direction[rows], host),
     )

@@ -44,11 +44,15 @@ _MUCH_SURER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The activities of one device in the order of their starts; `name` are codes of names."""
+    """The activities of one device in the order of their starts; `name` are codes of names.
+
+    `call` is the call that launched each, -1 where it is not known; None where no launch is.
+    """
 
     name: IntArray
     start_ns: IntArray
     end_ns: IntArray
+    call: IntArray | None = None
 
     def __len__(self) -> int:
         """Return how many activities there are."""
@@ -173,6 +177,7 @@ class _Judge:
 
     def __init__(self, order: Order, occurrences: _Occurrences) -> None:
         self._name = order.name
+        self._call = order.call
         self._occurrences = occurrences
         self._work = np.append(0, np.cumsum(order.end_ns - order.start_ns))
         self._kind = order.name % _NAMES_COMPARED
@@ -184,7 +189,7 @@ class _Judge:
 
     def are_steps(self, rounds: Rounds) -> bool:
         """Return whether the rounds are most of the work, are alike and are no layers."""
-        if not self._are_most(rounds):
+        if not self._are_most(rounds) or self._are_of_one_call(rounds):
             return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
@@ -201,6 +206,14 @@ class _Judge:
         work = self._work[last] - self._work[first]
         most = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
         return bool(most >= _LEAST_COVERED)
+
+    def _are_of_one_call(self, rounds: Rounds) -> bool:
+        """Return whether one call launched both a round and the next, as a graph its layers."""
+        if self._call is None:
+            return False
+        begins = rounds.place[1:-1]
+        same = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
+        return bool(same.mean() > TOLERANCE)
 
     def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
         """Return whether rounds are to be preferred to longer ones, if there are such."""
@@ -233,7 +246,9 @@ class _Judge:
     def _repeat_inside(self, rounds: Rounds) -> bool:
         """Return whether names come at least three times in a round, at regular distances.
 
-        Not by chance: all of them together are more than a trifle of the activities.
+        Not by chance: all of them together are more than a trifle of the activities. From the last
+        in a round to the first in the next it must be farther, for most of them: rounds of layers
+        that take turns go on as they are inside.
         """
         first, last = rounds.place[0], rounds.place[-1]
         round_of = np.zeros(len(self._name) + 1, dtype=np.int64)
@@ -241,12 +256,20 @@ class _Judge:
         round_of = np.cumsum(round_of)
         place, gap = self._occurrences.place, self._occurrences.gap
         inner = (gap > 0) & (place - gap >= first) & (place < last)
+        across = inner & (round_of[place] == round_of[place - gap] + 1)
         inner &= round_of[place] == round_of[place - gap]
-        regular = _Regular.of(self._occurrences.name[inner], gap[inner])
+        name = self._occurrences.name
+        regular = _Regular.of(name[inner], gap[inner])
+        between = np.zeros(int(name[-1]) + 1, dtype=np.int64)
+        apart = _Regular.of(name[across], gap[across])
+        between[apart.group] = apart.usual
         enough = regular.count >= (FEWEST_ROUNDS - 1) * len(rounds)
         long = regular.usual >= FEWEST_ACTIVITIES
         wide = regular.count * regular.usual >= _LEAST_INNER * (last - first)
         chosen = enough & long & wide & (regular.share >= REGULAR_SHARE)
+        more = chosen & (between[regular.group] >= regular.usual + FEWEST_ACTIVITIES)
+        if 2 * regular.count[more].sum() < regular.count[chosen].sum():
+            return False
         return bool(regular.count[chosen].sum() >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:

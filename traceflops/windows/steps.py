@@ -9,6 +9,7 @@ belongs to the step in which it started on the device.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from traceflops.links import Links
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
 from traceflops.windows.selection import step_pattern
+from traceflops.windows.servingmarks import serving_marks
 from traceflops.windows.stepthreads import Launched, Steps, thread_of_steps
 from traceflops.words import several
 
@@ -32,12 +34,16 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class FoundSteps:
-    """Steps by process, where they came from, in words, and what to say about them."""
+    """Steps by process, where they came from, in words, and what to say about them.
+
+    `are_alike` says that each does the same: a long one at the beginning is then warm-up.
+    """
 
     by_process: dict[int, Steps]
     source: str
     text: str
     notes: tuple[Note, ...] = ()
+    are_alike: bool = True
 
     @property
     def count(self) -> int:
@@ -74,25 +80,35 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     """Return the steps that marks of the host name, None where there are none.
 
     With `step_mark` the marks whose whole name matches it; else ProfilerStep#N; else annotations
-    such as "step 12" or "iteration_7".
+    such as "step 12" or "iteration_7"; else the forward passes that a serving engine annotates.
     """
+    labels = names(trace.marks["name"])
     if step_mark is not None:
-        pattern = step_pattern(step_mark)
-        return _from_marks(trace, pattern, "mark-regex", f"marks that match {step_mark!r}")
-    return _from_marks(trace, _PROFILER_STEP, "markers", "ProfilerStep markers") or _from_marks(
-        trace, _ANNOTATED_STEP, "annotation", "annotations that name a step"
+        number = _numbers(step_pattern(step_mark), labels)
+        return _from_marks(trace, number, "mark-regex", f"marks that match {step_mark!r}")
+    return (
+        _from_marks(trace, _numbers(_PROFILER_STEP, labels), "markers", "ProfilerStep markers")
+        or _from_marks(
+            trace, _numbers(_ANNOTATED_STEP, labels), "annotation", "annotations that name a step"
+        )
+        or _passes(trace, labels)
     )
 
 
-def _from_marks(
-    trace: Trace, pattern: re.Pattern[str], source: str, text: str
-) -> FoundSteps | None:
+def _passes(trace: Trace, labels: Sequence[str]) -> FoundSteps | None:
+    """Return the forward passes that annotations of a serving engine state."""
+    number = np.full(len(labels), _NO_MATCH, dtype=np.int64)
+    number[list(serving_marks(labels))] = _NO_NUMBER
+    passes = _from_marks(trace, number, "annotation", "a serving engine's annotations of passes")
+    return replace(passes, are_alike=False) if passes is not None else None
+
+
+def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> FoundSteps | None:
+    """Return the steps of the marks whose name (a place in `number_of`) is not _NO_MATCH."""
     marks = trace.marks
     if not marks.num_rows:
         return None
     kinds = [k for k, kind in enumerate(names(marks["kind"])) if kind in _HOST_RANGES]
-    labels = names(marks["name"])
-    number_of = np.array([_number(pattern, label) for label in labels], dtype=np.int64)
     label = codes(marks["name"])
     rows = np.flatnonzero(np.isin(codes(marks["kind"]), kinds) & (number_of[label] != _NO_MATCH))
     rows = rows[numbers(marks["dur_ns"], ABSENT)[rows] != ABSENT]
@@ -103,6 +119,10 @@ def _from_marks(
 
 _NO_MATCH = -2
 _NO_NUMBER = -1
+
+
+def _numbers(pattern: re.Pattern[str], labels: Sequence[str]) -> IntArray:
+    return np.array([_number(pattern, label) for label in labels], dtype=np.int64)
 
 
 def _number(pattern: re.Pattern[str], label: str) -> int:

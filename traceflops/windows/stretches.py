@@ -77,11 +77,13 @@ def _if_long(stretch: Stretch) -> list[Stretch]:
     return [stretch] if stretch.dur_ns > 0 else []
 
 
-def steady(durations_ns: IntArray) -> tuple[BoolArray, list[str | None]]:
+def steady(
+    durations_ns: IntArray, *, may_warm_up: bool = True
+) -> tuple[BoolArray, list[str | None]]:
     """Return which steps are steady, and why each other one is not.
 
-    Leading steps longer than 1.25 times the median are warm-up; where at least three remain the
-    last is left out, since no successor bounds it. A lone step is used.
+    Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
+    least three remain the last is left out, since no successor bounds it. A lone step is used.
     """
     count = len(durations_ns)
     reasons: list[str | None] = [None] * count
@@ -89,7 +91,7 @@ def steady(durations_ns: IntArray) -> tuple[BoolArray, list[str | None]]:
         return np.ones(count, dtype=np.bool_), reasons
     times, over = _WARM_UP_FACTOR
     limit = float(np.median(durations_ns)) * times / over
-    slow = durations_ns > limit
+    slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
     reasons[:leading] = [f"warm-up: longer than {times / over:g} times the median"] * leading
     if count - leading > KEEP_LAST_UP_TO:

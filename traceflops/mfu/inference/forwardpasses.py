@@ -2,26 +2,31 @@
 
 A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
 embedding table to the next; without either, all that a process recorded is one. What kind of pass
-it is the first of these rules tells that can (`RULES`); where none can, it is not known.
+it is the first of these rules tells that can (`RULES`); where none can, it is not known. Without
+an annotation only a pass with a key-value cache is prefill or decode: vision towers, encoders and
+diffusion models have neither.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
+from traceflops.account import LinkedTrace
 from traceflops.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.groups import distinct
 from traceflops.mfu.executed.attribution import Attribution, named
-from traceflops.mfu.inference.servingmarks import Kind, ServingMark, engines_of
 from traceflops.mfu.ops import Core, Product, Work
 from traceflops.mfu.ops.arguments import Shape, read_shapes
 from traceflops.nesting import innermost, parents
 from traceflops.trace import Trace
+from traceflops.windows.servingmarks import Kind, ServingMark, serving_marks
 
 ALWAYS: Final = 2**62
 """Farther in time than any event."""
@@ -29,9 +34,18 @@ ALWAYS: Final = 2**62
 BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
 """Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
 
+_LONGEST_NAME: Final = 4096
 _LOOKUP: Final = frozenset({"aten::embedding"})
 
+_CACHE: Final = re.compile(
+    r"kv_?cache|_and_cache|paged|unified_attention|store_cache|kv_buffer|"
+    r"cache_utils\.py\(\d+\): update",
+    re.IGNORECASE,
+)
+"""Operators, kernels and Python frames that read or write a key-value cache."""
+
 NO_RULE: Final = "nothing tells prefill from decode"
+NO_CACHE: Final = "no attention with a key-value cache was seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +71,27 @@ class Evidence:
     """What was executed in a pass: attention cores, products with a weight, token indices.
 
     `tables` are the rows of the embedding tables that were looked into, `indices` the shapes of
-    what was looked up.
+    what was looked up. `names_cache` says that something named after a key-value cache ran.
     """
 
     cores: tuple[Core, ...] = ()
     products: tuple[Product, ...] = ()
     tables: tuple[int, ...] = ()
     indices: tuple[Shape, ...] = ()
+    names_cache: bool = False
+
+    @property
+    def has_cache(self) -> bool:
+        """Return whether attention had a cache: it is named, or all had more keys than queries."""
+        longer = bool(self.cores) and all(_keys(one) > _queries(one) for one in self.cores)
+        return self.names_cache or longer
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a rule says of a pass."""
 
-    kind: Kind
+    kind: Kind | None
     rule: str
     sequences: int | None = None
     queries: int | None = None
@@ -137,18 +158,22 @@ def _keys(core: Core) -> int:
     return core.keys * (core.batch if core.documents is None else 1)
 
 
-def judged(seen: Evidence) -> Told | None:
+def judged(seen: Evidence) -> Told:
     """Return what the first rule says that can."""
-    return next((told for rule in RULES if (told := rule(seen)) is not None), None)
+    if not seen.has_cache:
+        return Told(None, NO_CACHE)
+    answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
+    return next(answers, Told(None, NO_RULE))
 
 
-def forward_passes(trace: Trace, attribution: Attribution) -> tuple[ForwardPass, ...]:
+def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
     """Return the passes of a trace; those of one process do not overlap."""
+    trace = linked.trace
     marked = tuple(_of_marks(trace))
     if marked:
         return marked
     found = tuple(_between(trace, attribution))
-    seen = _evidence(trace, attribution, found)
+    seen = _evidence(linked, attribution, found)
     return tuple(_told(one, judged(what)) for one, what in zip(found, seen, strict=True))
 
 
@@ -162,9 +187,7 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     return innermost(own, start, end, process, at_ns)
 
 
-def _told(one: ForwardPass, told: Told | None) -> ForwardPass:
-    if told is None:
-        return one
+def _told(one: ForwardPass, told: Told) -> ForwardPass:
     return replace(
         one,
         kind=told.kind,
@@ -178,10 +201,7 @@ def _told(one: ForwardPass, told: Told | None) -> ForwardPass:
 def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
     """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
     marks = trace.marks
-    engines = engines_of(names(marks["name"]))
-    if not engines:
-        return
-    said = engines[0]
+    said = serving_marks(names(marks["name"]))
     chosen = np.isin(codes(marks["name"]), list(said)) & _on_host(trace)
     rows = np.flatnonzero(chosen)
     process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
@@ -241,18 +261,20 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
 
 
 def _evidence(
-    trace: Trace, attribution: Attribution, passes: tuple[ForwardPass, ...]
+    linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> list[Evidence]:
     """Return what was executed in each pass."""
+    trace = linked.trace
     ops, works = trace.ops, attribution.work.works
+    cached = _naming_a_cache(linked, passes)
     place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
     executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
     looked = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
     found = []
-    for done, looks in zip(executed, looked, strict=True):
+    for at, (done, looks) in enumerate(zip(executed, looked, strict=True)):
         seen = distinct(attribution.work.place[done]).tolist()
-        signatures = [one.signature for at in seen if isinstance(one := works[at], Work)]
+        signatures = [one.signature for work in seen if isinstance(one := works[work], Work)]
         tables = [_table(trace, row) for row in looks.tolist()]
         largest = max((rows for rows, _ in tables), default=0)
         found.append(
@@ -261,9 +283,28 @@ def _evidence(
                 tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
                 tuple({rows for rows, _ in tables}),
                 tuple(shape for rows, shape in tables if rows == largest),
+                at in cached,
             )
         )
     return found
+
+
+def _naming_a_cache(linked: LinkedTrace, passes: tuple[ForwardPass, ...]) -> set[int]:
+    """Return the passes in which an op, a Python frame or a launch is named after a cache."""
+    trace, call = linked.trace, linked.links.call_of_activity
+    places = []
+    for table in (trace.ops, trace.marks):
+        rows = np.flatnonzero(_named_after_cache(table))
+        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
+        places.append(places_in(passes, *columns))
+    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
+    process, start = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
+    return set(np.concatenate([*places, places_in(passes, process, start)]).tolist())
+
+
+def _named_after_cache(table: pa.Table) -> BoolArray:
+    chosen = [_CACHE.search(label[:_LONGEST_NAME]) is not None for label in names(table["name"])]
+    return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
 
 
 def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:

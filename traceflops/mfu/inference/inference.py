@@ -27,10 +27,10 @@ from traceflops.mfu.executed.whichwindow import in_chosen_window, window_of_acti
 from traceflops.mfu.executed.worktables import units_of_work
 from traceflops.mfu.inference.forwardpasses import BATCHED, ForwardPass, forward_passes
 from traceflops.mfu.inference.passtimes import PassTimes, pass_times
-from traceflops.mfu.inference.servingmarks import Kind, engines_of
 from traceflops.mfu.ops import UNKNOWN, Core, Product, Work
 from traceflops.prepare import Prepared
 from traceflops.rows import ABSENT
+from traceflops.windows.servingmarks import Kind, serving_marks
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, and nothing ran with gradients on"
@@ -129,7 +129,7 @@ def inference(
     rule = why_inference(prepared, attribution)
     if rule is None:
         return None
-    passes = forward_passes(prepared.trace, attribution)
+    passes = forward_passes(prepared.linked, attribution)
     times = pass_times(prepared, attribution, passes)
     done = _Done(prepared, attribution, times.of_activity)
     phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
@@ -139,7 +139,7 @@ def inference(
 def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
     """Return which rule says that a trace is of inference, None where none does."""
     trace = prepared.trace
-    if engines_of(names(trace.marks["name"])):
+    if serving_marks(names(trace.marks["name"])):
         return BY_MARKS
     trained = (
         is_node(trace.ops).any()

@@ -1,0 +1,144 @@
+"""What the annotations of serving engines say of a forward pass: prefill, decode, how many tokens.
+
+vLLM          execute_context_1(888)_generation_0(0): so many requests (and their tokens) that are
+              read in, and so many that generate; some with sums (sq: queries, sk: keys)
+              execute_new_1_cached_31: requests that are new, and that were scheduled before
+              gpu_model_runner: forward: no counts
+SGLang        step[DECODE bs=32], step[EXTEND bs=4 toks=900], some with sums (c_sq, g_sk, ...)
+ATOM          decode[bs=30/32 tok=30], prefill[bs=2 tok=900 ctx=[600, 300]]
+TensorRT-LLM  [Executor] _forward_step 7: 1 ctx reqs, 900 ctx tokens, 31 gen reqs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["prefill", "decode", "mixed"]
+"""prefill: several tokens per sequence at once; decode: one each; mixed: sequences of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingMark:
+    """What an annotation says of one pass, None where it does not.
+
+    `queries` are the tokens computed, `keys` those that they attend to, both over all `sequences`.
+    """
+
+    kind: Kind | None
+    sequences: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+
+
+_NUMBER: Final = r"([0-9]{1,15})"
+_VLLM: Final = re.compile(
+    rf"execute_(?:[0-9]{{1,15}}_)?context_{_NUMBER}\(([^()]{{0,200}})\)"
+    rf"_generation_{_NUMBER}\(([^()]{{0,200}})\)"
+)
+_VLLM_NEW: Final = re.compile(rf"execute_new_{_NUMBER}_cached_{_NUMBER}")
+_VLLM_FORWARD: Final = re.compile("gpu_model_runner: forward")
+_SGLANG: Final = re.compile(rf"step\[([A-Z_]{{1,40}}) bs={_NUMBER}((?: [^\[\]]{{0,300}})?)\]")
+_ATOM: Final = re.compile(rf"(prefill|decode)\[bs={_NUMBER}(?:/[0-9]{{1,15}})?((?: .{{0,300}})?)\]")
+_TENSORRT: Final = re.compile(
+    rf"\[Executor\] _forward_step [0-9]{{1,15}}: {_NUMBER} ctx reqs,"
+    rf"(?: {_NUMBER} ctx tokens,)? {_NUMBER} gen reqs"
+)
+_MODES: Final[dict[str, Kind]] = {
+    "DECODE": "decode",
+    "EXTEND": "prefill",
+    "SPLIT_PREFILL": "prefill",
+    "MIXED": "mixed",
+}
+"""Modes of SGLang; others, such as the verification of drafted tokens, are neither."""
+_QUERIES: Final = re.compile(rf"(?:sq)?{_NUMBER}")
+_KEYS: Final = re.compile(rf"(?<!sq)sk{_NUMBER}")
+_FIELD: Final = re.compile(rf"\b([a-z_]{{1,20}})={_NUMBER}")
+_LONGEST: Final = 1_000
+
+
+def _kind(context: int, generation: int) -> Kind | None:
+    """Return what a pass of so many requests that are read in, and that generate, is."""
+    if context and generation:
+        return "mixed"
+    return "prefill" if context else "decode" if generation else None
+
+
+def _vllm(match: re.Match[str]) -> ServingMark:
+    context, generation = int(match[1]), int(match[3])
+    inner = (match[2], match[4])
+    return ServingMark(
+        _kind(context, generation),
+        context + generation,
+        _sum([_first(_QUERIES.match(text)) for text in inner]),
+        _sum([_first(_KEYS.search(text)) for text in inner]),
+    )
+
+
+def _vllm_new(match: re.Match[str]) -> ServingMark:
+    """Return what is said; a request scheduled before may generate, or still be read in."""
+    new, cached = int(match[1]), int(match[2])
+    return ServingMark("prefill" if new and not cached else None, new + cached)
+
+
+def _sglang(match: re.Match[str]) -> ServingMark:
+    kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
+    each = sequences if kind == "decode" else None
+    return ServingMark(kind, sequences, sums.get("sq", sums.get("toks", each)), sums.get("sk"))
+
+
+def _atom(match: re.Match[str]) -> ServingMark:
+    sums = _sums(match[3])
+    kind: Kind = "prefill" if match[1] == "prefill" else "mixed" if sums.get("p") else "decode"
+    return ServingMark(kind, int(match[2]), sums.get("tok"), sums.get("sk"))
+
+
+def _tensorrt(match: re.Match[str]) -> ServingMark:
+    context, generation = int(match[1]), int(match[3])
+    tokens = 0 if not context else None if match[2] is None else int(match[2])
+    queries = None if tokens is None else tokens + generation
+    return ServingMark(_kind(context, generation), context + generation, queries)
+
+
+def _sums(text: str) -> dict[str, int]:
+    """Return the fields of a mark; those of requests read in (c_) and generating (g_) together."""
+    sums: dict[str, int] = {}
+    for name, number in _FIELD.findall(text):
+        key = name[2:] if name.startswith(("c_", "g_")) else name
+        sums[key] = sums.get(key, 0) + int(number)
+    return sums
+
+
+def _first(match: re.Match[str] | None) -> int | None:
+    return int(match[1]) if match is not None else None
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+_READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], ServingMark]], ...]] = (
+    (_VLLM, _vllm),
+    (_VLLM_NEW, _vllm_new),
+    (_SGLANG, _sglang),
+    (_ATOM, _atom),
+    (_TENSORRT, _tensorrt),
+    (_VLLM_FORWARD, lambda _: ServingMark(None)),
+)
+"""The first that matches any annotation of a trace is the one whose marks are its passes."""
+
+
+def serving_marks(labels: Sequence[str]) -> dict[int, ServingMark]:
+    """Return what the labels at these places say of passes; those of one grammar, the first."""
+    for pattern, read in _READERS:
+        matched = {
+            place: read(match)
+            for place, label in enumerate(labels)
+            if len(label) <= _LONGEST and (match := pattern.fullmatch(label)) is not None
+        }
+        if matched:
+            return matched
+    return {}
