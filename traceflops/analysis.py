@@ -19,6 +19,7 @@ from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.kernels import category_table, kernel_table
 from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.pairing.captured import prepare_pair
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.reconciled.toldpadding import without_told_padding
 from traceflops.overhead import profiler_notes
@@ -69,7 +70,7 @@ def analyze(
         "placeholders": placeholders,
     }
     prepared = prepare(trace, selection, **asked)
-    other = prepare(pair, **asked) if pair is not None else None
+    other = prepare_pair(pair, **asked) if pair is not None else None
     analysis = analysis_of(prepared, peaks, pair=other)
     return analysis if placeholders is None else with_removed(analysis, placeholders)
 

@@ -118,6 +118,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CORRELATION,
         _EXTERNAL,
         _required("api", NAME_TYPE, "runtime or driver; hip, hsa or rccl on AMD"),
+        Column("kernel", NAME_TYPE, "kernel that a launch call names, as those of HIP do"),
+        Column("grid", _TRIPLE, "grid of that launch as the call says it, x y z"),
+        Column("block", _TRIPLE, "threads of a block of that launch, x y z"),
     ),
     "ops": (
         _PROCESS,

@@ -86,8 +86,11 @@ class DeviceArgs(CollectiveArgs, gc=False):
 
 
 class CallArgs(Args, gc=False):
-    """Arguments of a runtime or driver call."""
+    """Arguments of a runtime or driver call; calls of HIP name the kernel that they launch."""
 
+    kernel: Any = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
     correlation: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     old_external_id: int = msgspec.field(name="external id", default=ABSENT)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.columns import IntArray
-from traceflops.parsers.pytorch.events import CollectiveArgs, OpArgs
+from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
     as_text,
     integers,
@@ -117,6 +117,7 @@ class KinetoRows:
             correlation=typed_integers([a.correlation for a in group.args]),
             external_id=_external_ids(group.args),
             api=table.names["api"][api],
+            **_launched_kernels(table, group.args),
         )
 
     def add_ops(self, group: Group) -> None:
@@ -355,6 +356,17 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
 
 
 _NO_COLLECTIVE = CollectiveArgs()
+
+
+def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:
+    """Return the columns of the kernels that calls name; {} where none does."""
+    if _none_of([a.kernel for a in args]):
+        return {}
+    return {
+        "kernel": optional_codes(table.names["kernel"], [a.kernel for a in args]),
+        "grid": triples([None if a.kernel is None else a.grid for a in args]),
+        "block": triples([None if a.kernel is None else a.block for a in args]),
+    }
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:

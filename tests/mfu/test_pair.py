@@ -311,6 +311,68 @@ def assert_same_ledger(trace: Trace, bare: Trace) -> None:
     assert join.count("order") == join.launches - join.count("uncounted") > 0
 
 
+def capture(products: Sequence[tuple[int, int, int]], **call: Any) -> Trace:
+    """Return a PyTorch trace of a graph's capture: calls that launch products, and no kernel."""
+    ran = pytorch(products)
+    names = ("start_ns", "correlation")
+    calls = [{name: row[name] for name in names} | call for row in ran.calls.to_pylist()]
+    none = ran.activities.slice(0, 0)
+    tables = {**ran.tables, "activities": none, "calls": table_of("calls", calls)}
+    return replace(ran, tables=tables)
+
+
+def test_the_launch_calls_of_a_capture_tell_what_the_replay_does() -> None:
+    """The second product is half of the first; replayed kernels have no size."""
+    replay = launches(2, grid=None, block=None)
+    captured = capture([(1000, 2000, 1000), (1000, 1000, 1000)], kernel=GEMM, **SIZE)
+    found = measured(replay, captured)
+    assert ways(found) == {"order": 2}
+    assert found.executed.executed_flops == 3 * SQUARE
+    assert [row.measured.flops for row in found.kernels] == [3 * SQUARE]
+    (note,) = [one for one in found.notes if one.code == "paired-captured-launches"]
+    assert note.text.startswith("Of the pair: 2 launch calls without a record of the kernel")
+
+
+def test_launches_that_were_recorded_are_not_counted_again() -> None:
+    pair = pytorch([(1000, 1000, 1000)] * 2)
+    calls = [{"start_ns": 10 + 5_000 * n, "correlation": n + 1, "kernel": GEMM} for n in (0, 1)]
+    tables = {**pair.tables, "calls": table_of("calls", calls)}
+    assert ways(measured(launches(2), replace(pair, tables=tables))) == {"order": 2}
+
+
+def test_a_capture_whose_calls_name_no_kernel_is_refused_with_the_reason() -> None:
+    """As CUDA's: which of the kernels each operator launched is not in the trace."""
+    with pytest.raises(UsageError, match=r"2 operators with shapes.*name no kernels"):
+        measured(launches(2), capture([(1000, 1000, 1000)] * 2))
+
+
+PER_LAYER = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288
+QWEN3_8B = 36 * PER_LAYER + 4096 * 151_936
+"""Weights of its products, as its card has them."""
+
+
+def test_a_public_capture_tells_the_flops_of_its_graph() -> None:
+    """One decode of 32 sequences; paged attention stays unknown."""
+    graph, captured = (
+        read([shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{one}.json.gz")])
+        for one in ("graph", "capture")
+    )
+    found = measured(graph, captured)
+    assert found.executed.executed_flops == 2 * 32 * QWEN3_8B
+    assert ways(found) == {"order": 145, "uncounted": 72}
+
+
+def test_a_public_capture_of_fused_experts_tells_what_it_can() -> None:
+    """Triton's products of experts have no operator with a rule: 48 launches stay unknown."""
+    graph, captured = (
+        read([shared_file(f"traces/pytorch/mi300x_vllm_gptoss_decode_{one}.json.gz")])
+        for one in ("graph", "capture")
+    )
+    found = measured(graph, captured)
+    assert found.mfu is None
+    assert ways(found) == {"order": 72, "uncounted": 84, "absent": 1}
+
+
 def test_the_command_reads_a_pair(tmp_path: Path) -> None:
     sample = SAMPLES / "gpt_1rank.json.gz"
     for command in ("summary", "mfu"):

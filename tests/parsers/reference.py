@@ -190,7 +190,7 @@ def _read_range(event: Row, category: str, start: int, rows: Rows) -> None:
     elif category in CALLS:
         correlation = integer(args.get("correlation"))
         facts = {"api": CALLS[category], "correlation": correlation, "external_id": external}
-        rows["calls"].append(times | host | facts)
+        rows["calls"].append(times | host | facts | _launched(args))
     elif category in OPS and not name.startswith("ProfilerStep#"):
         rows["ops"].append(times | host | _op(args))
     elif category in OPS:
@@ -225,6 +225,13 @@ def _activity(event: Row, args: Row, kind: str, external: int | None) -> Row:
         "shared_memory_bytes": integer(args.get("shared memory")),
         "occupancy_percent": integer(args.get("est. achieved occupancy %")),
     } | _collective(args)
+
+
+def _launched(args: Row) -> Row:
+    if args.get("kernel") is None:
+        return {"kernel": None, "grid": None, "block": None}
+    sides = {name: _triple(args.get(name)) for name in ("grid", "block")}
+    return {"kernel": text(args["kernel"]), **sides}
 
 
 def _direction(kind: str, name: str, rocm: Any) -> str | None:

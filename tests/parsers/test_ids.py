@@ -209,3 +209,11 @@ def test_a_category_is_printable_in_notes() -> None:
     assert note.text.isprintable()
     assert "new??[31mred" in note.text
     assert len(note.text) < 200
+
+
+def test_the_kernel_that_a_call_of_hip_names() -> None:
+    named = {"kernel": "k<int>", "grid": [4, 1, 1], "block": [64, 2, 1], "correlation": 1}
+    odd = {"kernel": 7, "grid": "4", "correlation": 2}
+    calls = trace_of(call(args=named), call(args=odd), call(args={"correlation": 3})).calls
+    rows = [[row[name] for name in ("kernel", "grid", "block")] for row in calls.to_pylist()]
+    assert rows == [["k<int>", [4, 1, 1], [64, 2, 1]], ["7", None, None], [None, None, None]]

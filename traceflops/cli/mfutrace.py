@@ -121,9 +121,9 @@ def mfu_of_traces(
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from traceflops.analysis import analysis_of, with_removed
     from traceflops.mfu.measurement import measure
+    from traceflops.mfu.pairing.captured import prepare_pair
     from traceflops.mfu.reconciled.selfdescribed import without_description
     from traceflops.mfu.reconciled.toldpadding import without_marked_padding
-    from traceflops.prepare import prepare
 
     described.answer.check()
     privacy.check()
@@ -138,9 +138,8 @@ def mfu_of_traces(
     prepared, wanted, notes = _prepared(trace, selection, described, given, privacy, names)
     other = read_pair(pair, reading)
     kept = privacy.include_environment
-    paired = (
-        prepare(other, include_environment=kept, placeholders=names) if other is not None else None
-    )
+    asked: Any = {"include_environment": kept, "placeholders": names}
+    paired = prepare_pair(other, **asked) if other is not None else None
     measured = measure(prepared, peaks, paired)
     found = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
     known = found.measured if found is not None else without_marked_padding(measured, prepared)

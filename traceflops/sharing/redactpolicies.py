@@ -44,7 +44,10 @@ _TORCH_FRAME: Final = re.compile(
 )
 """Frames of PyTorch as it is installed: its packages, and the modules right below it."""
 _WORDS: Final = re.compile(r"[^\W_]+")
-_SUM: Final = re.compile(r"(?:(?:s[qk]){0,2}\d{1,19})+|sumsq|seqlens|bs|toks?|padded")
+_SUM: Final = re.compile(
+    r"(?:(?:s[qk]){0,2}\d{1,19})+|(?:s[qk]){1,2}|"
+    r"sumsq|seqlens|bs|toks?|padded|Executor|reqs|model|runner"
+)
 """Words of marks of serving engines and of ours, with their numbers."""
 
 _MODULE: Final = "nn.Module: "
@@ -92,6 +95,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("kernel_counters", "name"): _always(kernel),
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("calls", "name"): _always(call),
+        ("calls", "kernel"): _always(kernel),
         ("ops", "name"): _always(op),
         ("ops", "input_types"): _always(partial(shown.partly, "type of an argument")),
         ("ops", "concrete_inputs"): _always(partial(shown.partly, "argument")),

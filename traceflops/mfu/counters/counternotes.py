@@ -95,8 +95,8 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
         yield Note("missing", f"{join.origin}-ambiguous", text, count)
     if count := join.count("absent"):
         text = (
-            f"{_launches(count)} of compute kernels have no counterpart of "
-            f"their name and size among the {_launches(launches)} of "
+            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} no "
+            f"counterpart of the same name and size among the {_launches(launches)} of "
             f"{which[0].lower()}{which[1:]}."
         )
         yield Note("missing", f"{join.origin}-absent", text, count)

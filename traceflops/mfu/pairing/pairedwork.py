@@ -23,9 +23,9 @@ from traceflops.prepare import Prepared
 def paired_work(pair: Prepared) -> LaunchWork | None:
     """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
     attribution, _ = with_told_lengths(pair, attribute(pair.linked))
-    if not len(attribution.executed):
-        return None
     launches = launches_of(pair)
+    if not len(attribution.executed) or not launches.count:
+        return None
     op = _main_of(attribution, pair.trace.activities.num_rows)[launches.row]
     helps = (attribution.owner[launches.row] >= 0) & (op < 0)
     of_op, kinds = _kinds(pair, attribution)

@@ -52,16 +52,28 @@ def work_sources(
     shapes = paired_work(pair) if pair is not None else None
     theirs = _counted(pair.trace, known, file) if pair is not None else None
     if pair is not None and shapes is None and theirs is None:
-        raise UsageError(
-            "the recording that --pair names has neither shapes of operators nor counters of "
-            f"kernels: {_listed(pair.trace)}",
-            "give a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
-        )
+        raise _tells_nothing(pair.trace)
     if shapes is not None:
         yield Source(shapes, None, (), file, is_own=False)
     for one in (_counted(prepared.trace, known, None), theirs):
         if one is not None:
             yield one
+
+
+def _tells_nothing(pair: Trace) -> UsageError:
+    """Return why a paired recording tells no FLOPs."""
+    shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
+    if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
+        return UsageError(
+            f"the recording that --pair names has {several(shapes, 'operator')} with shapes, but "
+            f"no kernel records, and its launch calls name no kernels: {_listed(pair)}",
+            "record it with GPU activity; calls of CUDA name no kernels, those of HIP do",
+        )
+    return UsageError(
+        "the recording that --pair names has neither shapes of operators nor counters of "
+        f"kernels: {_listed(pair)}",
+        "give a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
+    )
 
 
 def _file_of(trace: Trace) -> str:
