@@ -127,7 +127,8 @@ def test_without_shapes_there_is_no_figure() -> None:
     ("unknown_ns", "least", "most"),
     [
         (0, "50.5", None),
-        (200, "48.1", None),
+        (100, "49.3", None),
+        (200, "48.1", "52.9"),
         (1_000, "40.4", "60.4"),
         (3_999, "25.3", "75.3"),
         (4_001, None, None),
@@ -136,7 +137,10 @@ def test_without_shapes_there_is_no_figure() -> None:
 def test_compute_of_unknown_flops_widens_the_figure(
     unknown_ns: int, least: str | None, most: str | None
 ) -> None:
-    """From 5 % of the compute time on it may be anything up to the peak; from half on nothing."""
+    """Unknown compute may be at the peak: 200 ns of it are 9 % of 2,021 ns + 200 ns of FLOPs.
+
+    From half of the compute time on there is no figure.
+    """
     strange = {"name": "cutlass_gemm_of_nobody", "start_ns": 4_100, "dur_ns": unknown_ns}
     both = matmul(4_000, *([strange] if unknown_ns else []))
     figure = measured(both).figure
@@ -144,6 +148,17 @@ def test_compute_of_unknown_flops_widens_the_figure(
         assert figure is None
     else:
         assert figure == f"MFU {least} %" + (f" to {most} %" if most else "")
+
+
+def test_an_attention_without_flops_is_named_as_what_is_missing() -> None:
+    """It takes 167 of 4,167 ns, and may do the FLOPs of 167 of 2,188.4 ns at the peak."""
+    attention = {"name": "flash_fwd_of_nobody", "start_ns": 4_100, "dur_ns": 167}
+    (note,) = [n for n in measured(matmul(4_000, attention)).notes if n.code == "flops-unknown"]
+    assert "4.01 % of the compute time" in note.text
+    assert "7.63 % of all FLOPs" in note.text
+    assert "flash_fwd_of_nobody (no operator launched it)" in note.text
+    known = measured(matmul(4_000))
+    assert "flops-unknown" not in {one.code for one in known.notes}
 
 
 def test_a_count_between_two_bounds_is_a_range() -> None:

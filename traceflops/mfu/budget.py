@@ -89,20 +89,21 @@ def _budget(
 def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
     """Return the bounds of what was executed in the chosen windows, None where too little is known.
 
-    From 95 % coverage on what was counted stands for all; from 50 % on the rest may be anything up
-    to the peak; below, nothing is said. Counts between two bounds of their own widen the interval.
+    Below 50 % coverage nothing is said. Above, kernels without counted FLOPs may have done anything
+    up to the peak; what was counted stands for all where it is at least 95 % even then. Counts
+    between two bounds of their own widen the interval.
     """
     coverage = executed.coverage
     if coverage is None or coverage < TOO_LITTLE:
         return None
     at_least, at_most = executed.executed_at_least, executed.executed_flops
-    if coverage >= ENOUGH:
-        return Bounds(at_least, at_most)
+    unknown = 0
     dtypes = {cell.dtype for cell in executed.select()}
     for time in executed.times:
         if time.used and time.uncounted_ns:
             rates = [rate for dtype, rate in peaks.get(time.device, {}).items() if dtype in dtypes]
             if not rates:
                 return None
-            at_most += max(rates) * time.uncounted_ns
-    return Bounds(at_least, at_most)
+            unknown += max(rates) * time.uncounted_ns
+    is_known = at_most >= ENOUGH * (at_most + unknown)
+    return Bounds(at_least, at_most if is_known else at_most + unknown)

@@ -25,7 +25,7 @@ from traceflops.mfu.peak.peaks import DTYPES, PER_TERA
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
 from traceflops.mfu.waterfall import Waterfall, waterfall
-from traceflops.mfu.whynot import impossible, why_no_figure
+from traceflops.mfu.whynot import impossible, unknown_flops, why_no_figure
 from traceflops.prepare import Prepared
 from traceflops.trace import Note
 
@@ -68,7 +68,7 @@ class Measurement:
     def most(self) -> Fraction | None:
         """Return the most that MFU can be: with all compute time of unknown FLOPs at the peak.
 
-        That is `mfu` itself where at least 95 % of the compute time has known FLOPs.
+        That is `mfu` itself where at least 95 % of the FLOPs are known (`Waterfall.known_share`).
         """
         return found.most if (found := self.mfu_range) is not None else None
 
@@ -111,12 +111,12 @@ class Measurement:
 
         `open_share` may belong to the family or not.
         """
-        fall, coverage = self.waterfall, self.executed.coverage
+        fall = self.waterfall
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
         rates = {one.device: one.rates for one in self.devices}
-        known = coverage is None or coverage >= ENOUGH
+        known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
         most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
         most = max(share, min(most, Fraction(1)))
@@ -137,7 +137,8 @@ class Measurement:
         """Return what is assumed in the counts and the peaks, and what is missing for them."""
         counts = self.executed.notes if self.executed.executed_flops else ()
         work = self.executed.work.notes if self.executed.work is not None else ()
-        return (*counts, *work, *_doubtful_peaks(self.executed, self.devices))
+        missing = unknown_flops(self.executed, self.waterfall)
+        return (*counts, *missing, *work, *_doubtful_peaks(self.executed, self.devices))
 
     @property
     def sources(self) -> tuple[Source, ...]:

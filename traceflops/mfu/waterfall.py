@@ -118,6 +118,13 @@ class Waterfall:
         return Fraction(sum(self.amount(name) for name in _FAMILY_LINES.values()), self.budget)
 
     @property
+    def known_share(self) -> Fraction:
+        """Return the least share that counted FLOPs are of all: the others ran at the peak."""
+        counted = sum(self.amount(name) for name in _FAMILY_LINES.values())
+        every = counted + self.amount("unattributed")
+        return Fraction(counted, every) if every else Fraction(1)
+
+    @property
     def errors(self) -> tuple[str, ...]:
         """Return a sentence per negative line: its kernels ran above the peak, which cannot be."""
         return tuple(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from traceflops.mfu.executed.coverage import TOO_LITTLE
+from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.executed.executed import UNKNOWN_TYPE, Executed
 from traceflops.mfu.figures import percent
 from traceflops.mfu.lacks import (
@@ -27,6 +27,7 @@ from traceflops.mfu.peak.tracepeaks import DevicePeaks
 from traceflops.mfu.waterfall import Waterfall
 from traceflops.prepare import Prepared
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
+from traceflops.trace import Note
 
 _UNTOLD_TYPES: Final = {
     TF32_OR_FP32: "whether float products ran as TF32 or FP32 is not told",
@@ -72,6 +73,18 @@ def why_no_figure(
         yield Lack(problem, _largest_unknown(done))
         return
     yield from _without_peak(done, devices)
+
+
+def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
+    """Yield which kernels make a range of the figure, where too few FLOPs are known for one."""
+    if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
+        return
+    text = (
+        f"Compute kernels with {percent(1 - done.coverage)} of the compute time have no known "
+        f"FLOPs. At the peak they would do {percent(1 - fall.known_share)} of all FLOPs, so the "
+        f"figure is a range; {_largest_unknown(done)}."
+    )
+    yield Note("missing", "flops-unknown", text)
 
 
 def impossible(fall: Waterfall) -> Lack:

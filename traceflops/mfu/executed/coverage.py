@@ -15,10 +15,13 @@ from traceflops.intervals import Intervals
 from traceflops.prepare import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
-"""From here on what is counted stands for all; below, an interval is given."""
+"""From this share of the FLOPs on what is counted stands for all; below, an interval is given.
+
+Unknown FLOPs are taken to be the most they can be: peak x time of kernels without counted FLOPs.
+"""
 
 TOO_LITTLE: Final = Fraction(50, 100)
-"""Below, there is no utilisation from the trace."""
+"""Below this share of the compute time there is no utilisation from the trace."""
 
 
 @dataclass(frozen=True, slots=True)
