@@ -258,6 +258,23 @@ def test_what_annotations_say(name: str, said: ServingMark | None) -> None:
     assert serving_marks(["aten::mm", name]).get(1) == said
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "[Executor] _forward_step 7: 1 ctx reqs, 90 ctx tokens, 31 gen reqs",
+        "step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12]",
+        "prefill[bs=2 tok=900 ctx=[600, 300]]",
+        "gpu_model_runner: forward",
+    ],
+)
+def test_redaction_leaves_what_annotations_of_passes_say(name: str) -> None:
+    mark = {"name": name, "start_ns": 100, "dur_ns": 500}
+    trace = made(product(110, 8), marks=[mark])
+    plain, redacted = (tf.analyze(trace, redact=one).measured.inference for one in (False, True))
+    assert plain is not None
+    assert plain == redacted
+
+
 def test_bytes_of_a_described_model() -> None:
     """Llama 3 8B: a token meets 7,504,658,432 weights; keys and values of 32 x 8 x 128 are kept."""
     card = preset("llama-3-8b")
