@@ -472,5 +472,4 @@ def test_work_outside_of_all_steps_is_said() -> None:
     mark = {"name": "ProfilerStep#1", "start_ns": 900, "dur_ns": 1_000}
     notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
     (note,) = [one for one in notes if one.code == "work-outside-steps"]
-    assert note.count == 400
     assert note.text.startswith("400 ns of GPU work (28.6 %) lies before the first step or after")

@@ -211,7 +211,7 @@ def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note
         f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) lies before the first "
         "step or after the last, and counts in none of the figures of the steps."
     )
-    return Note("dropped", "work-outside-steps", text, work_ns)
+    return Note("dropped", "work-outside-steps", text)
 
 
 def _collapsed_note(count: int) -> Note:
