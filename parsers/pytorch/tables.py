@@ -362,11 +362,10 @@ def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]
     """Return the columns of the kernels that calls name; {} where none does."""
     if _none_of([a.kernel for a in args]):
         return {}
-    return {
-        "kernel": optional_codes(table.names["kernel"], [a.kernel for a in args]),
-        "grid": triples([None if a.kernel is None else a.grid for a in args]),
-        "block": triples([None if a.kernel is None else a.block for a in args]),
-    }
+    sides = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
+    grid, block = (triples(column) for column in zip(*sides, strict=True))
+    kernel = optional_codes(table.names["kernel"], [a.kernel for a in args])
+    return {"kernel": kernel, "grid": grid, "block": block}
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:
