@@ -35,7 +35,7 @@ from traceflops.whole import whole_span
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.selection import Selection
 from traceflops.windows.steptimes import spread_of
-from traceflops.words import time_amount
+from traceflops.words import several, time_amount
 
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
@@ -112,7 +112,7 @@ def analysis_of(
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
         *loss_findings(total, measured, basis_of(plan.choice), categories),
-        *uneven_findings(spread),
+        *uneven_findings(spread, devices),
     )
     return Analysis(
         source=linked.trace.source,
@@ -193,7 +193,29 @@ def _chosen_account(windows: tuple[Window, ...]) -> Account:
 
 
 def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
-    return (*_link_notes(trace, devices), *_overlap_notes(devices))
+    return (
+        *_link_notes(trace, devices),
+        *_overlap_notes(devices),
+        *_earlier_work_notes(devices),
+    )
+
+
+def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say for how long work that is not in the trace may have kept devices busy."""
+    ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
+    count = sum(one > 0 for one in ns)
+    if not count:
+        return ()
+    return (
+        Note(
+            "missing",
+            "earlier-work-missing",
+            f"On {several(count, 'device')} the first recorded work of a stream starts long after "
+            f"its launch call returned ({time_amount(sum(ns))} of idle time). Earlier work of that "
+            "stream is probably not in the trace, so why the device was idle then is unknown.",
+            count,
+        ),
+    )
 
 
 def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:

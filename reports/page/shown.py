@@ -230,12 +230,10 @@ def _idle(analysis: Analysis) -> str:
     causes = analysis.total.idle_causes
     if not causes.idle_ns:
         return "no idle time in the window"
-    parts = causes.parts()
-    largest = max(parts, key=lambda cause: parts[cause])
-    share = percent(parts[largest] / causes.idle_ns)
+    share = percent(causes.detailed()[causes.largest] / causes.idle_ns)
     gaps = analysis.gaps(1)
     longest = f"; longest gap {duration(gaps[0].dur_ns)}" if gaps else ""
-    return f"{share} of it {CAUSE_LABELS[largest]}{longest}"
+    return f"{share} of it {CAUSE_LABELS[causes.largest]}{longest}"
 
 
 def _kernels_beside(components: Components) -> str:
