@@ -76,6 +76,18 @@ def _unrecorded(total: Account, of: str) -> str:
     )
 
 
+def missing_records_verdict(launches: int, how: str) -> Verdict | None:
+    """Return what to say of launch calls without any record of a device; None without them."""
+    if not launches:
+        return None
+    calls = several(launches, "launch call")
+    sentence = (
+        f"GPU records are missing: the trace has {calls} but no record of what ran on the GPU. "
+        f"To record it: {how}."
+    )
+    return Verdict(sentence, None, None)
+
+
 def untimed_verdict(found: Untimed | None) -> Verdict | None:
     """Return what a trace without a timeline says in one sentence; None for any other trace."""
     if found is None:
