@@ -8,7 +8,8 @@ time at which that call returned.
 * from c on, if A had been launched before the gap began and its own stream was free before the
   gap began: queued, another stream held it back
 * from c on otherwise: launch_latency, launched and not yet started. Before r it is in the launch
-  call, then while a stream wait before A lasts it is a stream wait, then it is launch to start
+  call, then while a stream wait before A lasts it is a stream wait, then it is launch to start.
+  A wait of which the end is not known counts only where A starts later than launches usually do
 
 The first known activity of a stream tells less: earlier work of the stream may not be in the
 trace. Where such an A starts long after r (a copy whose call blocks: after c), and no stream wait
@@ -33,6 +34,8 @@ from traceflops.streamwaits import ENDLESS
 
 _LONGEST_START_NS: Final = 1_000_000
 """No launch takes so long to reach a stream on which nothing is left to do."""
+_LONGEST_WAY_NS: Final = 20_000
+"""As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
 _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
 
 
@@ -113,7 +116,9 @@ def _latency(
 ) -> tuple[IntArray, IntArray]:
     """Return when, inside each gap, the launch call returned and when a stream wait was over."""
     returned = np.clip(work.call_end_ns[row], launched, end)
-    return returned, np.clip(work.waited_until_ns[row], returned, end)
+    until = work.waited_until_ns[row]
+    is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_WAY_NS)
+    return returned, np.where(is_usual, returned, np.clip(until, returned, end))
 
 
 def _unrecorded(

@@ -11,6 +11,7 @@ from traceflops.idlecauses import IdleCauses
 from traceflops.parsers import read
 from traceflops.results import Analysis
 
+US = 1_000
 MS = 1_000_000
 
 
@@ -22,13 +23,22 @@ def parts(**tables: Any) -> dict[str, int]:
     return causes(**tables).launch_latency_parts()
 
 
-def two_streams(wait: str | None = None, call_ns: int = 5) -> dict[str, list[dict[str, Any]]]:
-    """Return `a`, then `b` on stream 8 launched at 210 that starts at 300; a wait before b."""
-    run = launched(("b0", 0, 100, 10), ("a", 1, 120, 80), ("b", 210, 300, 10))
+def in_us(in_call: int, waited: int, to_start: int) -> dict[str, int]:
+    names = ("in_launch_call", "stream_wait", "launch_to_start")
+    return {name: us * US for name, us in zip(names, (in_call, waited, to_start), strict=True)}
+
+
+def two_streams(wait: str | None = None, start_us: int = 300) -> dict[str, list[dict[str, Any]]]:
+    """Return `a`, then `b` on stream 8 launched from 210 to 215 us; a wait at 205 us before b."""
+    run = launched(
+        ("b0", 0, 100 * US, 10 * US),
+        ("a", 1, 120 * US, 80 * US),
+        ("b", 210 * US, start_us * US, 10 * US),
+    )
     run["activities"][0]["stream"] = run["activities"][2]["stream"] = 8
-    run["calls"][2]["dur_ns"] = call_ns
+    run["calls"][2]["dur_ns"] = 5 * US
     if wait is not None:
-        run["calls"].append({"name": wait, "start_ns": 205, "correlation": 9})
+        run["calls"].append({"name": wait, "start_ns": 205 * US, "correlation": 9})
     return run
 
 
@@ -38,7 +48,7 @@ def waiting_mark(**facts: int) -> dict[str, Any]:
         "kind": "sync",
         "name": "Stream Wait Event",
         "sync_kind": "Stream Wait Event",
-        "start_ns": 205,
+        "start_ns": 205 * US,
         "dur_ns": 1,
         "correlation": 9,
         **facts,
@@ -58,7 +68,7 @@ def test_a_kernel_that_starts_before_its_launch_call_returns_was_held_in_the_cal
 
 
 def test_the_split_is_where_the_launch_call_returns() -> None:
-    assert parts(**two_streams()) == {"in_launch_call": 5, "stream_wait": 0, "launch_to_start": 85}
+    assert parts(**two_streams()) == in_us(5, 0, 85)
 
 
 def test_a_call_that_returned_before_the_gap_takes_none_of_it() -> None:
@@ -71,7 +81,12 @@ def test_a_call_that_returned_before_the_gap_takes_none_of_it() -> None:
 )
 def test_a_stream_wait_before_the_launch_holds_the_kernel_back(name: str) -> None:
     run = two_streams(name)
-    assert parts(**run) == {"in_launch_call": 5, "stream_wait": 85, "launch_to_start": 0}
+    assert parts(**run) == in_us(5, 85, 0)
+
+
+def test_an_event_of_unknown_time_is_not_blamed_for_what_any_launch_takes() -> None:
+    run = two_streams("cudaStreamWaitEvent", start_us=235)
+    assert parts(**run) == in_us(5, 0, 20)
 
 
 def test_a_stream_wait_of_another_thread_or_before_another_launch_does_not() -> None:
@@ -84,18 +99,18 @@ def test_a_stream_wait_of_another_thread_or_before_another_launch_does_not() -> 
 def test_a_stream_wait_whose_stream_is_known_holds_back_that_stream_only() -> None:
     run = two_streams("cudaStreamWaitEvent")
     run["calls"][-1] |= {"thread": 2}
-    assert parts(**run, marks=[waiting_mark(stream=8)])["stream_wait"] == 85
+    assert parts(**run, marks=[waiting_mark(stream=8)])["stream_wait"] == 85 * US
     run["calls"][-1] |= {"thread": 1}
     assert parts(**run, marks=[waiting_mark(stream=7)])["stream_wait"] == 0
 
 
-def on_another_device(end_ns: int) -> dict[str, list[dict[str, Any]]]:
+def on_another_device(end_us: int) -> dict[str, list[dict[str, Any]]]:
     """Return the same, where b waits for `peer` of another device, which ends at some time."""
     run = two_streams("cudaStreamWaitEvent")
-    peer = launched(("peer", 2, 110, end_ns - 110), first=20)
+    peer = launched(("peer", 2, 110 * US, (end_us - 110) * US), first=20)
     peer["activities"][0] |= {"device": 1, "stream": 9}
     record = {"name": "cudaEventRecord", "start_ns": 3, "correlation": 30}
-    later = launched(("later", 4, 400, 10), first=40)
+    later = launched(("later", 4, 400 * US, 10), first=40)
     later["activities"][0] |= {"device": 1, "stream": 9}
     return {
         "devices": [{}, {"device": 1, "local_id": 1}],
@@ -110,16 +125,14 @@ def of_first_device(analysis: Analysis) -> dict[str, int]:
 
 
 def test_a_stream_wait_lasts_until_the_work_before_the_event_has_ended() -> None:
-    analysis = analyze(trace_of(**on_another_device(end_ns=290)))
-    expected = {"in_launch_call": 5, "stream_wait": 75, "launch_to_start": 10}
-    assert of_first_device(analysis) == expected
+    analysis = analyze(trace_of(**on_another_device(end_us=290)))
+    assert of_first_device(analysis) == in_us(5, 75, 10)
     assert analysis.devices[0].gaps[0].waited_for == "peer"
 
 
 def test_a_stream_wait_for_what_had_ended_holds_nothing_back() -> None:
-    analysis = analyze(trace_of(**on_another_device(end_ns=212)))
-    expected = {"in_launch_call": 5, "stream_wait": 0, "launch_to_start": 85}
-    assert of_first_device(analysis) == expected
+    analysis = analyze(trace_of(**on_another_device(end_us=212)))
+    assert of_first_device(analysis) == in_us(5, 0, 85)
     assert analysis.devices[0].gaps[0].waited_for == ""
 
 
