@@ -102,19 +102,23 @@ class DeviceAccount:
 
     def _work(self) -> DeviceWork:
         calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
-        start, duration = numbers(calls["start_ns"]), numbers(calls["dur_ns"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
+        known = self._call >= 0
 
         def of_call(values: IntArray, without: int) -> IntArray:
-            return np.append(values, without)[self._call]
+            of_row = np.full(len(known), without, dtype=np.int64)
+            of_row[known] = values[self._call[known]]
+            return of_row
 
+        start = of_call(numbers(calls["start_ns"]), ABSENT)
+        duration = of_call(numbers(calls["dur_ns"]), 0)
         return DeviceWork(
             self.rows.start_ns,
             self.rows.end_ns,
             self._linked.columns.stream[self.rows.row],
             self._linked.columns.kind[self.rows.row] == copy,
-            of_call(start, ABSENT),
-            of_call(start + duration, ABSENT),
+            start,
+            start + duration,
             of_call(self._linked.stream_waits.until_ns, NEVER),
         )
 

@@ -207,8 +207,8 @@ def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]
 
 def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
     """Say for how long work that is not in the trace may have kept devices busy."""
-    ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
-    count = sum(one > 0 for one in ns)
+    unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
+    count = sum(ns > 0 for ns in unknown_ns)
     if not count:
         return ()
     return (
@@ -216,8 +216,8 @@ def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
             "missing",
             "earlier-work-missing",
             f"On {several(count, 'device')} the first recorded work of a stream starts long after "
-            f"its launch call ({time_amount(sum(ns))} of idle time). Earlier work of that stream "
-            "may not be in the trace, so why the device was idle then is unknown.",
+            f"its launch call ({time_amount(sum(unknown_ns))} of idle time). Earlier work of that "
+            "stream may not be in the trace, so why the device was idle then is unknown.",
             count,
         ),
     )

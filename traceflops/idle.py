@@ -73,7 +73,7 @@ class IdleTime:
 
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
         """Return the causes of the idle time of windows; what lies outside all work is unknown."""
-        ns = {name: one.length_within(start_ns, end_ns) for name, one in self.by_cause.items()}
+        ns = {name: at.length_within(start_ns, end_ns) for name, at in self.by_cause.items()}
         latency = sum((ns[name] for name in _LATENCY), np.zeros_like(idle_ns))
         unknown = idle_ns - ns["host_late"] - ns["queued"] - latency
         columns = [
@@ -135,8 +135,8 @@ def _unrecorded(
     launched, returned, waited = times
     end = work.start_ns[row]
     blocks = work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
-    told = work.waited_until_ns[row] != ENDLESS
-    explained = np.where(blocks, launched, np.where(told, waited, returned))
+    ends = work.waited_until_ns[row] != ENDLESS
+    explained = np.where(blocks, launched, np.where(ends, waited, returned))
     unrecorded = is_first & (work.stream[row] != ABSENT) & (work.call_start_ns[row] != ABSENT)
     unrecorded &= end - explained > _LONGEST_START_NS
     return np.where(unrecorded, explained, end), unrecorded

@@ -1,4 +1,4 @@
-"""Calls that launch work on a GPU, told by their names: what they launched may not be recorded."""
+"""Calls that launch work on a GPU, known by their names: what they launched may not be recorded."""
 
 from __future__ import annotations
 

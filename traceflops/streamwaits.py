@@ -63,7 +63,7 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     facts = _facts(trace, wait)
     held = _held_launch(trace, wait, facts["stream"], launches)
     last = _last_before_event(trace, wait, facts, launches)
-    wait, held, last = (values[held >= 0] for values in (wait, held, last))
+    held, last = held[held >= 0], last[held >= 0]
     end = _ends(trace, last)
     order = np.argsort(end, kind="stable")  # of several waits the one that lasts longest
     until[held[order]] = end[order]
@@ -109,11 +109,11 @@ def _held_launch(trace: Trace, wait: IntArray, stream: IntArray, launches: _Laun
     calls = trace.calls
     process, start = numbers(calls["process"])[wait], numbers(calls["start_ns"])[wait]
     thread = numbers(calls["thread"], ABSENT)
-    told = stream != ABSENT
+    on_stream = stream != ABSENT
     held = np.full(len(wait), -1, dtype=np.int64)
     for mine, of_wait, of_launch in (
-        (told, stream, launches.stream),
-        (~told, thread[wait], thread[launches.call]),
+        (on_stream, stream, launches.stream),
+        (~on_stream, thread[wait], thread[launches.call]),
     ):
         place = _neighbour(
             np.concatenate([launches.process, process[mine]]),

@@ -72,15 +72,15 @@ def test_other_calls_launch_none(name: str) -> None:
 def test_operators_and_launch_calls_without_device_records_are_no_cpu_run(
     format_: str, how: str
 ) -> None:
-    found = trace("cudaLaunchKernel", "cudaLaunchKernel", format_=format_, ops=OPS)
-    analysis = analyze(found)
+    made = trace("cudaLaunchKernel", "cudaLaunchKernel", format_=format_, ops=OPS)
+    analysis = analyze(made)
     sentence = analysis.verdict.sentence
     assert sentence.startswith("GPU records are missing: the trace has 2 launch calls but ")
     assert how in sentence
     assert "CPU" not in sentence.split(how)[0].replace("ProfilerActivity.CPU", "")
     assert analysis.verdict.loss is None
     assert "CPU" not in document_title(analysis)
-    (missing,) = [one for one in take_inventory(found).missing if one.what == "device records"]
+    (missing,) = [lack for lack in take_inventory(made).missing if lack.what == "device records"]
     assert how in missing.remedy
 
 
@@ -101,9 +101,9 @@ def test_launches_that_a_table_of_sums_counts_are_told_too() -> None:
 
 
 def test_a_run_without_launch_calls_is_a_cpu_run() -> None:
-    found = trace("cudaGetDeviceCount", ops=OPS)
-    assert "only operators on the CPU" in analyze(found).verdict.sentence
-    assert next(one.what for one in take_inventory(found).missing) == "device work"
+    made = trace("cudaGetDeviceCount", ops=OPS)
+    assert "only operators on the CPU" in analyze(made).verdict.sentence
+    assert next(lack.what for lack in take_inventory(made).missing) == "device work"
 
 
 def test_launch_calls_with_device_records_are_as_before() -> None:
@@ -111,4 +111,4 @@ def test_launch_calls_with_device_records_are_as_before() -> None:
     run["calls"][0]["name"] = "cudaLaunchKernel"
     made = trace_of(**run, ops=OPS)
     assert "missing" not in analyze(made).verdict.sentence
-    assert "device records" not in [one.what for one in take_inventory(made).missing]
+    assert "device records" not in [lack.what for lack in take_inventory(made).missing]

@@ -72,8 +72,8 @@ def test_the_split_is_where_the_launch_call_returns() -> None:
 
 
 def test_a_call_that_returned_before_the_gap_takes_none_of_it() -> None:
-    found = parts(**launched(("a", 0, 100, 50), ("b", 10, 160, 10)))
-    assert found == {"in_launch_call": 0, "stream_wait": 0, "launch_to_start": 10}
+    idle = parts(**launched(("a", 0, 100, 50), ("b", 10, 160, 10)))
+    assert idle == {"in_launch_call": 0, "stream_wait": 0, "launch_to_start": 10}
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def first_of_a_queue(start_ns: int, **call: Any) -> dict[str, list[dict[str, Any
 
 
 def test_why_the_first_known_work_of_a_queue_starts_late_is_unknown() -> None:
-    found = causes(**first_of_a_queue(50 * MS))
-    assert found.parts() == {
+    idle = causes(**first_of_a_queue(50 * MS))
+    assert idle.parts() == {
         "host_late": 50,
         "queued": 0,
         "launch_latency": 5,
         "unknown": 50 * MS - 205,
     }
-    assert found.unrecorded_ns == found.unknown_ns
+    assert idle.unrecorded_ns == idle.unknown_ns
 
 
 def test_the_first_known_work_of_a_queue_that_starts_soon_was_only_launched() -> None:
-    found = causes(**first_of_a_queue(900))
-    assert (found.launch_latency_ns, found.unknown_ns) == (700, 0)
+    idle = causes(**first_of_a_queue(900))
+    assert (idle.launch_latency_ns, idle.unknown_ns) == (700, 0)
 
 
 def test_an_unknown_event_does_not_explain_the_first_known_work_of_a_queue() -> None:
@@ -169,15 +169,15 @@ def test_an_unknown_event_does_not_explain_the_first_known_work_of_a_queue() -> 
 def test_a_first_copy_that_blocks_waited_for_what_is_not_in_the_trace() -> None:
     run = first_of_a_queue(50 * MS, name="cudaMemcpy", dur_ns=50 * MS)
     run["activities"][1]["kind"] = "memcpy"
-    found = causes(**run)
-    assert (found.launch_latency_ns, found.unrecorded_ns) == (0, 50 * MS - 200)
+    idle = causes(**run)
+    assert (idle.launch_latency_ns, idle.unrecorded_ns) == (0, 50 * MS - 200)
 
 
 def test_work_launched_long_before_on_a_queue_without_known_work_is_not_queued() -> None:
     run = first_of_a_queue(50 * MS)
     run["calls"][1]["start_ns"] = 1
-    found = causes(**run)
-    assert (found.queued_ns, found.unrecorded_ns) == (0, 50 * MS - 150)
+    idle = causes(**run)
+    assert (idle.queued_ns, idle.unrecorded_ns) == (0, 50 * MS - 150)
 
 
 def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_filled() -> None:
@@ -187,7 +187,7 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
         "What the GPU did for 100.0 % of the device time is unknown: it ran or waited for earlier "
         "work that is not in the trace."
     )
-    assert not [one for one in analysis.findings if one.rule == "loss-idle"]
+    assert not [finding for finding in analysis.findings if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]
 
 
@@ -211,8 +211,8 @@ def test_lazy_loading_in_a_real_trace_is_inside_the_launch_call() -> None:
 def test_a_real_stream_wait_for_what_had_ended_is_no_stream_wait() -> None:
     path = shared_file("traces/pytorch/hta_event_sync_multi_stream.json.gz")
     # All gaps that its calls do not fill end within 5 us of them; the event was long reached.
-    found = analyze(read([path])).total.idle_causes.launch_latency_parts()
-    assert found == {"in_launch_call": 77_000, "stream_wait": 0, "launch_to_start": 12_000}
+    idle = analyze(read([path])).total.idle_causes.launch_latency_parts()
+    assert idle == {"in_launch_call": 77_000, "stream_wait": 0, "launch_to_start": 12_000}
 
 
 def test_a_real_capture_that_begins_amid_queued_work_does_not_lead_with_idle_time() -> None:

@@ -62,13 +62,13 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     """
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
-    told = f"Step {longest.step} took {duration(more_ns)} longer than the median step"
+    text = f"Step {longest.step} took {duration(more_ns)} longer than the median step"
     name, part_ns = _largest_part(spread)
     if 2 * part_ns <= more_ns:
-        return f"{told}."
+        return f"{text}."
     following, idle_ns = idle_before_next(devices, longest.step)
     where = f" before step {following}" if name == "idle" and 2 * idle_ns > more_ns else ""
-    return f"{told}, most of it {_PARTS[name]}{where}."
+    return f"{text}, most of it {_PARTS[name]}{where}."
 
 
 def _largest_part(spread: StepSpread) -> tuple[str, int]:

@@ -124,8 +124,8 @@ def idle_before_next(devices: Sequence[DeviceReport], step: int) -> tuple[int, i
 
     The time is 0 where the longest gaps of no device lie there.
     """
-    having = [one for one in devices if any(window.step == step for window in one.windows)]
-    gaps = [gap for one in having for gap in one.gaps if gap.step == step]
+    having = [device for device in devices if any(w.step == step for w in device.windows)]
+    gaps = [gap for device in having for gap in device.gaps if gap.step == step]
     late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
     following = min((number for number, _ in late), default=step + 1)
     return following, sum(ns for _, ns in late) // max(len(having), 1)
