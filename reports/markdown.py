@@ -23,6 +23,7 @@ from traceflops.reports.wording import (
     basis,
     collective_label,
     collective_rate,
+    gap_place,
     mean_message,
     numbered,
 )
@@ -60,6 +61,7 @@ def render_markdown(
         _details(f"{_work(analysis)} with most time", _kernels(analysis)),
         _details("Categories", _categories(analysis)),
         _details("Communication", _communication(analysis)),
+        _details("Idle time by cause", _idle(analysis)),
         _details("Longest gaps", _gaps(analysis)),
         _details("Devices", _devices(analysis)),
         _details("Memory", _memory(analysis)),
@@ -236,20 +238,32 @@ def _communication(analysis: Analysis) -> Iterator[str]:
         yield "Exposed is the time in which nothing else ran on the device."
 
 
+def _idle(analysis: Analysis) -> Iterator[str]:
+    idle = analysis.total.idle_causes
+    shown = [
+        (CAUSE_LABELS[cause], duration(analysis.mean_ns(ns)), percent(ns / idle.idle_ns))
+        for cause, ns in idle.detailed().items()
+        if ns
+    ]
+    if shown and not analysis.on_host:
+        yield from _table(("Cause", "Time", "Of idle time"), shown, numbers=(1, 2))
+        yield ""
+        yield f"{plain(basis(analysis))}."
+
+
 def _gaps(analysis: Analysis) -> Iterator[str]:
     labels = {device.device: device.label for device in analysis.devices}
     shown = []
     for gap in analysis.gaps(_GAPS):
-        causes = gap.causes.parts()
-        cause = max(causes, key=lambda name: causes[name])
-        step = "–" if gap.step is None else count(gap.step)  # noqa: RUF001
+        waited = f" for {code(kernel_label(gap.waited_for, _NAME))}" if gap.waited_for else ""
+        cause = f"{CAUSE_LABELS[gap.causes.largest]}{waited}"
         until = code(kernel_label(gap.op or gap.before, _NAME))
         shown.append(
-            (duration(gap.dur_ns), step, plain(labels[gap.device]), CAUSE_LABELS[cause], until)
+            (duration(gap.dur_ns), gap_place(gap), plain(labels[gap.device]), cause, until)
         )
     if shown:
-        heads = ("Length", "Step", "Device", "Cause", "Until")
-        yield from _table(heads, shown, numbers=(0, 1))
+        heads = ("Length", "Where", "Device", "Cause", "Until")
+        yield from _table(heads, shown, numbers=(0,))
 
 
 def _devices(analysis: Analysis) -> Iterator[str]:

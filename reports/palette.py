@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceflops.mfu.ledger import UNSPLIT
-from traceflops.results import COMPONENTS, IDLE_CAUSES
+from traceflops.results import COMPONENTS
 
 _WHITE = "#ffffff"
 _BLACK = "#1f2328"
@@ -70,10 +70,12 @@ LINE_LOOKS = {
 CAUSE_LABELS = {
     "host_late": "host late",
     "queued": "queued",
-    "launch_latency": "launch to start",
+    "in_launch_call": "in launch call",
+    "stream_wait": "stream wait",
+    "launch_to_start": "launch to start",
     "unknown": "unknown",
 }
-"""Names of the idle causes, in the order of IDLE_CAUSES."""
+"""Names of the causes of idle time, in the order of `IdleCauses.detailed`."""
 
 
 def look(component: str) -> Look:
@@ -88,6 +90,6 @@ def category_label(top: str) -> str:
 
 def loss_label(loss: str) -> str:
     """Return the name of a component or an idle cause, or the text itself where it is neither."""
-    if loss in IDLE_CAUSES:
+    if loss in CAUSE_LABELS:
         return f"idle, {CAUSE_LABELS[loss]}"
     return LOOKS[loss].label if loss in COMPONENTS else loss

@@ -16,8 +16,8 @@ from traceflops.reports.units import (
     significant,
     size,
 )
-from traceflops.results import Collective, DeviceReport
-from traceflops.windows.steptimes import STANDS_OUT, StepSpread, spread_of
+from traceflops.results import Collective, DeviceReport, Gap
+from traceflops.windows.steptimes import STANDS_OUT, StepSpread, idle_before_next, spread_of
 from traceflops.words import several
 
 if TYPE_CHECKING:
@@ -157,7 +157,22 @@ def longest_step(analysis: Analysis) -> str:
     if spread.outstanding > 1:
         least = float(STANDS_OUT)
         text += f"; {count(spread.outstanding)} of them are longer than {least:g} times the median"
-    return f"{text}."
+    return f"{text}.{_wait_after(analysis, spread)}"
+
+
+def _wait_after(analysis: Analysis, spread: StepSpread) -> str:
+    """Return that devices idled at the end of the longest step, where that made it long."""
+    following, idle_ns = idle_before_next(analysis.devices, spread.longest.step)
+    if 2 * idle_ns <= spread.longest.ns - spread.median_ns:
+        return ""
+    return f" It ends with {duration(idle_ns)} of idle time before step {following}."
+
+
+def gap_place(gap: Gap) -> str:
+    """Return where a gap is: before the step that it delays, else in a step."""
+    if gap.before_step is not None:
+        return f"before step {gap.before_step}"
+    return "no step" if gap.step is None else f"step {gap.step}"
 
 
 def _longest(spread: StepSpread) -> str:

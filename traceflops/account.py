@@ -13,11 +13,13 @@ from traceflops.components import WORK, Timeline, timeline
 from traceflops.groups import distinct, runs
 from traceflops.hostwork import Whole
 from traceflops.idle import DeviceWork, IdleTime, idle_time
-from traceflops.intervals import Intervals
+from traceflops.idlecauses import IdleCauses
+from traceflops.intervals import NEVER, Intervals
 from traceflops.links import Links
 from traceflops.mfu.executed.optree import OpTree
-from traceflops.results import Account, Gap, IdleCauses, Window
+from traceflops.results import Account, Gap, Window
 from traceflops.rows import ABSENT
+from traceflops.streamwaits import StreamWaits, stream_waits
 from traceflops.trace import Trace
 from traceflops.whole import ActivityColumns, DeviceRows
 
@@ -37,6 +39,11 @@ class LinkedTrace:
     def __post_init__(self) -> None:
         """Take the columns that every device needs."""
         object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+
+    @cached_property
+    def stream_waits(self) -> StreamWaits:
+        """Return what the streams of launches waited for, which the account of each device asks."""
+        return stream_waits(self.trace, self.links)
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -94,13 +101,26 @@ class DeviceAccount:
         return {name: part == place for place, name in enumerate(WORK)}
 
     def _work(self) -> DeviceWork:
-        trace = self._linked.trace
-        call_start = numbers(trace.calls["start_ns"])
+        calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
+        copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
         known = self._call >= 0
-        launched = np.full(len(self._call), ABSENT, dtype=np.int64)
-        launched[known] = call_start[self._call[known]]
-        stream = self._linked.columns.stream[self.rows.row]
-        return DeviceWork(self.rows.start_ns, self.rows.end_ns, stream, launched)
+
+        def of_call(values: IntArray, without: int) -> IntArray:
+            of_row = np.full(len(known), without, dtype=np.int64)
+            of_row[known] = values[self._call[known]]
+            return of_row
+
+        start = of_call(numbers(calls["start_ns"]), ABSENT)
+        duration = of_call(numbers(calls["dur_ns"]), 0)
+        return DeviceWork(
+            self.rows.start_ns,
+            self.rows.end_ns,
+            self._linked.columns.stream[self.rows.row],
+            self._linked.columns.kind[self.rows.row] == copy,
+            start,
+            start + duration,
+            of_call(self._linked.stream_waits.until_ns, NEVER),
+        )
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""
@@ -133,7 +153,7 @@ class DeviceAccount:
         length = np.where(touched, end - start, -1)
         order = np.argsort(-length, kind="stable")[: min(_GAPS_KEPT, int(touched.sum()))]
         begun, over = start[order], end[order]
-        steps = _steps_at(windows, begun)
+        steps = [*zip(_steps_at(windows, begun), _steps_at(windows, over), strict=True)]
         ended = self._first_ending(begun).tolist()
         causes = self.idle.causes(begun, over, over - begun)
         return tuple(
@@ -142,7 +162,12 @@ class DeviceAccount:
         )
 
     def _gap(
-        self, device: int, place: int, step: int | None, ended: int, causes: IdleCauses
+        self,
+        device: int,
+        place: int,
+        steps: tuple[int | None, int | None],
+        ended: int,
+        causes: IdleCauses,
     ) -> Gap:
         start = int(self.idle.gap_start_ns[place])
         started = int(self.idle.next_row[place])
@@ -150,13 +175,20 @@ class DeviceAccount:
             device=device,
             start_ns=start,
             dur_ns=int(self.idle.gap_end_ns[place]) - start,
-            step=step,
+            step=steps[0],
             after=self._name(ended),
             before=self._name(started),
             call=self._cause_name("calls", self._linked.links.call_of_activity, started),
             op=self._cause_name("ops", self._linked.links.op_of_activity, started),
             causes=causes,
+            waited_for=self._waited_for(started) if causes.stream_wait_ns else "",
+            before_step=steps[1] if steps[1] != steps[0] else None,
         )
+
+    def _waited_for(self, place: int) -> str:
+        """Return the work that the stream of an activity waited for, "" where it is not known."""
+        work = int(self._linked.stream_waits.work[self._call[place]])
+        return self._text("activities", work) if work >= 0 else ""
 
     def _first_ending(self, at_ns: IntArray) -> IntArray:
         """Return, for each time at which an activity ends, the first of those by start."""

@@ -18,6 +18,7 @@ from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.kernels import category_table, kernel_table
+from traceflops.launchcalls import NO_DEVICE_RECORDS, unrecorded_launches
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.pairing.captured import prepare_pair
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
@@ -31,12 +32,12 @@ from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import check_privacy
 from traceflops.sharing.redact import removed
 from traceflops.trace import Note, Trace
-from traceflops.verdict import basis_of, untimed_verdict, verdict
+from traceflops.verdict import basis_of, missing_records_verdict, untimed_verdict, verdict
 from traceflops.whole import whole_span
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.selection import Selection
 from traceflops.windows.steptimes import spread_of
-from traceflops.words import time_amount
+from traceflops.words import several, time_amount
 
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
@@ -108,17 +109,20 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
+    launches = unrecorded_launches(linked.trace, prepared.untimed)
+    how_recorded = remedy(linked.trace.source.format, "device records") or ""
     on_host = all(device.type == "cpu" for device in devices)
     spread = spread_of(devices)
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
         *loss_findings(total, measured, basis_of(plan.choice), categories),
-        *uneven_findings(spread),
+        *uneven_findings(spread, devices),
     )
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=untimed_verdict(prepared.untimed)
+        verdict=missing_records_verdict(launches, how_recorded)
+        or untimed_verdict(prepared.untimed)
         or verdict(
             total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
         ),
@@ -133,6 +137,7 @@ def analysis_of(
             *_device_notes(linked.trace, devices),
             *_no_calls_notes(linked.trace, devices),
             *_linked_notes(linked),
+            *_missing_records_notes(launches, on_host=bool(devices)),
             *profiler_notes(linked.trace, accounts),
             *measured.notes,
         ),
@@ -194,7 +199,29 @@ def _chosen_account(windows: tuple[Window, ...]) -> Account:
 
 
 def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
-    return (*_link_notes(trace, devices), *_overlap_notes(devices))
+    return (
+        *_link_notes(trace, devices),
+        *_overlap_notes(devices),
+        *_earlier_work_notes(devices),
+    )
+
+
+def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
+    """Say for how long work that is not in the trace may have kept devices busy."""
+    unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
+    count = sum(ns > 0 for ns in unknown_ns)
+    if not count:
+        return ()
+    return (
+        Note(
+            "missing",
+            "earlier-work-missing",
+            f"On {several(count, 'device')} the first recorded work of a stream starts long after "
+            f"its launch call ({time_amount(sum(unknown_ns))} of idle time). Earlier work of that "
+            "stream may not be in the trace, so why the device was idle then is unknown.",
+            count,
+        ),
+    )
 
 
 def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
@@ -254,6 +281,15 @@ def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ..
 
 def _is_said(trace: Trace, *codes: str) -> bool:
     return any(note.code in codes for note in trace.notes)
+
+
+def _missing_records_notes(launches: int, *, on_host: bool) -> tuple[Note, ...]:
+    """Say what the figures are of where calls launched work on a GPU that is not in the trace."""
+    if not launches:
+        return ()
+    text = f"There is no record of what {several(launches, 'launch call')} started on the GPU"
+    shown = "; all times and shares are of operators on the CPU" if on_host else ""
+    return (Note("missing", NO_DEVICE_RECORDS, f"{text}{shown}.", launches),)
 
 
 def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:

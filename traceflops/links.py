@@ -43,7 +43,7 @@ def link(trace: Trace) -> Links:
 
 def _calls_of(trace: Trace) -> IntArray:
     calls, activities = trace.calls, trace.activities
-    return _first_match(
+    return first_match(
         numbers(calls["process"]),
         numbers(calls["correlation"], ABSENT),
         numbers(calls["start_ns"]),
@@ -76,7 +76,7 @@ def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray) -> None:
     """Fill in, where no op is known yet, the op that carries the row's external id."""
     rows, ops = trace.table(table), trace.ops
     open_rows = np.flatnonzero(op_of_row < 0)
-    op_of_row[open_rows] = _first_match(
+    op_of_row[open_rows] = first_match(
         numbers(ops["process"]),
         numbers(ops["external_id"], ABSENT),
         numbers(ops["start_ns"]),
@@ -85,7 +85,7 @@ def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray) -> None:
     )
 
 
-def _first_match(
+def first_match(
     process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
 ) -> IntArray:
     """Return, per question, the row with the same process and id that starts first, or -1."""

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.launchcalls import launch_calls
 from traceflops.mfu.counters.counterformulas import family_of
 from traceflops.remedies import command, remedy
 from traceflops.rows import ABSENT
@@ -170,15 +171,21 @@ def _no_collectives(trace: Trace) -> bool:
     return told.null_count == len(told) and _has_collectives(trace)
 
 
-_FIRST: Final = ("device work", "copies")
+_FIRST: Final = ("device records", "device work", "copies")
 _OF_CUDA: Final = ("device work", "calls")
 """What tracing of CUDA records."""
 _EVERYTHING: Final = ("timeline", "calls", "steps")
 
 _CHECKS: Final = (
     _Check(
+        "device records",
+        lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
+        "device records",
+        "GPU work was launched, but when it ran and for how long is unknown; no GPU times, no MFU",
+    ),
+    _Check(
         "device work",
-        lambda trace: _no_work(trace) and not _is_untimed(trace),
+        lambda trace: _no_work(trace) and not _is_untimed(trace) and not launch_calls(trace),
         "device work",
         "only the CPU part can be shown; no GPU times, no MFU",
     ),

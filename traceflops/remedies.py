@@ -40,10 +40,23 @@ _NOT_SHAPES: Final = Remedy(
     "torch.profiler trace of the same run with --pair"
 )
 
+_RECORDS: Final = Remedy(
+    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics, because "
+    "counters of CUPTI replace the records of kernels"
+)
 _EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
 
 _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA},
+    "device records": {
+        PYTORCH: _RECORDS,
+        ROCPROF: _KERNELS,
+        NSIGHT: Remedy(
+            "nsys profile --trace=cuda,nvtx; where that was done, the diagnostics of the report "
+            "say why CUDA gave no device records",
+            ("--trace=cuda,nvtx",),
+        ),
+    },
     "timeline": {
         PYTORCH: _WITH_CUDA,
         ROCPROF: Remedy(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from traceflops.devices.processes import ranks_text
+from traceflops.idlecauses import IdleCauses
 from traceflops.trace import Note, Source
 from traceflops.windows.selection import Selection
 
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
 """Where a nanosecond of a window goes, first match first; communication here is exposed."""
 
-IDLE_CAUSES = ("host_late", "queued", "launch_latency", "unknown")
 _COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
-_CAUSES_NS = attrgetter(*(f"{name}_ns" for name in IDLE_CAUSES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +61,6 @@ class Components:
     def __add__(self, other: Components) -> Components:
         """Return the sum, part by part."""
         return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
-
-
-@dataclass(frozen=True, slots=True)
-class IdleCauses:
-    """Idle time by what the next activity was waiting for; the causes sum to the idle time.
-
-    host_late: its launch call had not begun. queued: launched, held back by another stream.
-    launch_latency: launched, its stream free, not yet started. unknown: no launch in the trace.
-    """
-
-    host_late_ns: int = 0
-    queued_ns: int = 0
-    launch_latency_ns: int = 0
-    unknown_ns: int = 0
-
-    @property
-    def idle_ns(self) -> int:
-        """Return the idle time that is explained."""
-        return sum(self.parts().values())
-
-    def parts(self) -> dict[str, int]:
-        """Return the parts by cause, in the order of IDLE_CAUSES."""
-        return {name: getattr(self, f"{name}_ns") for name in IDLE_CAUSES}
-
-    def __add__(self, other: IdleCauses) -> IdleCauses:
-        """Return the sum, cause by cause."""
-        return IdleCauses(*map(add, _CAUSES_NS(self), _CAUSES_NS(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +194,9 @@ class Gap:
     """One stretch in which a device did nothing, inside the chosen window.
 
     `after` and `before` name the activity that ended and the one that ended the wait; `call` and
-    `op` are what launched the latter. Names are "" where the trace has none.
+    `op` are what launched the latter, and `waited_for` the work that its stream waited for. Names
+    are "" where the trace has none. `step` is the step in whose window it begins, `before_step` the
+    one whose first activity ends it: the window ends there, so it is that step that came late.
     """
 
     device: int
@@ -234,6 +208,8 @@ class Gap:
     call: str
     op: str
     causes: IdleCauses
+    waited_for: str = ""
+    before_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

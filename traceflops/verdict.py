@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.losses import Loss, losses
 from traceflops.results import Account, StepChoice, Verdict
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from traceflops.mfu.measurement import Measurement
     from traceflops.untimed import Untimed
+
+_MOST: Final = 0.5
 
 
 def verdict(
@@ -38,9 +40,10 @@ def verdict(
     of = basis_of(steps)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
-    found = losses(total, measured, categories)
+    unrecorded = _unrecorded(total, of)
+    found = losses(total, measured, categories) if not unrecorded else ()
     inside = measured is not None and measured.waterfall is not None
-    sentence = _both(found, of) if inside else _first(found, of, total)
+    sentence = unrecorded or (_both(found, of) if inside else _first(found, of, total))
     if measured is not None and measured.figure is not None:
         sentence = f"{measured.figure}. {sentence}"
     largest = found[0] if found else None
@@ -58,6 +61,29 @@ def _of_host(total: Account, of: str) -> Verdict:
     sentence = (
         "There is no device work in this trace, only operators on the CPU: they ran for "
         f"{percent(ran)} of {of}."
+    )
+    return Verdict(sentence, None, None)
+
+
+def _unrecorded(total: Account, of: str) -> str:
+    """Return what to say where it is not known what the devices did most of the time, else ""."""
+    share = total.idle_causes.unrecorded_ns / total.components.window_ns
+    if share <= _MOST:
+        return ""
+    return (
+        f"What the GPU did for {percent(share)} of {of} is unknown: it ran or waited for earlier "
+        "work that is not in the trace."
+    )
+
+
+def missing_records_verdict(launches: int, how: str) -> Verdict | None:
+    """Return what to say of launch calls without any record of a device; None without them."""
+    if not launches:
+        return None
+    calls = several(launches, "launch call")
+    sentence = (
+        f"GPU records are missing: the trace has {calls} but no record of what ran on the GPU. "
+        f"To record it: {how}."
     )
     return Verdict(sentence, None, None)
 

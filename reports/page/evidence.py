@@ -18,6 +18,7 @@ from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.units import duration, kernel_label, shorten_middle
+from traceflops.reports.wording import gap_place
 from traceflops.results import COMPONENTS
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.steptimes import StepSpread, StepTime, spread_of
@@ -79,9 +80,9 @@ def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Plac
 
 def _longest_gap(analysis: Analysis) -> Iterator[Place]:
     for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
-        step = "" if gap.step is None else f" in step {gap.step}"
+        where = f", {gap_place(gap)}" if analysis.steps.seen else ""
         if link:
-            yield Place(link.removeprefix("#"), f"the longest gap, {duration(gap.dur_ns)}{step}")
+            yield Place(link.removeprefix("#"), f"the longest gap, {duration(gap.dur_ns)}{where}")
 
 
 def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:

@@ -54,6 +54,7 @@ def environment(narrower: int = 1) -> Environment:
         "collective_label": wording.collective_label,
         "mean_message": wording.mean_message,
         "collective_rate": wording.collective_rate,
+        "gap_place": wording.gap_place,
         "look": palette.look,
         "category_label": palette.category_label,
         "segments": shown.segments,

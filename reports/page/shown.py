@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traceflops.devices.origins import Origins, origins
+from traceflops.launchcalls import NO_DEVICE_RECORDS
 from traceflops.rankspread import most_and_least
 from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
@@ -98,6 +99,8 @@ def document_title(analysis: Analysis) -> str:
 def _headline(analysis: Analysis) -> str:
     """Return MFU or else the largest loss, or in a few words that there is neither."""
     verdict, figure = analysis.verdict, analysis.measured.figure
+    if any(note.code == NO_DEVICE_RECORDS for note in analysis.notes):
+        return "No device records"
     if analysis.untimed is not None:
         return "No timeline"
     if figure is not None:
@@ -230,12 +233,10 @@ def _idle(analysis: Analysis) -> str:
     causes = analysis.total.idle_causes
     if not causes.idle_ns:
         return "no idle time in the window"
-    parts = causes.parts()
-    largest = max(parts, key=lambda cause: parts[cause])
-    share = percent(parts[largest] / causes.idle_ns)
+    share = percent(causes.detailed()[causes.largest] / causes.idle_ns)
     gaps = analysis.gaps(1)
     longest = f"; longest gap {duration(gaps[0].dur_ns)}" if gaps else ""
-    return f"{share} of it {CAUSE_LABELS[largest]}{longest}"
+    return f"{share} of it {CAUSE_LABELS[causes.largest]}{longest}"
 
 
 def _kernels_beside(components: Components) -> str:

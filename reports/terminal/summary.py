@@ -26,7 +26,14 @@ from traceflops.reports.units import (
     unbroken,
     visible,
 )
-from traceflops.reports.wording import basis, products, selected, steps_used, uneven_steps
+from traceflops.reports.wording import (
+    basis,
+    gap_place,
+    products,
+    selected,
+    steps_used,
+    uneven_steps,
+)
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 from traceflops.trace import Note
 from traceflops.words import several
@@ -195,7 +202,7 @@ def _details(name: str, analysis: Analysis) -> Iterator[str]:
     if name == "idle" and analysis.on_host:
         return
     if name == "idle":
-        causes = analysis.total.idle_causes.parts()
+        causes = analysis.total.idle_causes.detailed()
         for cause, ns in sorted(causes.items(), key=lambda item: -item[1]):
             if ns:
                 yield f"{CAUSE_LABELS[cause]} {duration(analysis.mean_ns(ns))}"
@@ -255,17 +262,18 @@ def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
-    cause = max(gap.causes.parts().items(), key=lambda item: item[1])[0]
     row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
     if analysis.steps.seen:
-        row.append(f"{f'step {gap.step}' if gap.step is not None else 'no step':<12}")
+        row.append(f"{gap_place(gap):<16}")
     if not analysis.on_host:
-        row.append(f"{CAUSE_LABELS[cause]:<17}")
+        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<17}")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
         row.append(f"{_cut(labels[gap.device], 18)} ", "dim")
     room = style.width - row.cell_len - len("until ")
-    row.append(f"until {kernel_label(gap.op or gap.before, max(room, 8))}", "dim")
+    waited = f", waited for {kernel_label(gap.waited_for, room // 2)}" if gap.waited_for else ""
+    until = kernel_label(gap.op or gap.before, max(room - cell_len(waited), 8))
+    row.append(f"until {until}{waited}", "dim")
     return row
 
 

@@ -1,14 +1,16 @@
 """Idle time split by cause, and the gaps it is made of."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import analyze
-from traceflops.results import IdleCauses
+from traceflops.idlecauses import IdleCauses
 
 
 def causes(**tables: Any) -> IdleCauses:
-    return analyze(trace_of(**tables)).total.idle_causes
+    """Return the causes without the parts of the launch latency (see test_streamwaits.py)."""
+    return replace(analyze(trace_of(**tables)).total.idle_causes, in_launch_call_ns=0)
 
 
 def test_nothing_launched_yet_is_host_late_and_the_rest_launch_latency() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops.drawing.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
+from traceflops.idlecauses import IdleCauses
 from traceflops.prepare import Prepared, prepare
-from traceflops.results import Gap, IdleCauses
+from traceflops.results import Gap
 from traceflops.trace import Note, Trace
 
 

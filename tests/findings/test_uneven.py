@@ -31,10 +31,22 @@ def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     assert (found.severity, found.mfu_without, found.evidence) == ("medium", None, ("steps",))
     assert found.sentence == (
         "Uneven steps take 10.7 % of the step time beyond the median. "
-        "Step 2 took 600 ns longer than the median step, most of it idle time."
+        "Step 2 took 600 ns longer than the median step, most of it idle time before step 3."
     )
     shown = next(one for one in findings_shown(analysis) if one.rule == "uneven-steps")
     assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2, 1.60 µs")]
+
+
+def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> None:
+    """Step 2 idles 600 ns between two kernels, and 100 ns before step 3 as every step does."""
+    starts = (1_000, 2_000, 3_000, 4_600, 5_600)
+    works = [(GEMM, at - 5, at, 900 if at != 3_000 else 400) for at in starts]
+    works.insert(3, (GEMM, 3_990, 4_000, 500))
+    marks = [(f"ProfilerStep#{n}", at - 9, 8) for n, at in enumerate(starts)]
+    marks[2] = ("ProfilerStep#2", 2_991, 1_005)
+    analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+    assert uneven(analysis)[0].sentence.endswith("median step, most of it idle time.")
+    assert [(gap.step, gap.before_step) for gap in analysis.gaps(2)] == [(2, None), (0, 1)]
 
 
 def test_findings_stand_by_their_share_whatever_their_rule() -> None:

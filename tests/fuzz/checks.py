@@ -146,6 +146,9 @@ def _accounts_add_up(report: Any) -> Iterator[str]:
             yield f"the components of {name} are not its window"
         if sum(account["idle_causes_ns"].values()) != components["idle"]:
             yield f"the causes of {name} are not its idle time"
+        parts = account["launch_latency_parts_ns"].values()
+        if sum(parts) != account["idle_causes_ns"]["launch_latency"] or min(parts) < 0:
+            yield f"the parts of the launch latency of {name} are not it"
         if account["launched_activities"] > account["activities"]:
             yield f"{name} has more launched activities than activities"
 
@@ -218,7 +221,7 @@ def _is_sum_of(name: str, whole: Any, parts: list[Any]) -> Iterator[str]:
     for key in ("window_ns", "hidden_communication_ns", "activities", "launched_activities"):
         if whole[key] != sum(part[key] for part in parts):
             yield f"{key} of {name} is not the sum of its parts"
-    for key in ("components_ns", "idle_causes_ns"):
+    for key in ("components_ns", "idle_causes_ns", "launch_latency_parts_ns"):
         for item, value in whole[key].items():
             if value != sum(part[key][item] for part in parts):
                 yield f"{key} ({item}) of {name} are not the sum of its parts"
@@ -229,6 +232,8 @@ def _gaps_add_up(report: Any) -> Iterator[str]:
         for gap in device["gaps"]:
             if sum(gap["causes_ns"].values()) != gap["dur_ns"]:
                 yield "the causes of a gap are not its length"
+            if sum(gap["launch_latency_parts_ns"].values()) != gap["causes_ns"]["launch_latency"]:
+                yield "the parts of the launch latency of a gap are not it"
 
 
 def _tables_add_up(report: Any) -> Iterator[str]:

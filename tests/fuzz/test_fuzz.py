@@ -230,6 +230,7 @@ def test_a_hang_does_not_keep_the_others_from_being_tried() -> None:
     [
         (("total", "components_ns", "idle"), 1),
         (("total", "idle_causes_ns", "queued"), 1),
+        (("total", "launch_latency_parts_ns", "stream_wait"), 1),
         (("total", "activities"), 1),
         (("devices", 0, "chosen", "hidden_communication_ns"), 1),
         (("devices", 0, "whole", "account", "components_ns", "memory"), 1),
@@ -242,6 +243,7 @@ def test_a_hang_does_not_keep_the_others_from_being_tried() -> None:
         (("devices", 0, "windows", 1, "end_ns"), 1),
         (("devices", 0, "windows", -1, "end_ns"), 1),
         (("devices", 0, "gaps", 0, "causes_ns", "host_late"), 1),
+        (("devices", 0, "gaps", 0, "launch_latency_parts_ns", "in_launch_call"), 1),
         (("kernels", 0, "count"), 1),
         (("devices", 0, "whole", "zero_length"), -(10**12)),
         (("devices", 0, "whole", "span_ns"), 0.5),

@@ -11,7 +11,8 @@ import traceflops as tf
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.records import Run
-from traceflops.results import Account, DeviceReport, IdleCauses, Window
+from traceflops.idlecauses import IdleCauses
+from traceflops.results import Account, DeviceReport, Window
 
 
 class Held(Protocol):

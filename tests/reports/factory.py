@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tests.conftest import ROOT
 from tests.core.build import trace_of
+from traceflops.idlecauses import IdleCauses
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
 from traceflops.prepare import prepare
@@ -21,7 +22,6 @@ from traceflops.results import (
     Copies,
     DeviceReport,
     Gap,
-    IdleCauses,
     StepChoice,
     Sums,
     Verdict,

@@ -92,6 +92,8 @@ def assert_accounts_add_up(report: Any) -> None:
         components = account["components_ns"]
         assert sum(components.values()) == account["window_ns"]
         assert sum(account["idle_causes_ns"].values()) == components["idle"]
+        latency = account["idle_causes_ns"]["launch_latency"]
+        assert sum(account["launch_latency_parts_ns"].values()) == latency
         seen += 1
     assert seen > 1
     for device in report["devices"]:

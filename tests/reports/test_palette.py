@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from traceflops.idlecauses import IdleCauses
 from traceflops.reports.palette import (
     CAUSE_LABELS,
     LOOKS,
@@ -13,7 +14,7 @@ from traceflops.reports.palette import (
     look,
     loss_label,
 )
-from traceflops.results import COMPONENTS, IDLE_CAUSES
+from traceflops.results import COMPONENTS
 
 Array = npt.NDArray[np.float64]
 
@@ -97,7 +98,7 @@ def test_what_is_pale_on_white_has_an_outline_that_is_not() -> None:
 
 def test_every_component_and_cause_has_its_own_look() -> None:
     assert tuple(LOOKS) == COMPONENTS
-    assert tuple(CAUSE_LABELS) == IDLE_CAUSES
+    assert tuple(CAUSE_LABELS) == tuple(IdleCauses().detailed())
     for attribute in ("colour", "ascii", "block", "pattern", "label"):
         assert len({getattr(each, attribute) for each in LOOKS.values()}) == len(COMPONENTS)
 

@@ -70,6 +70,8 @@ def losses(
             share = float(fall.share(name) or 0) if fall is not None else 0.0
         else:
             share = parts[name] / window_ns if window_ns else 0.0
+        if name == "idle" and _is_unrecorded(total):
+            continue
         if share > 0:
             found.append(Loss(name, kind.words, kind.takes, share))
     named = [
@@ -77,6 +79,11 @@ def losses(
         for one in found
     ]
     return tuple(sorted(named, key=lambda loss: -loss.share))
+
+
+def _is_unrecorded(total: Account) -> bool:
+    """Return whether most of the idle time may have been filled by work not in the trace."""
+    return 2 * total.idle_causes.unrecorded_ns > total.components.idle_ns
 
 
 def _memory_work(loss: Loss, categories: pa.Table) -> Loss:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, severity_of
+from traceflops.windows.steptimes import idle_before_next
 from traceflops.words import duration, percent
 
 if TYPE_CHECKING:
+    from traceflops.results import DeviceReport
     from traceflops.windows.steptimes import StepSpread
 
 RULE: Final = "uneven-steps"
@@ -26,7 +28,9 @@ _PARTS: Final = {
 }
 
 
-def uneven_findings(spread: StepSpread | None) -> Iterator[Finding]:
+def uneven_findings(
+    spread: StepSpread | None, devices: Sequence[DeviceReport]
+) -> Iterator[Finding]:
     """Give a finding where the steps used take much more together than if each were the median.
 
     What mending it would gain is not told: longer steps may have had more to do.
@@ -43,7 +47,7 @@ def uneven_findings(spread: StepSpread | None) -> Iterator[Finding]:
         severity=severity,
         sentence=(
             f"Uneven steps take {percent(share)} of the step time beyond the median. "
-            f"{_of_longest(spread)}"
+            f"{_of_longest(spread, devices)}"
         ),
         share=share,
         mfu_without=None,
@@ -51,13 +55,20 @@ def uneven_findings(spread: StepSpread | None) -> Iterator[Finding]:
     )
 
 
-def _of_longest(spread: StepSpread) -> str:
-    """Return by how much the longest step is longer than the median, and what most of it is."""
+def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
+    """Return by how much the longest step is longer than the median, and what most of it is.
+
+    Idle time at the end of its window is named after the next step, which came late.
+    """
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
-    told = f"Step {longest.step} took {duration(more_ns)} longer than the median step"
+    text = f"Step {longest.step} took {duration(more_ns)} longer than the median step"
     name, part_ns = _largest_part(spread)
-    return f"{told}, most of it {_PARTS[name]}." if 2 * part_ns > more_ns else f"{told}."
+    if 2 * part_ns <= more_ns:
+        return f"{text}."
+    following, idle_ns = idle_before_next(devices, longest.step)
+    where = f" before step {following}" if name == "idle" and 2 * idle_ns > more_ns else ""
+    return f"{text}, most of it {_PARTS[name]}{where}."
 
 
 def _largest_part(spread: StepSpread) -> tuple[str, int]:

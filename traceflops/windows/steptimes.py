@@ -119,6 +119,18 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
     return step_spread(window for device in devices for window in device.windows)
 
 
+def idle_before_next(devices: Sequence[DeviceReport], step: int) -> tuple[int, int]:
+    """Return the step that comes after a step, and how long devices idled before it on average.
+
+    The time is 0 where the longest gaps of no device lie there.
+    """
+    having = [device for device in devices if any(w.step == step for w in device.windows)]
+    gaps = [gap for device in having for gap in device.gaps if gap.step == step]
+    late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
+    following = min((number for number, _ in late), default=step + 1)
+    return following, sum(ns for _, ns in late) // max(len(having), 1)
+
+
 def median_of(times: Sequence[int]) -> int:
     """Return the median in whole ns; of a few values numpy takes longer than this."""
     ordered = sorted(times)
