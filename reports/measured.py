@@ -283,6 +283,8 @@ def roofline(
     measured: Measurement, work: Measured, row: KernelRow | OpRow | None
 ) -> Verdict | None:
     """Return what bounds some work, where all devices have the same rates for it."""
+    if row is not None and row.path != "memory":
+        return Verdict("interconnect", "record") if row.path is not None else None
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
     kernel = row if isinstance(row, KernelRow) else None
     basis = (kernel.basis if kernel is not None else None) or "shapes"
@@ -303,6 +305,19 @@ def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | Non
         peaks.pop() if len(peaks) == 1 else None,
         widths.pop() if len(widths) == 1 else None,
     )
+
+
+def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the memory's, None for what moves over a link."""
+    _, bandwidth = roof(measured)
+    return row.measured.share_of_bandwidth(bandwidth) if row.path == "memory" else None
+
+
+def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the link to the host, None for all else."""
+    links = {one.host_bandwidth for one in measured.devices}
+    link = links.pop() if len(links) == 1 else None
+    return row.measured.share_of_bandwidth(link) if row.path == "host" else None
 
 
 def _float(value: Fraction | None) -> float | None:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _LABEL, _VALUE, _SHARE = 26, 18, 9
 _ROWS = 8
 _NOTES = 6
-_CELLS = (9, 9, 9, 8, 9, 9)
+_CELLS = (9, 9, 9, 8, 9, 13)
 _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
 _BAR = 100
 _ABOVE = (
