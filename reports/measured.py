@@ -45,7 +45,7 @@ LABELS: Final = {
     "algorithmic": ("computed again by design", "scores in the backward pass of flash attention"),
     "overcompute": ("masks and padding", "work whose result is thrown away"),
     "unattributed": ("compute, FLOPs unknown", "time of compute kernels without counted FLOPs"),
-    "inefficiency": ("slow compute kernels", "what counted kernels took beyond the peak's time"),
+    "inefficiency": ("compute below peak", "what counted kernels took beyond the peak's time"),
     "memory": ("memory work", "copies, element-wise work, norms, softmax, optimizer"),
     "other": ("other kernels", "kernels whose name no rule knows"),
     "graph": ("graph launches", "launches that show no kernels"),
@@ -120,7 +120,7 @@ def bounds_sentence(measured: Measurement) -> str:
     what = "Useful work" if measured.mfu_range is not None else "What was executed"
     return (
         f"Some counts lie between bounds, and the lines above have the upper ones. {what} is "
-        f"at least {least}; what it has less, slow compute kernels have more."
+        f"at least {least}; the difference is compute below peak."
     )
 
 

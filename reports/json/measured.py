@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from traceflops.mfu.executed.executed import Executed
@@ -19,6 +20,7 @@ from traceflops.reports.measured import roof, roofline, share_of_bandwidth, shar
 if TYPE_CHECKING:
     from traceflops.mfu.counters.crosscheck import CrossCheck
     from traceflops.mfu.pairing.joins import Join
+    from traceflops.mfu.rooftimes import RoofTime
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:
@@ -61,6 +63,10 @@ def measured_object(found: Measurement) -> dict[str, Any]:
             for one in done.ranges()
         ],
         "inference": _inference(found.inference) if found.inference is not None else None,
+        "needed_time": {
+            "memory": _needed_time(found.roofs.memory),
+            "compute": _needed_time(found.roofs.compute),
+        },
         **_outside(found),
         **_tables(found),
     }
@@ -211,6 +217,10 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
             for line in fall.lines
         ],
     }
+
+
+def _needed_time(time: RoofTime) -> dict[str, int]:
+    return {**asdict(time), "excess_ns": time.excess_ns}
 
 
 def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
