@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SAMPLES
 from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops import Analysis, analyze
 from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.mfu.rooftimes import RoofTime
+from traceflops.parsers import read
 from traceflops.reports.json.measured import measured_object
 from traceflops.results import Components
 
@@ -65,6 +67,16 @@ def test_where_few_bytes_are_known_nothing_is_said_of_them(unknown_ns: int, word
     assert finding.sentence == (
         f"Elementwise, norm and copy kernels take 100.0 % of the device time{words}."
     )
+
+
+def test_bytes_of_lists_without_types_are_unknown() -> None:
+    """A profiler does not record the types of the lists of a fused optimizer."""
+    found = analyze(read([SAMPLES / "gpt_1rank.json.gz"]))
+    rows = found.categories.to_pylist()
+    (optimizer,) = (row["sum_ns"] for row in rows if row["sub"] == "optimizer")
+    memory = found.measured.roofs.memory
+    assert memory.time_ns * 0.95 > memory.time_ns - optimizer >= memory.known_ns > 0
+    assert "of which at least " in found.verdict.sentence
 
 
 def test_without_a_bandwidth_nothing_is_said() -> None:

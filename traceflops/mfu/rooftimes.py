@@ -3,6 +3,7 @@
 A kernel cannot be faster than its FLOPs at the peak rate, nor than its bytes at the peak bandwidth:
 the longer of both is what it needs. Bytes that caches serve may need more than the kernel took;
 then all of its time counts as needed. Where kernels run at once, the time counts in proportion.
+Bytes of lists of tensors, whose types are not recorded, are too rough and count as unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from traceflops.groups import ranked
 from traceflops.mfu.executed.datatypes import types_of_ops
 from traceflops.mfu.executed.movedbytes import PATHS, MovedBytes
 from traceflops.mfu.executed.optree import taken
-from traceflops.mfu.ops import UNKNOWN
+from traceflops.mfu.ops import UNKNOWN, Work
 from traceflops.windows.chosen import chosen_time
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from traceflops.prepare import Prepared
 
 _Component = Literal["memory", "compute"]
+_LOOSE: Final = "list-types-not-recorded"
 _Times = npt.NDArray[np.float64]
 
 
@@ -105,7 +107,10 @@ class _Items:
         own = moved.size
         if work is not None:
             own = np.where((moved.unit < 0) & (work.size >= 0), work.size, own)
-        self._size = np.concatenate([moved.op_size, own])
+        work_of = moved.attribution.work
+        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in work_of.works]
+        is_loose = np.array(loose, dtype=np.bool_)[work_of.place]
+        self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), own])
         self._path = np.concatenate([moved.op_path, moved.path])
         self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
         categorised = prepared.linked.categorised
