@@ -45,7 +45,7 @@ LABELS: Final = {
     "algorithmic": ("computed again by design", "scores in the backward pass of flash attention"),
     "overcompute": ("masks and padding", "work whose result is thrown away"),
     "unattributed": ("compute, FLOPs unknown", "time of compute kernels without counted FLOPs"),
-    "inefficiency": ("slow compute kernels", "what counted kernels took beyond the peak's time"),
+    "inefficiency": ("compute below peak", "what counted kernels took beyond the peak's time"),
     "memory": ("memory work", "copies, element-wise work, norms, softmax, optimizer"),
     "other": ("other kernels", "kernels whose name no rule knows"),
     "graph": ("graph launches", "launches that show no kernels"),
@@ -120,7 +120,7 @@ def bounds_sentence(measured: Measurement) -> str:
     what = "Useful work" if measured.mfu_range is not None else "What was executed"
     return (
         f"Some counts lie between bounds, and the lines above have the upper ones. {what} is "
-        f"at least {least}; what it has less, slow compute kernels have more."
+        f"at least {least}; the difference is compute below peak."
     )
 
 
@@ -283,6 +283,8 @@ def roofline(
     measured: Measurement, work: Measured, row: KernelRow | OpRow | None
 ) -> Verdict | None:
     """Return what bounds some work, where all devices have the same rates for it."""
+    if row is not None and row.path != "memory":
+        return Verdict("interconnect", "record") if row.path is not None else None
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
     kernel = row if isinstance(row, KernelRow) else None
     basis = (kernel.basis if kernel is not None else None) or "shapes"
@@ -303,6 +305,19 @@ def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | Non
         peaks.pop() if len(peaks) == 1 else None,
         widths.pop() if len(widths) == 1 else None,
     )
+
+
+def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the memory's, None for what moves over a link."""
+    _, bandwidth = roof(measured)
+    return row.measured.share_of_bandwidth(bandwidth) if row.path == "memory" else None
+
+
+def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the link to the host, None for all else."""
+    links = {one.host_bandwidth for one in measured.devices}
+    link = links.pop() if len(links) == 1 else None
+    return row.measured.share_of_bandwidth(link) if row.path == "host" else None
 
 
 def _float(value: Fraction | None) -> float | None:

@@ -63,7 +63,7 @@ LINE_LOOKS = {
     "overcompute": _of_compute("masks and padding", "dot"),
     UNSPLIT: _of_compute("executed, not told apart", "vertical"),
     "unattributed": LOOKS["other"],
-    "inefficiency": _of_compute("slow compute kernels", "diagonal"),
+    "inefficiency": _of_compute("compute below peak", "diagonal"),
 }
 """Looks of the lines of a waterfall on the page that are no component."""
 

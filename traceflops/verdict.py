@@ -1,13 +1,16 @@
-"""The one sentence at the top: how much of the devices was used, and the largest loss."""
+"""The sentences at the top: how much of the devices was used, what is lost, what is unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.losses import Loss, losses
+from traceflops.mfu.executed.coverage import TOO_LITTLE
 from traceflops.results import Account, StepChoice, Verdict
-from traceflops.words import duration, percent, several
+from traceflops.words import capitalized, duration, percent, several
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,6 +19,13 @@ if TYPE_CHECKING:
     from traceflops.untimed import Untimed
 
 _MOST: Final = 0.5
+_NEARLY_ALL: Final = 0.9
+"""From this share of the busy time on, what is not judged stands for all of it."""
+
+_WHY_NOT_JUDGED: Final = {
+    "other": "{its} kernels have no known category",
+    "graph": "The trace does not show the kernels of graph launches",
+}
 
 
 def verdict(
@@ -27,27 +37,33 @@ def verdict(
     categories: pa.Table | None = None,
     on_host: bool = False,
 ) -> Verdict:
-    """Return the largest loss of the chosen windows.
+    """Return what the chosen windows lose most time to, and what cannot be judged.
 
-    That is whatever takes most and is not compute; where the FLOPs are known, also what compute
-    loses against its peak. `categories` tell what the work is; `on_host` says that all of it is
-    operators on the CPU.
+    That is what takes most and is not compute; where the FLOPs are known, also what compute loses
+    against its peak. `categories` tell what the work is; `on_host` says that all of it is operators
+    on the CPU.
     """
     if not devices:
         return Verdict("There is no device work in this trace.", None, None)
     if total.components.window_ns == 0:
-        return Verdict("The chosen window has no length.", None, None)
-    of = basis_of(steps)
+        return Verdict("The chosen window has zero length.", None, None)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
-    unrecorded = _unrecorded(total, of)
-    found = losses(total, measured, categories) if not unrecorded else ()
-    inside = measured is not None and measured.waterfall is not None
-    sentence = unrecorded or (_both(found, of) if inside else _first(found, of, total))
-    if measured is not None and measured.figure is not None:
-        sentence = f"{measured.figure}. {sentence}"
-    largest = found[0] if found else None
-    return Verdict(sentence, largest.name if largest else None, largest.share if largest else None)
+    every = [loss for loss in losses(total, measured, categories) if loss.share >= WORTH_SAYING]
+    leading = [loss for loss in every if loss.is_judged]
+    figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
+    if unrecorded := _unrecorded(total, basis_of(steps)):
+        return Verdict(figure + unrecorded, None, None)
+    if not leading:
+        machine = _Machine("CPU" if on_host else "GPU", devices)
+        return Verdict(figure + _nothing_lost(total, every, measured, machine), None, None)
+    lost = _largest if _knows_compute(measured) else _taken
+    sentences = [
+        lost(leading[:2], basis_of(steps)),
+        *(_not_judged(loss) for loss in every if not loss.is_judged),
+        *_unknown_compute(total, measured),
+    ]
+    return Verdict(figure + " ".join(sentences), leading[0].name, leading[0].share)
 
 
 def basis_of(steps: StepChoice) -> str:
@@ -59,8 +75,8 @@ def _of_host(total: Account, of: str) -> Verdict:
     """Return what there is to say of a trace in which no device did anything."""
     ran = 1 - total.components.idle_ns / total.components.window_ns
     sentence = (
-        "There is no device work in this trace, only operators on the CPU: they ran for "
-        f"{percent(ran)} of {of}."
+        f"There is no device work in this trace, only CPU operators, which ran for {percent(ran)} "
+        f"of {of}."
     )
     return Verdict(sentence, None, None)
 
@@ -88,55 +104,108 @@ def missing_records_verdict(launches: int, how: str) -> Verdict | None:
     return Verdict(sentence, None, None)
 
 
-def untimed_verdict(found: Untimed | None) -> Verdict | None:
+def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
     """Return what a trace without a timeline says in one sentence; None for any other trace."""
-    if found is None:
+    if untimed is None:
         return None
-    without = "There is no timeline in this trace, so idle time and MFU are not known"
-    if found.categories.num_rows:
-        return Verdict(f"{without}; there are totals by name{_most(found)}.", None, None)
-    if found.launches:
-        counted = several(found.counted.num_rows, "kernel")
-        noun = "launch" if found.launches == 1 else "launches"
-        launches = f"{found.launches:,} {noun} of {counted}"
-        return Verdict(f"{without}; there are counters of {launches}.", None, None)
-    kinds = set(found.rows["kind"].to_pylist())
+    without = "This trace has no timeline, so idle time and MFU are unknown. It has"
+    if untimed.categories.num_rows:
+        return Verdict(f"{without} totals by name{_most(untimed)}.", None, None)
+    if untimed.launches:
+        counted = several(untimed.counted.num_rows, "kernel")
+        launches = f"{several(untimed.launches, 'launch')} of {counted}"
+        return Verdict(f"{without} counters of {launches}.", None, None)
+    kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
         return Verdict(
-            "There are no kernels in this trace, only ranges as they are seen on the device.",
-            None,
-            None,
+            "This trace has no kernels, only ranges as they were seen on the device.", None, None
         )
     host = "calls and marks" if len(kinds) > 1 else f"{next(iter(kinds), 'call')}s"
-    return Verdict(f"There is no device work in this trace, only {host} of the host.", None, None)
+    return Verdict(f"There is no device work in this trace, only host {host}.", None, None)
 
 
-def _most(found: Untimed) -> str:
+def _most(untimed: Untimed) -> str:
     """Return which category has most of the time."""
-    largest = found.categories.slice(0, 1).to_pylist()[0]
-    if found.device_ns is None or largest["share"] is None:
+    largest = untimed.categories.slice(0, 1).to_pylist()[0]
+    if untimed.device_ns is None or largest["share"] is None:
         return ""
     kind = largest["sub"].replace("_", " ")
-    return f": {duration(found.device_ns)} of device work, {percent(largest['share'])} {kind}"
+    return f": {duration(untimed.device_ns)} of device work, {percent(largest['share'])} {kind}"
 
 
-def _first(found: Sequence[Loss], of: str, total: Account) -> str:
-    """Return what there is to say where nothing is known of FLOPs."""
-    if not found:
-        return "All of the device time is compute."
-    compute = total.components.compute_ns / total.components.window_ns
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What did the work, and how many there are."""
+
+    name: str
+    number: int
+
+    @property
+    def is_busy(self) -> str:
+        """Return that it is busy: "The GPU is busy"."""
+        return f"The {self.name}{'s are' if self.number > 1 else ' is'} busy"
+
+    @property
+    def its(self) -> str:
+        """Return "Its" or "Their"."""
+        return "Their" if self.number > 1 else "Its"
+
+
+def _knows_compute(measured: Measurement | None) -> bool:
+    """Return whether compute is held against its peak."""
+    return measured is not None and measured.waterfall is not None
+
+
+def _largest(leading: Sequence[Loss], of: str) -> str:
+    """Return the largest losses of a waterfall, two at most."""
+    sized = [
+        f"{loss.words} ({loss.sized('' if place else of)})" for place, loss in enumerate(leading)
+    ]
+    what = "loss is" if len(sized) == 1 else "losses are"
+    return f"The largest {what} {' and '.join(sized)}."
+
+
+def _taken(leading: Sequence[Loss], of: str) -> str:
+    """Return what takes time beside compute that is not judged, two parts at most."""
+    parts = [
+        f"{loss.words} {loss.takes} {loss.sized('' if place else of)}"
+        for place, loss in enumerate(leading)
+    ]
+    return f"{capitalized('; '.join(parts))}."
+
+
+def _not_judged(loss: Loss) -> str:
+    """Return what takes time of which nothing says whether it is lost."""
     return (
-        f"The largest loss is {found[0].words}: {percent(found[0].share)} of {of}; compute is "
-        f"{percent(compute)}."
+        f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}, so nothing here says "
+        "whether that time is well spent."
     )
 
 
-def _both(found: Sequence[Loss], of: str) -> str:
-    """Return the two largest losses of a waterfall."""
-    if not found:
-        return "Nothing is lost: all of the device time is compute at the peak."
-    largest = f"{found[0].words} ({percent(found[0].share)} of {of})"
-    if len(found) == 1:
-        return f"The largest loss is {largest}."
-    second = f"{found[1].words} ({percent(found[1].share)})"
-    return f"The largest losses are {largest} and {second}."
+def _unknown_compute(total: Account, measured: Measurement | None) -> Iterator[str]:
+    """Yield that compute is not judged, where there is enough of it."""
+    share = total.components.share("compute") or 0.0
+    if share >= WORTH_SAYING and not _knows_compute(measured):
+        why = _why_unknown(measured)
+        yield f"Compute takes {percent(share)}; {why}, so nothing here says how fast it is."
+
+
+def _why_unknown(measured: Measurement | None) -> str:
+    """Return what is missing to judge compute."""
+    coverage = measured.executed.coverage if measured is not None else None
+    return "its FLOPs are unknown" if (coverage or 0) < TOO_LITTLE else "there is no MFU"
+
+
+def _nothing_lost(
+    total: Account, every: Sequence[Loss], measured: Measurement | None, machine: _Machine
+) -> str:
+    """Return what there is to say where no loss is worth saying; some may not be judged."""
+    busy = 1 - (total.components.share("idle") or 0.0)
+    is_busy = f"{machine.is_busy} {percent(busy)} of the time"
+    if not every and _knows_compute(measured):
+        return f"{is_busy}, and no loss reaches {percent(WORTH_SAYING)} of it."
+    if every and every[0].share >= _NEARLY_ALL * busy:
+        why = _WHY_NOT_JUDGED[every[0].name].format(its=machine.its)
+        return f"{is_busy}. {why}, so nothing here says whether that time is well spent."
+    rest = [*map(_not_judged, every), *_unknown_compute(total, measured)]
+    return " ".join((f"{is_busy}.", *rest))

@@ -33,6 +33,11 @@ def plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
+def capitalized(text: str) -> str:
+    """Return a text with its first letter in upper case and the rest as it is."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def kernel_name(text: str) -> str:
     """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
     return _DESCRIPTOR.sub("", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from traceflops.mfu.executed.executed import Executed
@@ -14,11 +15,12 @@ from traceflops.mfu.ranges import ShareRange
 from traceflops.mfu.waterfall import Waterfall
 from traceflops.reports.countedtable import counted_object
 from traceflops.reports.counts import as_float, flop_count
-from traceflops.reports.measured import roof, roofline
+from traceflops.reports.measured import roof, roofline, share_of_bandwidth, share_of_link
 
 if TYPE_CHECKING:
     from traceflops.mfu.counters.crosscheck import CrossCheck
     from traceflops.mfu.pairing.joins import Join
+    from traceflops.mfu.rooftimes import RoofTime
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:
@@ -61,6 +63,10 @@ def measured_object(found: Measurement) -> dict[str, Any]:
             for one in done.ranges()
         ],
         "inference": _inference(found.inference) if found.inference is not None else None,
+        "needed_time": {
+            "memory": _needed_time(found.roofs.memory),
+            "compute": _needed_time(found.roofs.compute),
+        },
         **_outside(found),
         **_tables(found),
     }
@@ -190,6 +196,8 @@ def _peak(one: DevicePeaks) -> dict[str, Any]:
         "given": one.given,
         "flop_per_ns": dict(one.rates),
         "bytes_per_ns": one.bandwidth,
+        "host_link": one.match.host_link.name if one.match.host_link is not None else None,
+        "host_link_bytes_per_ns": as_float(one.host_bandwidth),
         "source": spec.source if spec is not None else None,
     }
 
@@ -211,9 +219,13 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
     }
 
 
+def _needed_time(time: RoofTime) -> dict[str, int]:
+    return {**asdict(time), "excess_ns": time.excess_ns}
+
+
 def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
     work, bound = row.measured, roofline(found, row.measured, row)
-    peak, bandwidth = roof(found, row.dtypes)
+    peak, _ = roof(found, row.dtypes)
     return {
         **flop_count("flops", work.flops),
         **flop_count("flops_at_least", work.at_least),
@@ -223,7 +235,9 @@ def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
         "bytes_per_ns": as_float(work.bytes_per_ns),
         "intensity": as_float(work.intensity),
         "share_of_peak": as_float(work.share_of_peak(peak)),
-        "share_of_bandwidth": as_float(work.share_of_bandwidth(bandwidth)),
+        "share_of_bandwidth": as_float(share_of_bandwidth(found, row)),
+        "share_of_link": as_float(share_of_link(found, row)),
+        "path": row.path,
         "bound": bound.bound if bound is not None else None,
         "bound_by": bound.basis if bound is not None else None,
     }

@@ -115,7 +115,7 @@ def _headline(analysis: Analysis) -> str:
     ran = components.window_ns - components.idle_ns
     if analysis.on_host:
         return f"CPU operators {percent(ran / components.window_ns)}"
-    return f"{percent(components.share('compute'))} compute"
+    return f"{percent(ran / components.window_ns)} busy"
 
 
 def provenance(analysis: Analysis) -> list[str]:

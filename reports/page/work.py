@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.executed.worktables import KernelRow, OpRow
-from traceflops.reports.measured import AT_MOST, THOUSAND, rate_words, roof, roofline
+from traceflops.reports.measured import (
+    AT_MOST,
+    THOUSAND,
+    rate_words,
+    roof,
+    roofline,
+    share_of_bandwidth,
+    share_of_link,
+)
 from traceflops.reports.units import UNKNOWN, count, flops, percent
 from traceflops.reports.wording import listed
 
@@ -114,7 +122,10 @@ def rates_sentence(measured: Measurement) -> str:
     """Return what FLOPs and rates of a table are of."""
     at = counted_at(measured)
     moved = f"those counted at {at}" if at else "the least that have to be moved"
-    return f"FLOPs and rates are of the launches whose work is known; bytes are {moved}."
+    sentence = f"FLOPs and rates are of the launches whose work is known; bytes are {moved}."
+    if not any(row.path == "host" for row in measured.kernels):
+        return sentence
+    return f"{sentence} Copies from and to the host are compared with the link, not the memory."
 
 
 def is_by_counters(measured: Measurement) -> bool:
@@ -133,13 +144,14 @@ def _of_names(
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     work, bound = row.measured, roofline(measured, row.measured, row)
-    peak, bandwidth = roof(measured, row.dtypes)
+    peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     per_ns, upper = work.flops_per_ns, not work.is_exact
     in_tera = per_ns / THOUSAND if per_ns else None
     # Kernels that only help another one move bytes, too; theirs are counted with the other's.
     used = work.bytes_per_ns or None
-    of_bandwidth = work.share_of_bandwidth(bandwidth) if used else None
+    of_memory, of_link = share_of_bandwidth(measured, row), share_of_link(measured, row)
+    of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
     return WorkShown(
         name=row.name,
         time_ns=work.time_ns,

@@ -62,6 +62,7 @@ _ROWS = 8
 _NOTES = 6
 _CELLS = (9, 9, 9, 8, 9, 9)
 _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
+_BOUNDS = {"compute": "compute", "memory": "memory", "interconnect": "link"}
 _BAR = 100
 _ABOVE = (
     "Above 100 %: several kernels shared that work, or it took fewer products than it has by "
@@ -233,7 +234,7 @@ def _row(row: KernelRow | OpRow, measured: Measurement, style: Style) -> Text:
         share,
         count(round(used)) if used is not None else UNKNOWN,
         intensity,
-        bound.bound if bound is not None and bound.basis != "category" else UNKNOWN,
+        _BOUNDS[bound.bound] if bound is not None and bound.basis != "category" else UNKNOWN,
     )
     width = _name_width(style)
     label = kernel_label(row.name, width - 1)

@@ -30,7 +30,7 @@ LESS_SIMPLE: Final = 3
 
 _LABEL, _SHARE, _LEAVES = 26, 9, 10
 FROM_DESCRIPTION: Final = (
-    "From the description: useful work is what it needs, and slow compute kernels are the rest of "
+    "From the description: useful work is what it needs, and compute below peak is the rest of "
     "the compute time."
 )
 

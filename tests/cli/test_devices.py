@@ -74,6 +74,7 @@ def test_one_row_in_full() -> None:
         "dense      fp64 34, fp64_matrix 67, fp32 67, tf32 494.7, fp16 989.4, bf16 989.4, "
         "fp8 1978.9, int8 1978.9 TFLOP/s",
         "memory     80 GB at 3350 GB/s; links 900 GB/s",
+        "host link  PCIe Gen 5 x16, 63 GB/s each way",
         "balance    fp16 295, bf16 295, fp8 591 FLOP per byte",
         "check      132 SMs x 4096 FLOP per clock x 1830 MHz = 989.4 TFLOP/s",
         "source     NVIDIA H100 datasheet, half of its sparse figures "

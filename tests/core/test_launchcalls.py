@@ -102,7 +102,7 @@ def test_launches_that_a_table_of_sums_counts_are_told_too() -> None:
 
 def test_a_run_without_launch_calls_is_a_cpu_run() -> None:
     made = trace("cudaGetDeviceCount", ops=OPS)
-    assert "only operators on the CPU" in analyze(made).verdict.sentence
+    assert "only CPU operators" in analyze(made).verdict.sentence
     assert next(lack.what for lack in take_inventory(made).missing) == "device work"
 
 

@@ -33,7 +33,7 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
         ("loss-idle", "high", 0.2),
     ]
     assert found[1].sentence == "Idle time takes 20.0 % of the device time."
-    assert found[0].sentence == "Kernels of unknown category take 30.0 % of the device time."
+    assert found[0].sentence == "Kernels of no known category take 30.0 % of the device time."
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
 
 
@@ -65,21 +65,18 @@ def test_a_trace_without_devices_or_length_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("works", "sentence"),
+    ("works", "words"),
     [
-        ({"copy": 900}, "Memory copies take 90.0 % of the device time."),
-        (
-            {"copy": 600, "norm": 300},
-            "Memory work, mostly copies, takes 90.0 % of the device time.",
-        ),
-        ({"copy": 300, "norm": 600}, "Memory-bound work takes 90.0 % of the device time."),
-        ({"norm": 900}, "Memory-bound work takes 90.0 % of the device time."),
-        ({"copy": 450, "norm": 450}, "Memory-bound work takes 90.0 % of the device time."),
-        ({"fill": 900}, "Memory fills take 90.0 % of the device time."),
+        ({"copy": 900}, "Memory copies"),
+        ({"copy": 600, "norm": 300}, "Copies and other memory work"),
+        ({"copy": 300, "norm": 600}, "Elementwise, norm and copy kernels"),
+        ({"norm": 900}, "Elementwise, norm and copy kernels"),
+        ({"copy": 450, "norm": 450}, "Elementwise, norm and copy kernels"),
+        ({"fill": 900}, "Memory fills"),
     ],
 )
-def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], sentence: str) -> None:
+def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: str) -> None:
     found = of(gemm=100, **works)
+    sentence = f"{words} take 90.0 % of the device time."
     assert found.findings[0].sentence == sentence
-    words = sentence.partition(" take")[0].rstrip(",")
-    assert f"The largest loss is {words[0].lower()}{words[1:]}: 90.0 % of" in found.verdict.sentence
+    assert found.verdict.sentence.startswith(sentence)

@@ -120,7 +120,7 @@ def test_the_title_is_short_and_whole(on_host: tf.Analysis) -> None:
     assert "65.7 ms of device work" in totals.verdict.sentence
     assert title(tf.analyze(trace_of())) == "No device work · made.json · traceflops"
     busy = tf.analyze(trace_of(activities=[{"name": "sm90_gemm_bf16", "start_ns": 0}]))
-    assert title(busy) == "100.0 % compute · made.json · traceflops"
+    assert title(busy) == "100.0 % busy · made.json · traceflops"
 
 
 def test_the_method_fits_what_there_is() -> None:

@@ -177,6 +177,9 @@ def _rates_and_source(spec: DeviceSpec, found: Match | None = None) -> Iterator[
         sizes = (f"{memory.gb} GB at {memory.bandwidth} GB/s" for memory in spec.memories)
         link = f"; links {float(spec.link):g} GB/s" if spec.link is not None else ""
         yield _line("memory", f"{' or '.join(sizes)}{link}")
+    if spec.host_link is not None:
+        each_way = f"{float(spec.host_link.bandwidth):.3g} GB/s each way"
+        yield _line("host link", f"{spec.host_link.name}, {each_way}")
     balances = ((dtype, spec.balance(dtype)) for dtype in _SHOWN_RATES)
     known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
     if known:
@@ -287,6 +290,8 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
             {"gb": memory.gb, "bandwidth_gbps": memory.bandwidth} for memory in spec.memories
         ],
         "link_gbps": float(spec.link) if spec.link is not None else None,
+        "host_link": spec.host_link.name if spec.host_link is not None else None,
+        "host_link_gbps": float(spec.host_link.bandwidth) if spec.host_link is not None else None,
         "formula_tflops": float(spec.formula) / 1000 if spec.formula is not None else None,
         "pattern": spec.pattern,
         "confidence": spec.confidence,

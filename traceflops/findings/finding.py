@@ -10,6 +10,9 @@ Severity = Literal["high", "medium", "low"]
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
+WORTH_SAYING: Final = _LEAST["low"]
+"""What takes a smaller share is neither listed nor named in the verdict."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

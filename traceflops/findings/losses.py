@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, severity_of
-from traceflops.words import percent
+from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.rooftimes import NO_ROOFS, RoofTime, RoofTimes
+from traceflops.words import capitalized, percent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,72 +20,141 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A loss: what it is called, where a report shows it, and whether it is inside compute."""
+    """A loss: what it is called, where a report shows it, and whether it is inside compute.
+
+    `is_judged` is False for work of which nothing says whether the program needs it.
+    """
 
     words: str
     evidence: tuple[str, ...]
     takes: str = "takes"
     in_compute: bool = False
+    is_judged: bool = True
 
 
 _KINDS: Final = {
     "communication": _Kind("exposed communication", ("communication", "timeline", "categories")),
     "idle": _Kind("idle time", ("idle",)),
-    "memory": _Kind("memory-bound work", ("categories", "kernels")),
-    "other": _Kind("kernels of unknown category", ("kernels",), "take"),
-    "graph": _Kind("graph launches that show no kernels", ("categories",), "take"),
-    "inefficiency": _Kind("slow compute kernels", ("kernels", "roofline"), "take", in_compute=True),
+    "memory": _Kind("elementwise, norm and copy kernels", ("categories", "kernels"), "take"),
+    "other": _Kind("kernels of no known category", ("kernels",), "take", is_judged=False),
+    "graph": _Kind(
+        "graph launches whose kernels are not in the trace",
+        ("categories",),
+        "take",
+        is_judged=False,
+    ),
+    "inefficiency": _Kind(
+        "compute kernels below peak", ("kernels", "roofline"), "take", in_compute=True
+    ),
     "recompute": _Kind("recomputation", ("peak",), in_compute=True),
-    "overcompute": _Kind("computing for masks and padding", ("peak",), in_compute=True),
+    "overcompute": _Kind("work on masked and padded elements", ("peak",), in_compute=True),
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
 
 _MOVES: Final = {"copy": "copies", "migration": "copies", "memset": "fills"}
-"""Kinds of memory work that move or set bytes; all others are kernels bound by the memory."""
+"""Kinds of memory work that move or set bytes; all others are kernels."""
 
 _KERNELS: Final = "kernels"
+
+_HARDLY_ANY: Final = 1e-9
+"""Prints as less than any share, where bytes are known that need less than a nanosecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What bytes need at the peak bandwidth, as a share of the device time.
+
+    It is the least they need where the bytes of some of the work are not known.
+    """
+
+    share: float
+    is_least: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A part of the device time that is lost: its name, its words, its verb and its share."""
+    """A part of the device time that is lost: its name, its words, its verb and its share.
+
+    `needed` is the part that its bytes need, None where too little is known of them. A loss that
+    is not judged does not lead a verdict: nothing says what it is for.
+    """
 
     name: str
     words: str
     takes: str
     share: float
+    needed: Needed | None = None
+    is_judged: bool = True
+
+    def sized(self, of: str = "") -> str:
+        """Return its share, of what, and how much of it its bytes need."""
+        share = f"{percent(self.share)}{f' of {of}' if of else ''}"
+        if self.needed is None:
+            return share
+        least = "at least " if self.needed.is_least else ""
+        needed = percent(self.needed.share or _HARDLY_ANY)
+        return f"{share}, of which {least}{needed} is what their bytes need"
 
 
 def losses(
     total: Account, measured: Measurement | None, categories: pa.Table | None = None
 ) -> tuple[Loss, ...]:
-    """Return what takes device time and is no compute at the peak, the largest first.
+    """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `categories` tell what memory work is.
     """
-    parts, window_ns = total.components.parts(), total.components.window_ns
-    fall = measured.waterfall if measured is not None else None
+    window_ns = total.components.window_ns
     found = []
     for name, kind in _KINDS.items():
-        if kind.in_compute:
-            share = float(fall.share(name) or 0) if fall is not None else 0.0
-        else:
-            share = parts[name] / window_ns if window_ns else 0.0
+        share = _share(name, kind, total, measured)
         if name == "idle" and _is_unrecorded(total):
             continue
         if share > 0:
-            found.append(Loss(name, kind.words, kind.takes, share))
-    named = [
-        _memory_work(one, categories) if one.name == "memory" and categories is not None else one
-        for one in found
-    ]
+            found.append(Loss(name, kind.words, kind.takes, share, is_judged=kind.is_judged))
+    roofs = measured.roofs if measured is not None else NO_ROOFS
+    named = [_named(loss, roofs, window_ns, categories) for loss in found]
     return tuple(sorted(named, key=lambda loss: -loss.share))
 
 
 def _is_unrecorded(total: Account) -> bool:
     """Return whether most of the idle time may have been filled by work not in the trace."""
     return 2 * total.idle_causes.unrecorded_ns > total.components.idle_ns
+
+
+def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
+    """Return a loss as a share of the device time."""
+    if not kind.in_compute:
+        return total.components.share(name) or 0.0
+    fall = measured.waterfall if measured is not None else None
+    return float(fall.share(name) or 0) if fall is not None else 0.0
+
+
+def _named(loss: Loss, roofs: RoofTimes, window_ns: int, categories: pa.Table | None) -> Loss:
+    """Return a loss named after what is known of its work, with what its bytes need."""
+    if loss.name == "memory":
+        named = _memory_work(loss, categories) if categories is not None else loss
+        return replace(named, needed=_needed(roofs.memory, window_ns))
+    if loss.name == "inefficiency":
+        return _compute_work(replace(loss, needed=_needed(roofs.compute, window_ns)))
+    return loss
+
+
+def _needed(time: RoofTime, window_ns: int) -> Needed | None:
+    """Return what bytes need beyond FLOPs, None where the bytes of most of the time are unknown."""
+    if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
+        return None
+    return Needed(time.bytes_ns / window_ns, time.known_ns < ENOUGH * time.time_ns)
+
+
+def _compute_work(loss: Loss) -> Loss:
+    """Return what compute loses: memory-bound where bytes need most of it, else slow."""
+    if loss.needed is None:
+        return loss
+    if 2 * loss.needed.share >= loss.share:
+        return replace(loss, words="memory-bound compute kernels")
+    words = loss.words if loss.needed.is_least else "slow compute kernels"
+    return replace(loss, words=words, needed=None)
 
 
 def _memory_work(loss: Loss, categories: pa.Table) -> Loss:
@@ -97,8 +168,8 @@ def _memory_work(loss: Loss, categories: pa.Table) -> Loss:
     if largest == _KERNELS or 2 * times[largest] <= sum(times.values()):
         return loss
     if len(times) == 1:
-        return replace(loss, words=f"memory {largest}", takes="take")
-    return replace(loss, words=f"memory work, mostly {largest}")
+        return replace(loss, words=f"memory {largest}")
+    return replace(loss, words=f"{largest} and other memory work")
 
 
 def loss_findings(
@@ -110,11 +181,10 @@ def loss_findings(
         severity = severity_of(loss.share)
         if severity is None:
             return
-        words = f"{loss.words[:1].upper()}{loss.words[1:]}{',' if ', ' in loss.words else ''}"
         yield Finding(
             rule=f"loss-{loss.name}",
             severity=severity,
-            sentence=f"{words} {loss.takes} {percent(loss.share)} of {of}.",
+            sentence=f"{capitalized(loss.words)} {loss.takes} {loss.sized(of)}.",
             share=loss.share,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
             evidence=_KINDS[loss.name].evidence,
@@ -123,7 +193,7 @@ def loss_findings(
 
 def _exact_mfu(measured: Measurement) -> float | None:
     """Return the MFU where it is one figure."""
-    found = measured.mfu_range
-    if found is None or not measured.is_exact or found.least != found.most:
+    mfu = measured.mfu_range
+    if mfu is None or not measured.is_exact or mfu.least != mfu.most:
         return None
-    return float(found.most)
+    return float(mfu.most)

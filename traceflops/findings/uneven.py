@@ -21,8 +21,8 @@ _LEAST_STEPS: Final = 3
 _PARTS: Final = {
     "compute": "compute",
     "memory": "memory work",
-    "other": "kernels of unknown category",
-    "graph": "graph launches that show no kernels",
+    "other": "kernels of no known category",
+    "graph": "graph launches whose kernels are not in the trace",
     "communication": "exposed communication",
     "idle": "idle time",
 }

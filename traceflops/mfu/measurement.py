@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.executed.coverage import ENOUGH
 from traceflops.mfu.executed.executed import Executed, executed
+from traceflops.mfu.executed.movedbytes import moved_bytes
 from traceflops.mfu.executed.worktables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.inference.inference import Inference, inference
@@ -24,6 +25,7 @@ from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.peak.peaks import DTYPES, PER_TERA
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
+from traceflops.mfu.rooftimes import NO_ROOFS, RoofTimes, roof_times
 from traceflops.mfu.waterfall import Waterfall, waterfall
 from traceflops.mfu.whynot import impossible, unknown_flops, why_no_figure
 from traceflops.prepare import Prepared
@@ -43,7 +45,8 @@ class Measurement:
 
     `waterfall` splits the budget of the devices; it is None where `lacks` says why. Where it does
     not tell what FLOPs were for, there is an HFU and no MFU, and `lacks` says so. The ledger in
-    `executed` and the tables are there without it. `inference` is None for what is none.
+    `executed` and the tables are there without it. `inference` is None for what is none. `roofs`
+    say how much of the time FLOPs and bytes need.
     """
 
     executed: Executed
@@ -53,6 +56,7 @@ class Measurement:
     kernels: tuple[KernelRow, ...]
     ops: tuple[OpRow, ...]
     inference: Inference | None = None
+    roofs: RoofTimes = NO_ROOFS
 
     @property
     def mfu(self) -> Fraction | None:
@@ -197,15 +201,16 @@ def measure(
         lacks, fall = (impossible(fall),), None
     if fall is not None and done.unsplit_flops:
         lacks = (NOT_SPLIT,)
-    attribution = done.attribution
+    moved = moved_bytes(prepared, done.attribution)
     return Measurement(
         done,
         devices,
         fall,
         lacks,
-        kernel_rows(prepared, attribution, done.work),
-        op_rows(prepared, attribution),
-        inference(prepared, attribution, {one.device: one.bandwidth for one in devices}),
+        kernel_rows(prepared, moved, done.work),
+        op_rows(prepared, moved),
+        inference(prepared, moved, {one.device: one.bandwidth for one in devices}),
+        roof_times(prepared, moved, devices, done.work),
     )
 
 

@@ -15,9 +15,10 @@ from typing import Literal
 
 from traceflops.categories.model import Category
 
-Bound = Literal["compute", "memory"]
-WorkBasis = Literal["shapes", "pair", "counters"]
-"""What tells FLOPs and bytes: shapes, those of a paired run, or hardware counters."""
+Bound = Literal["compute", "memory", "interconnect"]
+WorkBasis = Literal["shapes", "pair", "counters", "record"]
+"""What tells FLOPs and bytes: shapes, those of a paired run, hardware counters, or the record of
+a copy."""
 
 Basis = Literal[WorkBasis, "category"]
 
@@ -81,7 +82,7 @@ class Measured:
         rate = self.flops_per_ns
         return None if rate is None or not peak else rate / peak
 
-    def share_of_bandwidth(self, bandwidth: int | None) -> Fraction | None:
+    def share_of_bandwidth(self, bandwidth: int | Fraction | None) -> Fraction | None:
         """Return the least bandwidth used as a share of a device's, in bytes per ns."""
         used = self.bytes_per_ns
         return None if used is None or not bandwidth else used / bandwidth

@@ -10,6 +10,7 @@ from tests.core.build import step_marks, trace_of
 from tests.mfu.executed.recording import lines
 from tests.mfu.ops.made import BF16, op
 from traceflops.mfu.executed.executed import Executed, executed_flops
+from traceflops.mfu.executed.movedbytes import moved_bytes
 from traceflops.mfu.executed.worktables import kernel_rows, op_rows
 from traceflops.prepare import prepare
 from traceflops.trace import Trace
@@ -70,12 +71,14 @@ def test_an_op_of_several_kernels_counts_once_and_has_all_their_time() -> None:
     trace, one = found([mm(0, 30), plain("aten::copy_", 6, 2)], work)
     assert lines(one) == {"model.matmul.forward": ONE}
     prepared = prepare(trace)
-    [row] = op_rows(prepared, one.attribution)
+    moved = moved_bytes(prepared, one.attribution)
+    [row] = op_rows(prepared, moved)
     assert (row.count, row.launches, row.measured.flops, row.measured.time_ns) == (1, 3, ONE, 150)
     assert row.dtypes == ("bf16",)
     assert row.measured.min_bytes == 2 * (4 * 8 + 8 * 2 + 4 * 2)
-    flops = {row.name: row.measured.flops for row in kernel_rows(prepared, one.attribution)}
-    assert [row.dtypes for row in kernel_rows(prepared, one.attribution)] == [(), ("bf16",), ()]
+    kernels = kernel_rows(prepared, moved)
+    flops = {row.name: row.measured.flops for row in kernels}
+    assert [row.dtypes for row in kernels] == [(), ("bf16",), ()]
     assert flops == {GEMM: ONE, ADD: 0, "splitKreduce_kernel": 0}
 
 

@@ -12,6 +12,7 @@ from tests.conftest import shared_file
 from tests.mfu.executed.recording import lines
 from traceflops.mfu.budget import device_budgets, executed_bounds
 from traceflops.mfu.executed.executed import Executed, executed
+from traceflops.mfu.executed.movedbytes import moved_bytes
 from traceflops.mfu.executed.worktables import kernel_rows, op_rows
 from traceflops.mfu.waterfall import waterfall
 from traceflops.prepare import Prepared, prepare
@@ -78,8 +79,8 @@ def test_resnet18_windows_sum_to_the_device() -> None:
 
 def test_resnet18_tables() -> None:
     prepared, found = read("mi300x_resnet18_ddp_train", 15, 17)
-    kernels = kernel_rows(prepared, found.attribution)
-    ops = op_rows(prepared, found.attribution)
+    moved = moved_bytes(prepared, found.attribution)
+    kernels, ops = kernel_rows(prepared, moved), op_rows(prepared, moved)
     assert sum(row.measured.flops or 0 for row in kernels) == found.executed_flops
     assert sum(row.measured.flops or 0 for row in ops) == found.executed_flops
     by_name = {row.name: row for row in ops}

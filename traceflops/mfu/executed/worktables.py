@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from traceflops.groups import distinct, group_rows
 from traceflops.mfu.exact import exact_sums
 from traceflops.mfu.executed.attribution import Attribution
 from traceflops.mfu.executed.datatypes import types_of_ops
+from traceflops.mfu.executed.movedbytes import MovedBytes, Path, common_paths
 from traceflops.mfu.executed.optree import taken
-from traceflops.mfu.executed.outside import vector_ops
 from traceflops.mfu.executed.whichwindow import in_chosen_window, window_of_activity
 from traceflops.mfu.ops import UNKNOWN
 from traceflops.mfu.roofline import Measured, WorkBasis
@@ -30,15 +30,21 @@ if TYPE_CHECKING:
     from traceflops.mfu.pairing.namedwork import NamedWork
 
 
+_BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
+"""What tells the bytes of a kernel and of a copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """All kernels of one name in the chosen windows.
 
-    `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of those that
-    alone moved the bytes of an op that has none; its FLOPs are None where there are neither.
+    `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of copies, fills
+    and those that alone moved the bytes of an op that has none; its FLOPs are None where there are
+    neither.
     `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes` are the
     data types of the products it was the main kernel of. `basis` is what tells its FLOPs and bytes,
-    None where nothing does. `vector_flops` are of vector units, where counters tell.
+    None where nothing does. `vector_flops` are of vector units, where counters tell. `path` is what
+    its bytes move over, None where they take several.
     """
 
     name: str
@@ -50,13 +56,15 @@ class KernelRow:
     dtypes: tuple[str, ...] = ()
     basis: WorkBasis | None = None
     vector_flops: int | None = None
+    path: Path | None = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
     """All executed ops of one name in the chosen windows, and the time of all their kernels.
 
-    `launches` counts the activities. Ops without matrix work have 0 FLOPs and no data types.
+    `launches` counts the activities. Ops without matrix work have 0 FLOPs and no data types. `path`
+    is what its bytes move over, None where they take several.
     """
 
     name: str
@@ -64,17 +72,18 @@ class OpRow:
     launches: int
     measured: Measured
     dtypes: tuple[str, ...] = ()
+    path: Path | None = "memory"
 
 
 def kernel_rows(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
+    prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
 ) -> tuple[KernelRow, ...]:
     """Return a row per name of kernel, those with most time first.
 
     `work` is what counters or a paired run tell of kernels, beside what shapes do.
     """
     rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
-    found = _kernel_rows(prepared, attribution, rows)
+    found = _kernel_rows(prepared, moved, rows)
     if work is not None:
         others = work.by_name(prepared, rows)
         found = (_joined(row, others.get(row.name)) for row in found)
@@ -104,24 +113,16 @@ def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
     )
 
 
-def op_rows(prepared: Prepared, attribution: Attribution) -> tuple[OpRow, ...]:
+def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
     rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
-    unit = units_of_work(prepared, attribution)[rows]
-    found = _op_rows(prepared, attribution, rows[unit >= 0], unit[unit >= 0])
+    unit = moved.unit[rows]
+    found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
 
 
 def _by_time(row: KernelRow) -> tuple[int, str]:
     return -row.sum_ns, row.name
-
-
-def units_of_work(prepared: Prepared, attribution: Attribution) -> IntArray:
-    """Return, per activity, the executed op it worked for; else one that moves known bytes."""
-    moving = vector_ops(prepared, attribution)
-    moving &= attribution.work.of_ops(attribution.work.min_bytes) > 0
-    around = taken(attribution.tree.nearest(moving), attribution.op)
-    return np.where(attribution.owner >= 0, attribution.owner, around)
 
 
 def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:
@@ -132,14 +133,13 @@ def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray
     return found
 
 
-def _kernel_rows(
-    prepared: Prepared, attribution: Attribution, rows: IntArray
-) -> Iterator[KernelRow]:
+def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
     count, dur = len(first), numbers(activities["dur_ns"])[rows]
-    counted = attribution.owner[rows] >= 0
+    attribution, is_copy = moved.attribution, moved.is_copy[rows]
+    counted = (attribution.owner[rows] >= 0) & ~is_copy
     work = attribution.work
     flops, least, size = (
         _of_main(attribution, column, activities.num_rows)[rows]
@@ -149,7 +149,9 @@ def _kernel_rows(
         exact_sums(group, values, count)
         for values in (dur, np.where(counted, dur, 0), flops, least, np.maximum(size, 0))
     ]
-    moved = _moved_alone(prepared, attribution, rows, group, count)
+    alone = _moved_alone(moved, rows, dur, group, count)
+    copies = np.bincount(group[is_copy], minlength=count).tolist()
+    paths = common_paths(group, moved.path[rows], count)
     dtypes = _types_by_group(prepared, attribution, group, rows, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
@@ -157,9 +159,9 @@ def _kernel_rows(
     for at, row in enumerate(rows[first].tolist()):
         all_ns, counted_ns, done, at_least, bytes_ = (values[at] for values in sums)
         measured = Measured(done, None if sizeless[at] else bytes_, counted_ns, at_least)
-        launches = known[at]
+        launches, basis = known[at], _BASES[copies[at] > 0]
         if not launches:
-            launches, measured = moved[at]
+            launches, measured = alone[at]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
@@ -168,44 +170,47 @@ def _kernel_rows(
             launches,
             measured,
             dtypes[at],
-            "shapes" if launches else None,
+            basis if launches else None,
+            path=paths[at],
         )
 
 
 def _moved_alone(
-    prepared: Prepared, attribution: Attribution, rows: IntArray, group: IntArray, count: int
+    moved: MovedBytes, rows: IntArray, dur_ns: IntArray, group: IntArray, count: int
 ) -> list[tuple[int, Measured]]:
-    """Return, per name, the launches that alone did the work of an op without FLOPs, and it.
+    """Return, per name, the launches that alone moved known bytes without FLOPs, and their work.
 
-    Of an op that launched several kernels it is not known which of them moved its bytes.
+    These are copies and fills, and the only kernels of their ops: of several it is not known which
+    moved the bytes.
     """
-    unit = units_of_work(prepared, attribution)
-    of_op = np.bincount(unit[unit >= 0], minlength=prepared.trace.ops.num_rows)
-    alone = (unit >= 0) & (attribution.owner < 0) & (taken(of_op, unit) == 1)
-    mine = alone[rows]
-    size = np.where(mine, taken(attribution.work.of_ops(attribution.work.min_bytes), unit[rows]), 0)
-    dur = np.where(mine, numbers(prepared.trace.activities["dur_ns"])[rows], 0)
+    of_op = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
+    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
+    by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
+    own = moved.size[rows]
+    size = np.where(own != UNKNOWN, own, by_op)
+    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
+    mine &= size != UNKNOWN
     launches = np.bincount(group[mine], minlength=count).tolist()
+    sums = (exact_sums(group, np.where(mine, one, 0), count) for one in (size, dur_ns))
     return [
         (number, Measured(0, bytes_, time_ns) if number else Measured(None, None, 0))
-        for number, bytes_, time_ns in zip(
-            launches, exact_sums(group, size, count), exact_sums(group, dur, count), strict=True
-        )
+        for number, bytes_, time_ns in zip(launches, *sums, strict=True)
     ]
 
 
 def _op_rows(
-    prepared: Prepared, attribution: Attribution, rows: IntArray, unit: IntArray
+    prepared: Prepared, moved: MovedBytes, rows: IntArray, unit: IntArray
 ) -> Iterator[OpRow]:
-    ops, work = prepared.trace.ops, attribution.work
+    ops, attribution = prepared.trace.ops, moved.attribution
     name, labels = codes(ops["name"]), names(ops["name"])
     dur = numbers(prepared.trace.activities["dur_ns"])[rows]
     done = distinct(unit)
     group, first = group_rows([name[done]])
     count = len(first)
     group_of = group[np.searchsorted(done, unit)]
-    columns = (work.flops, work.at_least, work.min_bytes)
-    flops, least, size = (work.of_ops(column)[done] for column in columns)
+    work = attribution.work
+    flops, least = (work.of_ops(column)[done] for column in (work.flops, work.at_least))
+    size = moved.op_size[done]
     sums = [
         exact_sums(group_of, dur, count),
         *(exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size)),
@@ -213,13 +218,15 @@ def _op_rows(
     product = attribution.has("executed")[done]
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[product], dtype[done[product]], types, count)
+    paths = common_paths(group, moved.op_path[done], count)
     launches = np.bincount(group_of, minlength=count).tolist()
     times = np.bincount(group, minlength=count).tolist()
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(done[first].tolist()):
-        time_ns, counted, at_least, moved = (values[at] for values in sums)
-        measured = Measured(counted, None if sizeless[at] else moved, time_ns, at_least)
-        yield OpRow(labels[int(name[row])], times[at], launches[at], measured, dtypes[at])
+        time_ns, counted, at_least, bytes_ = (values[at] for values in sums)
+        measured = Measured(counted, None if sizeless[at] else bytes_, time_ns, at_least)
+        label = labels[int(name[row])]
+        yield OpRow(label, times[at], launches[at], measured, dtypes[at], path=paths[at])
 
 
 def _types_by_group(

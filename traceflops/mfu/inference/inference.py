@@ -21,10 +21,10 @@ from traceflops.groups import distinct
 from traceflops.mfu.exact import exact_sum
 from traceflops.mfu.executed.attribution import Attribution, named
 from traceflops.mfu.executed.coverage import TOO_LITTLE
+from traceflops.mfu.executed.movedbytes import MovedBytes
 from traceflops.mfu.executed.optree import taken
 from traceflops.mfu.executed.phases import is_node
 from traceflops.mfu.executed.whichwindow import in_chosen_window, window_of_activity
-from traceflops.mfu.executed.worktables import units_of_work
 from traceflops.mfu.inference.forwardpasses import BATCHED, ForwardPass, forward_passes
 from traceflops.mfu.inference.passtimes import PassTimes, pass_times
 from traceflops.mfu.ops import UNKNOWN, Core, Product, Work
@@ -120,18 +120,19 @@ class Inference:
 
 
 def inference(
-    prepared: Prepared, attribution: Attribution, bandwidths: Mapping[int, int | None]
+    prepared: Prepared, moved: MovedBytes, bandwidths: Mapping[int, int | None]
 ) -> Inference | None:
     """Return what a prepared trace says of inference; None where it is of training, or unclear.
 
     `bandwidths` are in bytes per ns by row of the devices table.
     """
+    attribution = moved.attribution
     rule = why_inference(prepared, attribution)
     if rule is None:
         return None
     passes = forward_passes(prepared.linked, attribution)
     times = pass_times(prepared, attribution, passes)
-    done = _Done(prepared, attribution, times.of_activity)
+    done = _Done(prepared, moved, times.of_activity)
     phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
     return Inference(rule, tuple(one for one in phases if one is not None), times.outside_ns)
 
@@ -205,20 +206,21 @@ def _sum(values: Iterable[int | None]) -> int | None:
 class _Done:
     """What was done in the chosen windows, by pass."""
 
-    def __init__(self, prepared: Prepared, attribution: Attribution, place: IntArray) -> None:
-        self._work = attribution.work
+    def __init__(self, prepared: Prepared, moved: MovedBytes, place: IntArray) -> None:
+        self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = in_chosen_window(prepared, window_of_activity(prepared))
-        unit = units_of_work(prepared, attribution)
         categorised = prepared.linked.categorised
         top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
         self._own = np.flatnonzero(chosen & top[categorised.category])
         self._place = place[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
-        size = self._work.of_ops(self._work.min_bytes)
-        self._sized = taken(size, unit[self._own], UNKNOWN) != UNKNOWN
-        worked = np.flatnonzero(chosen & (unit >= 0))
+        unit = moved.unit
+        self._copied = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
+        by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
+        self._sized = (by_op != UNKNOWN) | (self._copied != UNKNOWN)
+        worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
         self._op, first = np.unique(unit[worked], return_index=True)
         self._op_place = place[worked[first]]
 
@@ -233,9 +235,10 @@ class _Done:
         return Fraction(exact_sum(self._dur[mine & self._sized]), total) if total else None
 
     def moved(self, passes: list[int]) -> Moved:
-        """Return the least bytes that some passes moved."""
+        """Return the least bytes that some passes moved in the memory of their devices."""
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
-        found = Moved()
+        mine = np.isin(self._place, passes)
+        found = Moved(rest=exact_sum(np.maximum(self._copied[mine], 0)))
         for place, count in zip(places.tolist(), times.tolist(), strict=True):
             one = self._work.works[place]
             if isinstance(one, Work) and one.min_bytes is not None:

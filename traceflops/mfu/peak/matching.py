@@ -21,6 +21,7 @@ from traceflops.mfu.peak.givenrate import LARGEST_PEAK, given_rate, rate_doubt
 from traceflops.mfu.peak.peaks import (
     DTYPES,
     DeviceSpec,
+    HostLink,
     Variant,
     find,
     load_devices,
@@ -79,6 +80,11 @@ class Match:
     def bandwidth(self) -> int | None:
         """Return memory bandwidth in bytes per nanosecond; None if unknown or not confirmed."""
         return self.spec.bandwidth if self.spec is not None and self.confirmed else None
+
+    @property
+    def host_link(self) -> HostLink | None:
+        """Return the link to the host; None if unknown or not confirmed."""
+        return self.spec.host_link if self.spec is not None and self.confirmed else None
 
     @property
     def by_clock(self) -> Fraction | None:
@@ -314,6 +320,7 @@ def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceS
         dense=dense,
         memories=(),
         link=None,
+        host_link=None,
         clock_mhz=None,
         flops_per_clock=None,
         partition_units=None,
@@ -397,11 +404,13 @@ def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
     """Return one row for products of the same rates; their bandwidth only where they agree."""
     memories = (memory for spec in specs for memory in spec.memories)
     links = {spec.link for spec in specs}
+    hosts = {spec.host_link for spec in specs}
     return replace(
         specs[0],
         product=" or ".join(spec.product for spec in specs),
         memories=tuple(dict.fromkeys(memories)),
         link=links.pop() if len(links) == 1 else None,
+        host_link=hosts.pop() if len(hosts) == 1 else None,
         one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in specs)),
         confidence=max(spec.confidence for spec in specs),
         source="; ".join(dict.fromkeys(spec.source for spec in specs)),

@@ -48,6 +48,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLink:
+    """A link between host and device: its name, and its bytes per nanosecond in one direction."""
+
+    name: str
+    bandwidth: Fraction
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
@@ -69,6 +77,8 @@ class DeviceSpec:
     memories: tuple[Memory, ...]
     link: Fraction | None
     """bytes per nanosecond of all links together, both directions"""
+    host_link: HostLink | None
+    """what copies between host and device go over; None where it depends on the machine"""
     clock_mhz: int | None
     flops_per_clock: int | None
     """of one unit, bf16 (fp16 where there is no bf16)"""
@@ -139,6 +149,7 @@ class DeviceSpec:
             units=units,
             memories=(),
             link=None,
+            host_link=None,
             one_device_is="part",
         )
 
@@ -199,8 +210,11 @@ def rate_text(flop_per_ns: int) -> str:
 def _table() -> _Table:
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text, parse_float=Decimal)
+    links = {
+        name: HostLink(name, Fraction(row["gbps"])) for name, row in document["host_link"].items()
+    }
     return _Table(
-        devices=tuple(_device(row) for row in document["device"]),
+        devices=tuple(_device(row, links) for row in document["device"]),
         variants=tuple(
             Variant(row["pattern"], row["what"], row.get("by_units", False))
             for row in document["variant"]
@@ -210,7 +224,7 @@ def _table() -> _Table:
     )
 
 
-def _device(row: dict[str, Any]) -> DeviceSpec:
+def _device(row: dict[str, Any], links: Mapping[str, HostLink]) -> DeviceSpec:
     major_minor = row.get("compute")
     link = row.get("link_gbps")
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
@@ -225,6 +239,7 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
         dense=_rates(row),
         memories=tuple(Memory(gb, gbps) for gb, gbps in sizes),
         link=Fraction(link) if link is not None else None,
+        host_link=links[row["host_link"]] if "host_link" in row else None,
         clock_mhz=row.get("clock_mhz"),
         flops_per_clock=row.get("flops_per_clock"),
         partition_units=row.get("partition_units"),

@@ -52,6 +52,12 @@ class DevicePeaks:
     given: bool
 
     @property
+    def host_bandwidth(self) -> Fraction | None:
+        """Return the bytes per ns of the link to the host, in one direction; None if unknown."""
+        link = self.match.host_link
+        return link.bandwidth if link is not None else None
+
+    @property
     def product(self) -> str:
         """Return what the device is called in the table, or in the trace."""
         spec = self.match.spec
