@@ -30,6 +30,7 @@ LOSSES = frozenset(
         "no-time",
         "bad-arguments",
         "set-aside",
+        "impossible-amounts",
         "rows-lost",
         "log-unread",
         "log-cut",

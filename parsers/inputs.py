@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -32,6 +33,7 @@ _USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
 """A trace shrinks to a tenth, in the extreme to a fiftieth; more is only ever a trap."""
+_MOST_MEMBERS = 10_000
 GZIP_CUT = "the gzip stream was cut off"
 """What `ByteSource.cut` says where everything up to there was read and was sound."""
 
@@ -87,19 +89,23 @@ class ByteSource:
         self._stream = self.opener()
         for block in self._plain(self._stream):
             self.text_bytes += len(block)
-            self._refuse_bomb()
+            packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
+            self._refuse_bomb(self.text_bytes, packed)
             yield block
         self._close_stream()
 
-    def _refuse_bomb(self) -> None:
-        """Raise InputError where the input has unpacked to far more than a trace does."""
-        if not self.limits or self.text_bytes < _BOMB_BYTES:
+    def refuse_expansion(self, plain_bytes: int) -> None:
+        """Raise InputError where what the input itself holds packed takes far too many bytes."""
+        self._refuse_bomb(plain_bytes, max(self.stored_bytes or 0, self.text_bytes))
+
+    def _refuse_bomb(self, plain_bytes: int, packed_bytes: int) -> None:
+        """Raise InputError where an input has unpacked to far more than a trace does."""
+        if not self.limits or plain_bytes < _BOMB_BYTES:
             return
-        packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
-        if self.text_bytes > _MOST_EXPANSION * max(packed, 1):
+        if plain_bytes > _MOST_EXPANSION * max(packed_bytes, 1):
             raise InputError(
                 f"unpacks to more than {_MOST_EXPANSION} times its size: {self.name} "
-                f"(stopped at {self.text_bytes / 1e9:.1f} GB)",
+                f"(stopped at {plain_bytes / 1e9:.1f} GB)",
                 "if it can be trusted, read it with --no-limits",
             )
 
@@ -353,16 +359,28 @@ def _members(source: ByteSource) -> list[ByteSource]:
             return [source]  # reading it will say what is wrong
     if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
         return [source]
-    data = source.path or io.BytesIO(b"".join(source.blocks()))
+    data = _Reopened(partial(_open, source.path)) if source.path else _in_memory(source)
     try:
-        with zipfile.ZipFile(data) as archive:
-            infos = archive.infolist()
+        archive = zipfile.ZipFile(data)
     except (*_UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
         raise InputError(
             f"damaged zip archive: {source.name} ({error})",
             "unpack it by hand if possible (zip -FF) and give the trace itself",
         ) from None
-    return [_member(data, info) for info in infos if _may_be_trace(info)]
+    finally:
+        data.rest()
+    infos = [info for info in archive.infolist() if _may_be_trace(info)]
+    if len(infos) > _MOST_MEMBERS:
+        raise InputError(
+            f"holds {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
+            "unpack it and give the folder or the files to read",
+        )
+    return [_member(source, data, archive, info) for info in infos]
+
+
+def _in_memory(source: ByteSource) -> _Reopened:
+    content = b"".join(source.blocks())
+    return _Reopened(lambda: io.BytesIO(content))
 
 
 def _may_be_trace(info: zipfile.ZipInfo) -> bool:
@@ -371,34 +389,68 @@ def _may_be_trace(info: zipfile.ZipInfo) -> bool:
     return not is_folder and info.file_size > 0 and not hidden
 
 
-def _member(data: Path | io.BytesIO, info: zipfile.ZipInfo) -> ByteSource:
+def _member(
+    source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> ByteSource:
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
         try:
-            return _Member(data, info)
+            return _Member(archive.open(info), data)
         except (*_UNREADABLE, RuntimeError, ValueError, struct.error) as error:
+            data.rest()
             raise InputError(
                 f"cannot unpack: {name} ({error})",
                 "unpack the archive by hand and give the trace itself",
             ) from None
 
-    folder = str(Path(str(data) if isinstance(data, Path) else "") / Path(info.filename).parent)
+    folder = str((source.path or Path()) / Path(info.filename).parent)
     return ByteSource(
         name, open_member, info.file_size, folder=folder, packed_bytes=info.compress_size
     )
 
 
-class _Member(io.RawIOBase):
-    """One member of an archive; closing it closes the archive, too."""
+class _Reopened(io.RawIOBase):
+    """A file that is opened when it is read, so that archives of a folder hold no handles.
 
-    def __init__(self, data: Path | io.BytesIO, info: zipfile.ZipInfo) -> None:
-        self._archive = zipfile.ZipFile(data)
-        try:
-            self._content = self._archive.open(info)
-        except BaseException:
-            self._archive.close()
-            raise
+    Whoever reads from it says where from; `rest` closes it until then.
+    """
+
+    def __init__(self, opener: Callable[[], IO[bytes]]) -> None:
+        self._opener = opener
+        self._stream: IO[bytes] | None = None
+
+    @property
+    def _opened(self) -> IO[bytes]:
+        if self._stream is None:
+            self._stream = self._opener()
+        return self._stream
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._opened.read(size)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._opened.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._opened.tell()
+
+    def rest(self) -> None:
+        """Close the file until it is read again."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class _Member(io.RawIOBase):
+    """One member of an archive; closing it lets the archive's file rest."""
+
+    def __init__(self, content: IO[bytes], file: _Reopened) -> None:
+        self._content = content
+        self._file = file
 
     def readable(self) -> bool:
         return True
@@ -407,5 +459,6 @@ class _Member(io.RawIOBase):
         return self._content.read(size)
 
     def close(self) -> None:
-        self._archive.close()
+        self._content.close()
+        self._file.rest()
         super().close()

@@ -1,4 +1,4 @@
-"""Sets aside what cannot be true of a recording: impossible times.
+"""Sets aside what cannot be true of a recording: impossible times and amounts.
 
 The rules are in docs/damage.md. Every reader's trace goes through them; of its format they know
 only whether a stream works in order.
@@ -16,6 +16,7 @@ import pyarrow as pa
 from traceflops.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.errors import InputError
 from traceflops.groups import joint_codes
+from traceflops.parsers.amounts import without_impossible_amounts
 from traceflops.parsers.lifetimes import lifetime_notes
 from traceflops.parsers.repeats import without_repeats
 from traceflops.rows import ABSENT
@@ -60,7 +61,7 @@ def plausible(trace: Trace) -> Trace:
 
     Raises InputError where the times as a whole are no times.
     """
-    trace = _without_impossible_times(trace)
+    trace = without_impossible_amounts(_without_impossible_times(trace))
     _check_sums(trace)
     trace = without_repeats(trace)
     return replace(trace, notes=(*trace.notes, *lifetime_notes(trace), *_long_notes(trace)))

@@ -1,6 +1,7 @@
 """What all tests share: where the public traces are, and a small deterministic environment."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("TRACEFLOPS_DEBUG", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _json_follows_its_schema() -> Iterator[None]:
+    """Hold all JSON that any test writes in this process against its schema."""
+    import traceflops.reports.json.report as written
+    from tests.schemas import checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written, "encode", checked(written.encode))
+        yield
 
 
 def shared_file(name: str) -> Path:

@@ -85,7 +85,7 @@ class MemoryUse:
     work. `is_total` is False where only changes were recorded, or only what was allocated since
     the recording began: then values count from 0 at its beginning. `device_bytes` is the memory
     that the device has, None where that is unknown. `unused_at_peak` is what was reserved and not
-    allocated when most was allocated.
+    allocated when most was allocated, None where that is unknown.
     """
 
     process: int
@@ -144,7 +144,7 @@ class _Rows:
         kind = kind[codes(table["name"])]
         rows = np.flatnonzero(kind >= 0)
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
-        value = numbers(table["value"])[rows]
+        value = table["value"].to_numpy()[rows].astype(np.int64)
         process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
         return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows])
 
@@ -205,9 +205,13 @@ def _use(
 
 
 def _unused(rows: _Rows, held: IntArray, allocated: Series) -> int | None:
-    """Return what was reserved and not allocated at the peak of what was allocated."""
+    """Return what was reserved and not allocated at the peak of what was allocated.
+
+    None where that is unknown, or the two numbers contradict each other.
+    """
     at = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
-    return int(rows.value[held[at]]) - allocated.peak if at >= 0 else None
+    unused = int(rows.value[held[at]]) - allocated.peak if at >= 0 else -1
+    return unused if unused >= 0 else None
 
 
 def _device_bytes(trace: Trace, device: int) -> int | None:

@@ -53,8 +53,8 @@ _EXTERNAL = Column("external_id", pa.int64(), "the profiler's id of the op this 
 _COLLECTIVE = (
     Column("collective", NAME_TYPE, "collective named by the framework (allreduce, ...)"),
     Column("collective_dtype", NAME_TYPE, "element type of the collective"),
-    Column("collective_in_elements", pa.int64(), "elements this rank puts in"),
-    Column("collective_out_elements", pa.int64(), "elements this rank gets out"),
+    Column("collective_in_elements", pa.int64(), "elements this rank puts in", "elements"),
+    Column("collective_out_elements", pa.int64(), "elements this rank gets out", "elements"),
     Column("collective_group", NAME_TYPE, "name of the process group"),
     Column("collective_group_size", pa.int64(), "ranks in the process group"),
     Column("collective_group_ranks", NAME_TYPE, "ranks of the group as text, possibly shortened"),
@@ -100,7 +100,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "direction",
             NAME_TYPE,
-            "HtoD, DtoH, DtoD, PtoP, HtoH of a copy; before it `migration ` for unified memory",
+            "HtoD, DtoH, DtoD, PtoP, HtoH (or with A, an array) of a copy; before it `migration ` "
+            "for unified memory",
         ),
         Column("grid", _TRIPLE, "blocks of the launch, x y z"),
         Column("block", _TRIPLE, "threads of a block, x y z"),
@@ -190,7 +191,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _PROCESS,
         _required("kind", NAME_TYPE, "of what: kernel, memcpy, memset, call, mark, gpu_mark"),
         _NAME,
-        Column("count", pa.int64(), "records of that name"),
+        Column("count", pa.int64(), "records of that name", "records"),
         Column("total_ns", pa.int64(), "sum of their durations, overlaps counted twice", "ns"),
         Column("min_ns", pa.int64(), "shortest", "ns"),
         Column("max_ns", pa.int64(), "longest", "ns"),

@@ -18,6 +18,8 @@ from traceflops.columns import numbers
 from traceflops.rows import Array
 
 BATCH_ROWS: Final = 1 << 15
+LONGEST_VALUE: Final = 64 << 20
+"""No text of a database that is longer is read. The driver has no limit: its queries keep this."""
 _BATCHES_AHEAD: Final = 2
 _PATIENCE_S: Final = 0.1
 
@@ -103,8 +105,11 @@ def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
         with (
             driver.connect(uri) as database,
             manager.AdbcConnection(database) as connection,
+            manager.AdbcStatement(connection) as setting,
             manager.AdbcStatement(connection) as statement,
         ):
+            setting.set_sql_query("PRAGMA trusted_schema=OFF")
+            setting.execute_update()
             batch_rows: dict[str, Any] = {driver.StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)}
             statement.set_options(**batch_rows)
             statement.set_sql_query(query)

@@ -16,7 +16,7 @@ from typing import Final, Self
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.databases.fast import NotFast, fast_columns
+from traceflops.parsers.databases.fast import LONGEST_VALUE, NotFast, fast_columns
 from traceflops.parsers.databases.file import PlacedFile
 from traceflops.parsers.databases.query import (
     Batch,
@@ -35,7 +35,6 @@ from traceflops.parsers.inputs import ByteSource
 from traceflops.trace import Note
 from traceflops.words import several
 
-_LONGEST_VALUE: Final = 64 << 20
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
@@ -173,7 +172,7 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.
         connection = sqlite3.connect(self.place.uri, uri=True, isolation_level=None)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         connection.text_factory = self._text
         for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {setting}")

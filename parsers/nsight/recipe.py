@@ -15,6 +15,7 @@ from traceflops.columns import IntArray, codes, names, numbers, validity
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gathered import Gathered, ProcessFacts
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.batches import UNREADABLE, sound
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
 from traceflops.parsers.overflow import overflow_notes
 from traceflops.rows import ABSENT, Array, Names
@@ -29,7 +30,8 @@ _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
 _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "Rank", "NumGPUOps")
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
-_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS: Final = 1 << 15
+_FEW: Final = 64
 _LIMIT: Final = 2**61
 _MOST_RANKS: Final = 2**31
 _FACTS: Final = {
@@ -41,8 +43,6 @@ _FACTS: Final = {
     "computeMajor": "gpu_compute_major",
     "computeMinor": "gpu_compute_minor",
 }
-UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
-"""What reading a damaged Parquet file may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,12 @@ class Opened:
     source: ByteSource
     file: ParquetFile
     columns: tuple[str, ...]
+
+    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Give some of the columns, some rows at a time. Raises where the file is damaged."""
+        wanted = [name for name in columns if name in self.columns]
+        batches = self.file.iter_batches(rows, columns=wanted, use_threads=False)
+        yield from sound(batches, self.source)
 
     @property
     def has_ranges(self) -> bool:
@@ -132,11 +138,7 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
     gathered = Gathered()
     told = {"nameless": 0, "no-time": 0, "ranges": 0, "operations": 0}
     try:
-        for batch in file.file.iter_batches(
-            _BATCH_ROWS,
-            columns=[name for name in _USED if name in file.columns],
-            use_threads=False,
-        ):
+        for batch in file.batches(_USED):
             _add(batch, source, gathered, told)
     except UNREADABLE as error:
         raise damaged(source, error) from None
@@ -242,7 +244,7 @@ def _device_facts(file: Opened) -> Iterator[tuple[str, str]]:
         if pair[0] == _GPU and pair[1] in _FACTS
     }
     try:
-        batch = next(file.file.iter_batches(64, columns=list(columns.values())), None)
+        batch = next(file.batches(list(columns.values()), _FEW), None)
     except UNREADABLE:
         return
     row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch and batch.num_rows else {}

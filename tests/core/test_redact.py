@@ -266,3 +266,10 @@ def test_it_excludes_what_keeps_names(path: Path) -> None:
         assert "error: --redact and --include-environment exclude each other" in result.output
     with pytest.raises(UsageError, match="exclude each other"):
         tf.analyze(tf.read(path), include_environment=True, redact=True)
+
+
+def test_directions_of_copies_stay_and_words_of_the_author_in_them_do_not() -> None:
+    ways = ("HtoD", "migration DtoH", "HtoA", "zebrafish")
+    rows = [{"kind": "memcpy", "name": "copy", "direction": way} for way in ways]
+    found = Redaction(Placeholders()).trace(trace_of(activities=rows)).activities
+    assert found["direction"].to_pylist() == [*ways[:3], "name1"]

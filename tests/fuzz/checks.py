@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jsonschema
-
-from tests.conftest import ROOT
 from tests.fuzz.command import Outcome
+from tests.schemas import first_violation
 
 _OF_ACTIVITIES = ("count", "activities", "launched_activities", "launches", "launched")
 _OF_OTHERS = ("streams", "zero_length", "same_stream_overlaps", "bytes", "text_bytes")
@@ -86,20 +83,12 @@ def _file(path: Path, thorough: bool) -> Iterator[str]:
 # The report
 
 
-@cache
-def _validator() -> jsonschema.Draft202012Validator:
-    schema = json.loads(
-        (ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8")
-    )
-    return jsonschema.Draft202012Validator(schema)
-
-
 def report_problems(report: Any, thorough: bool) -> list[str]:
     """Return what is wrong with a report; without `thorough` the schema is left out."""
     found = list(_numbers(report))
     if thorough:
-        first = next(iter(_validator().iter_errors(report)), None)
-        found += [f"schema: {first.json_path}: {first.message[:200]}"] if first else []
+        violation = first_violation(report)
+        found += [f"schema: {violation}"] if violation else []
     if not found:  # of what does not have its shape nothing else can be said
         found += [f"sum: {one}" for check in CHECKS for one in check(report)]
     return found
@@ -123,6 +112,19 @@ def _numbers(node: Any, key: str = "", parent: str = "") -> Iterator[str]:
 def _is_integer(key: str, parent: str) -> bool:
     is_time = key.endswith("_ns") and not key.endswith("_per_ns")
     return is_time or parent.endswith("_ns") or key in COUNTS or parent in _COUNTS_BELOW
+
+
+def _bytes_are_amounts(node: Any, key: str = "", may_fall: bool = False) -> Iterator[str]:
+    """Yield bytes below 0; what was only recorded as changes, and growth, may be."""
+    if isinstance(node, dict):
+        may_fall |= node.get("is_total") is False
+        for name, value in node.items():
+            yield from _bytes_are_amounts(value, name, may_fall)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _bytes_are_amounts(value, key, may_fall)
+    elif key.endswith("bytes") and key != "growth_bytes" and type(node) is int:
+        yield from [f"{key} is {node}"] if not may_fall and not 0 <= node < 2**63 else []
 
 
 def _utilisation_adds_up(report: Any) -> Iterator[str]:
@@ -249,6 +251,7 @@ def _tables_add_up(report: Any) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Any], Iterator[str]], ...] = (
+    _bytes_are_amounts,
     _accounts_add_up,
     _windows_tile_the_span,
     _spans_add_up,

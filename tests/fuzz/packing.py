@@ -39,17 +39,18 @@ def packed(text: bytes, form: str) -> bytes:
             compressed: bytes = pa.compress(text, codec="zstd", asbytes=True)
             return compressed
         case "zip":
-            return _zip({"trace.json": text})
+            return zipped({"trace.json": text})
         case "zip of two":
-            return _zip({"rank0.json": text, "rank1.json": text[: half * 2]})
+            return zipped({"rank0.json": text, "rank1.json": text[: half * 2]})
     return text
 
 
-def _zip(members: dict[str, bytes]) -> bytes:
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return an archive, always the same bytes for the same members."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in members.items():
             info = zipfile.ZipInfo(name, _OLDEST)
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = method
             archive.writestr(info, text)
     return buffer.getvalue()

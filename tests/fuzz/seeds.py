@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import struct
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from sample_traces.nsight.stats import write_traces
 from sample_traces.nsight.sums import write_sums
 from sample_traces.simulate import simulate
 from tests.conftest import ROOT, SAMPLES
+from tests.fuzz.packing import zipped
+from tests.parsers.nsight.nsysfile import small
 
 FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
 SIZES = (12_000, 100_000)
@@ -52,7 +55,7 @@ def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
         texts = thinned(gzip.decompress(path.read_bytes()), SIZES)
         name = path.name.split(".")[0]
         found += [Seed(f"{name}~{size}", text) for size, text in zip(SIZES, texts, strict=True)]
-    return (*found, *_of_other_tools())
+    return (*found, *_of_other_tools(), *_of_columns())
 
 
 def _of_other_tools() -> Iterator[Seed]:
@@ -89,6 +92,21 @@ def _of_nsight() -> Iterator[Seed]:
             if path.suffix != ".sqlite":
                 data = b"".join(data.splitlines(keepends=True)[:_LINES])
             yield Seed(f"{path.parent.name}/{path.stem}", data)
+
+
+def _of_columns() -> Iterator[Seed]:
+    """Yield tables of Nsight Systems as Arrow and Parquet: kernels alone, and whole folders."""
+    run, kernels = small("2026"), "CUPTI_ACTIVITY_KIND_KERNEL"
+    with TemporaryDirectory() as name:
+        for folder in (
+            run.save_arrow(Path(name) / "arrow"),
+            run.save_arrow(Path(name) / "stream", stream=True),
+            run.save_parquet(Path(name) / "parquet"),
+        ):
+            alone = next(folder.glob(f"{kernels}.*"))
+            yield Seed(f"{folder.name}/{alone.stem}", alone.read_bytes())
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            yield Seed(f"{folder.name}.zip", zipped(files, zipfile.ZIP_STORED))
 
 
 def _large(shared: Path | None) -> Iterator[Path]:

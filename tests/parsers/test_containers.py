@@ -11,12 +11,13 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers import inputs, read
 from traceflops.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -223,7 +224,7 @@ def test_another_compression_is_refused(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
-from traceflops.parsers import read
+from traceflops.parsers import inputs, read
 print(*read(sys.argv[1]).activities["name"].to_pylist())
 """
 
@@ -345,3 +346,34 @@ def test_progress_is_told_in_stored_bytes(tmp_path: Path) -> None:
     read(path, watch=watch)
     assert seen[-1] == path.stat().st_size
     assert told == [("trace.json", 0, 1)]
+
+
+def test_the_directory_of_an_archive_is_read_once(tmp_path: Path, monkeypatch: Any) -> None:
+    path = file(tmp_path, zipped(*((f"rank{n}.json", document(n + 1)) for n in range(20))), "t.zip")
+    opened: list[object] = []
+
+    class Counted(zipfile.ZipFile):
+        def __init__(self, *words: Any) -> None:
+            opened.append(words)
+            super().__init__(*words)
+
+    monkeypatch.setattr(zipfile, "ZipFile", Counted)
+    assert read(path).processes.num_rows == 20
+    assert len(opened) == 1
+
+
+def test_archives_of_a_folder_hold_no_files_open(tmp_path: Path) -> None:
+    for n in range(3):
+        file(tmp_path, zipped(("a.json", document(n + 1)), ("b.json", document())), f"{n}.zip")
+    before = len(os.listdir("/proc/self/fd"))
+    sources, _ = inputs.find_inputs(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(source.head() for source in sources)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(inputs, "_MOST_MEMBERS", 2)
+    path = file(tmp_path, zipped(*((f"{n}.json", document()) for n in range(3))), "t.zip")
+    with pytest.raises(InputError, match=r"holds 3 files, more than 2: t\.zip"):
+        read(path)

@@ -216,6 +216,13 @@ def test_whatever_fails_while_reading_ahead_nobody_waits_for_ever(
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [1, 2]
 
 
+def test_the_quick_way_trusts_no_schema_either(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.db", "CREATE TABLE t (a)", [(1,)])
+    uri = f"{path.as_uri()}?mode=ro"
+    (batch,) = fast.record_batches(uri, "SELECT trusted_schema FROM pragma_trusted_schema")
+    assert batch.column(0).to_pylist() == [0]
+
+
 def test_a_reader_that_leaves_early_ends_what_reads_ahead(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(fast, "BATCH_ROWS", 10)
     path = made(tmp_path / "a.db", "CREATE TABLE t (a)", [(n,) for n in range(5000)])

@@ -1,6 +1,7 @@
 """What cannot be true is set aside and said; what could be true is left alone."""
 
 import json
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from tests.core.build import trace_of as made_of
 from tests.parsers.documents import source_of
 from traceflops.errors import InputError
+from traceflops.memoryuse import memory_use
 from traceflops.parsers import read_one
 from traceflops.parsers.plausible import plausible
+from traceflops.prepare import prepare
 from traceflops.trace import Trace
 
 DAY_US = 86_400 * 10**6
@@ -239,3 +242,53 @@ def test_short_repeats_alone_may_be_a_coarse_clock() -> None:
 def test_without_a_launch_nothing_is_a_repeat() -> None:
     nameless = kernel(100, 40, args={"device": 0, "stream": 7})
     assert len(starts_of(trace_of(nameless, nameless))) == 2
+
+
+def memory(ts: float, **args: object) -> dict[str, Any]:
+    args = {"Device Type": 1, "Device Id": 0, "Addr": 1, "Bytes": 8} | args
+    return {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
+
+
+@pytest.mark.parametrize("total", [-5, -(2**63) + 1, 2**63 - 1, 2**53])
+def test_impossible_amounts_of_memory_are_set_aside(total: int) -> None:
+    said = {"Total Allocated": 40, "Total Reserved": 60}
+    wrong = {"Total Allocated": total, "Total Reserved": 60}
+    trace = trace_of(kernel(0, 5), memory(1, **said), memory(2, **wrong))
+    rows = zip(*(trace.counters[name].to_pylist() for name in ("name", "value")), strict=True)
+    assert sorted(rows) == [
+        ("device_memory.allocated_bytes", 40.0),
+        *[("device_memory.change_bytes", 8.0)] * 2,
+        *[("device_memory.reserved_bytes", 60.0)] * 2,
+    ]
+    (note,) = [note for note in trace.notes if note.code == "impossible-amounts"]
+    assert (note.kind, note.count) == ("dropped", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (use,) = memory_use(prepare(trace))
+    assert (use.allocated.peak, use.unused_at_peak) == (40, 20)
+
+
+def test_more_allocated_than_reserved_leaves_the_spare_memory_unknown() -> None:
+    trace = trace_of(kernel(0, 5), memory(1, **{"Total Allocated": 90, "Total Reserved": 60}))
+    (use,) = memory_use(prepare(trace))
+    assert (use.allocated.peak, use.unused_at_peak) == (90, None)
+
+
+def test_impossible_amounts_in_any_table_become_unknown() -> None:
+    right = {"kind": "kernel", "name": "a", "count": 3, "total_ns": 9, "min_ns": 1, "max_ns": 5}
+    wrong = {"name": "b", "count": -3, "total_ns": 9, "min_ns": -1, "max_ns": 5, "bytes": 2**60}
+    trace = plausible(made_of(totals=[right, right | wrong]))
+    rows = trace.totals.select(["count", "total_ns", "min_ns", "max_ns", "bytes"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(3, 9, 1, 5, None), (None, 9, None, 5, None)]
+    assert {n.code: n.count for n in trace.notes} == {"impossible-amounts": 3}
+
+
+def test_values_of_no_unit_and_times_may_be_negative() -> None:
+    values = [{"name": "temperature", "time_ns": -5, "value": -3.5}]
+    trace = made_of(
+        counters=values, activities=[{"kind": "kernel", "name": "k", "start_ns": -9, "dur_ns": 4}]
+    )
+    found = plausible(trace)
+    assert found.counters.equals(trace.counters)
+    assert found.activities["start_ns"].to_pylist() == [-9]
+    assert [n.code for n in found.notes] == []

@@ -13,11 +13,12 @@ import jsonschema
 import pytest
 
 import traceflops as tf
-from tests.conftest import ROOT, SAMPLES, shared_file
+from tests.conftest import SAMPLES, shared_file
 from tests.reports import factory
+from tests.schemas import FILES, VALIDATORS
 
-SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+SCHEMA = FILES["report.schema.json"]
+VALIDATOR = VALIDATORS["traceflops.report/1"]
 NAMES = ("gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz")
 SELECTIONS = {
     "steady": tf.Selection(),

@@ -10,21 +10,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from referencing import Registry, Resource
 
 from tests.cli.test_commands import run
-from tests.conftest import ROOT, SAMPLES, shared_file
+from tests.conftest import SAMPLES, shared_file
+from tests.schemas import FILES, VALIDATORS
 
-NAMES = ("report.schema.json", "mfu.schema.json", "utilisation.schema.json")
-FILES: dict[str, Any] = {
-    name: json.loads((ROOT / "reports" / "json" / name).read_text(encoding="utf-8"))
-    for name in NAMES
-}
 SCHEMA = FILES["utilisation.schema.json"]
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (name, Resource.from_contents(content)) for name, content in FILES.items()
-)
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA, registry=REGISTRY)
+VALIDATOR = VALIDATORS[SCHEMA["properties"]["schema"]["const"]]
 CARD = """
 name = "sample"
 hidden = 1024

@@ -59,6 +59,7 @@ _PLURALS: Final = {
     "list of ranks": "lists of ranks",
     "kind of wait": "kinds of wait",
     "shape of an argument": "shapes of arguments",
+    "direction of a copy": "directions of copies",
     "word of the description": "words of the description",
 }
 

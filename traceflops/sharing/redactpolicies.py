@@ -54,6 +54,7 @@ _MODULE: Final = "nn.Module: "
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
 _GROUP: Final = re.compile(r"\d{0,8}|default_pg")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
+_DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
 _ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
 
 
@@ -86,6 +87,9 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("devices", "product"): _always(partial(product, shown)),
         ("devices", "architecture"): _always(
             _unless(_ARCHITECTURE, partial(shown.partly, "product of a device"))
+        ),
+        ("activities", "direction"): _always(
+            _unless(_DIRECTION, partial(shown.partly, "direction of a copy"))
         ),
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,

@@ -20,10 +20,10 @@ from traceflops.parsers.databases.query import (
     no_rows,
 )
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.batches import UNREADABLE
 from traceflops.rows import ABSENT, Array
 from traceflops.trace import Note
 
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError)
 _EXACT: Final = 2.0**53
 
 
@@ -91,7 +91,7 @@ class Folder:
                 for one in conditions:
                     keep &= _fulfils(rows, one)
                 yield batch.only(keep)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.nsight.batches import UNREADABLE, sound
 from traceflops.parsers.nsight.nsys.folder import Folder, TableFile
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
@@ -19,8 +20,6 @@ from traceflops.parsers.nsight.nsys.setaside import Failed, with_set_aside
 from traceflops.trace import SourceFile, Trace
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
     from traceflops.parsers.nsight.recipe import Opened
 
 PARQUET: Final = "nsys-parquet"
@@ -43,7 +42,6 @@ _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 )
 """By which columns a table is known whose file was given another name."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 def table_of(name: str, columns: Sequence[str]) -> str | None:
@@ -52,19 +50,6 @@ def table_of(name: str, columns: Sequence[str]) -> str | None:
     if _NAMES.fullmatch(stem):
         return stem
     return next((table for table, needed in _BY_COLUMNS if needed <= set(columns)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parquet:
-    """A table in a Parquet file."""
-
-    source: ByteSource
-    columns: Sequence[str]
-    file: ParquetFile
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Give some of the columns, some rows at a time."""
-        yield from self.file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +63,14 @@ class _Arrow:
         """Give some of the columns, some rows at a time."""
         fields = [self.columns.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        for batch in _arrow_batches(self.source, options):
+        for batch in sound(_arrow_batches(self.source, options), self.source):
             for first in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(first, _BATCH_ROWS)
 
 
 def read_parquet_tables(files: Sequence[Opened]) -> list[Trace]:
     """Return the traces of folders of Parquet files. Raises InputError where there is none."""
-    found = [_Parquet(file.source, file.columns, file.file) for file in files]
-    return _read_folders(found, PARQUET)
+    return _read_folders(files, PARQUET)
 
 
 def read_arrow_tables(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -115,9 +99,9 @@ def _unknown(file: _Arrow) -> NotATrace:
     )
 
 
-def _read_folders(files: Sequence[_Parquet | _Arrow], format_: str) -> list[Trace]:
+def _read_folders(files: Sequence[Opened | _Arrow], format_: str) -> list[Trace]:
     """Return the trace of each folder; files of one folder are the tables of one report."""
-    by_folder: defaultdict[str, dict[str, _Parquet | _Arrow]] = defaultdict(dict)
+    by_folder: defaultdict[str, dict[str, Opened | _Arrow]] = defaultdict(dict)
     for file in files:
         table = table_of(file.source.name, file.columns)
         if table is not None:
@@ -132,7 +116,7 @@ def _read_folders(files: Sequence[_Parquet | _Arrow], format_: str) -> list[Trac
     return with_set_aside(without_clashes(traces), failed)
 
 
-def _read_folder(tables: Mapping[str, _Parquet | _Arrow], format_: str) -> Trace:
+def _read_folder(tables: Mapping[str, Opened | _Arrow], format_: str) -> Trace:
     first = next(iter(tables.values())).source
     if not any(table.startswith(_WORK) for table in tables):
         raise NotATrace(
@@ -156,7 +140,7 @@ def _arrow_columns(source: ByteSource) -> tuple[str, ...]:
     try:
         with _opened(source) as stream, _reader(stream, None) as reader:
             return tuple(reader.schema.names)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(
             f"a damaged or cut Arrow file: {source.name} ({reason})",

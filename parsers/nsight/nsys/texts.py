@@ -14,14 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import BoolArray, number_column, numbers, string_column
-from traceflops.parsers.databases.fast import NotFast, record_batches
+from traceflops.parsers.databases.fast import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.databases.query import Batch, Table, Wanted, quoted, select
 from traceflops.parsers.databases.rows import Database
 from traceflops.parsers.nsight.nsys.tables import Tables
 
 T = TypeVar("T")
-_HAS_TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN 1 ELSE 0 END"
-_TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} ELSE '' END"
+_FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"
+_HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 1 END"
+"""Null of a text that is too long, which the careful way then deals with."""
+_TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
 @dataclass(frozen=True, slots=True)

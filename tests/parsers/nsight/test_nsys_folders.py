@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -133,3 +136,44 @@ def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(InputError, match="damaged or cut Arrow file"):
         read(path)
+
+
+BAD_OFFSETS = {
+    "negative": [0, -5, 3, 3, 3],
+    "falling": [0, 9, 3, 3, 3],
+    "far behind the end": [0, 2**30, 1, 2, 3],
+}
+READING = "import sys; from traceflops.parsers import read; print(read(sys.argv[1]).notes)"
+
+
+def with_bad_texts(offsets: list[int]) -> pa.RecordBatch:
+    """Return a table of texts of which an Arrow file holds offsets that point elsewhere."""
+    count = len(offsets) - 1
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(b"abc")]
+    texts = pa.Array.from_buffers(pa.string(), count, buffers)
+    return pa.record_batch([pa.array(range(1, count + 1)), texts], names=["id", "value"])
+
+
+def write_arrow(path: Path, batch: pa.RecordBatch) -> None:
+    options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+    with pa.ipc.new_file(str(path), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+
+
+@pytest.mark.parametrize("kind", BAD_OFFSETS)
+def test_bad_offsets_are_damage_and_nothing_reads_them(tmp_path: Path, kind: str) -> None:
+    folder = small("2026").save_arrow(tmp_path / "folder")
+    write_arrow(folder / "StringIds.arrow", with_bad_texts(BAD_OFFSETS[kind]))
+    # In a process of its own: what once read them did not always survive.
+    words = [sys.executable, "-c", READING, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Rows are lost of StringIds" in done.stdout
+
+
+def test_rows_without_bytes_are_refused(tmp_path: Path) -> None:
+    folder = small("2026").save_arrow(tmp_path / "folder")
+    nothing = pa.Array.from_buffers(pa.null(), 2**40, [None])
+    write_arrow(folder / "StringIds.arrow", pa.record_batch([nothing], names=["id"]))
+    with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
+        read(folder, strict=True)

@@ -18,7 +18,7 @@ from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.columns import string_column
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.databases.fast import NotFast, record_batches
+from traceflops.parsers.databases.fast import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.nsight.nsys import texts
 from traceflops.parsers.nsight.nsys.optexts import op_texts
 from traceflops.rows import ABSENT
@@ -154,6 +154,20 @@ def test_reading_goes_on_where_the_driver_fails(
 
     monkeypatch.setattr(texts, "record_batches", failing)
     assert content(read(path)) == expected
+
+
+def test_the_quick_way_reads_no_text_that_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = NsysFile()
+    for at, text in enumerate(("short", "x" * 300, "é")):
+        export.range(at, at + 1, text)
+    query = "SELECT {} FROM NVTX_EVENTS"
+    columns = ", ".join(one.format(c="text") for one in (texts._HAS_TEXT, texts._TEXT))
+    limited = query.format(columns.replace(str(LONGEST_VALUE), "100"))
+    (batch,) = record_batches(f"{export.save(tmp_path / 'a.db').as_uri()}?mode=ro", limited)
+    has_text, values = (column.to_pylist() for column in batch.columns)
+    assert (has_text, values) == ([1, None, 1], ["short", "", "é"])
 
 
 TEXT = st.text(alphabet="aé, =[]0123seqopid_sz", max_size=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.parsers.nsight.nsysfile import (
 from traceflops.errors import InputError
 from traceflops.links import link
 from traceflops.parsers import read
+from traceflops.parsers.nsight.nsys.enums import COPIES
 from traceflops.trace import Note, Trace
 
 
@@ -642,3 +644,13 @@ def test_the_rank_in_a_file_name_counts_where_there_is_one_process(tmp_path: Pat
     with nsys(tmp_path / "job_rank12.sqlite") as export:
         export.kernel(10, 20)
     assert read(tmp_path / "job_rank12.sqlite").ranks == (12,)
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_copies_of_every_kind_keep_to_the_schema(tmp_path: Path, redact: bool) -> None:
+    export = NsysFile()
+    for kind in COPIES:
+        export.copy(kind * 10, kind * 10 + 5, kind)
+    analysis = tf.analyze(read(export.save(tmp_path / "run.sqlite")), redact=redact)
+    report = json.loads(analysis.to_json())  # which all tests hold against the schema
+    assert set(report["devices"][0]["whole"]["copies"]) == {way for way, _ in COPIES.values()}

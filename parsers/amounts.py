@@ -1,0 +1,88 @@
+"""Sets aside amounts that cannot be true: below 0, or more than anything recorded can hold.
+
+An amount is a column with a unit that may be null, or a counter of bytes. Times on the clock are
+no amounts: they may lie before its zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.columns import BoolArray, codes, names, number_column, numbers, validity
+from traceflops.schema import TABLES
+from traceflops.trace import Note, Trace
+from traceflops.words import several
+
+_MOST: Final = 2**53
+"""9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""
+_CHANGE: Final = "change_bytes"
+"""How the name of a counter ends that may fall below 0."""
+
+
+def without_impossible_amounts(trace: Trace) -> Trace:
+    """Return the trace with unknown in place of impossible amounts, and a note that counts them."""
+    tables, wrong = dict(trace.tables), dict[str, int]()
+    for name, column in _amounts(trace):
+        array = tables[name][column]
+        bad = _impossible(array)
+        if bad is not None:
+            place = tables[name].schema.get_field_index(column)
+            field = tables[name].schema.field(place)
+            tables[name] = tables[name].set_column(place, field, _nulled(array, bad))
+            wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
+    kept = _possible_counters(trace)
+    if not kept.all():
+        rows = number_column(np.flatnonzero(kept), pa.int64())
+        tables["counters"] = tables["counters"].take(rows)
+        wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
+    return replace(trace, tables=tables, notes=(*trace.notes, *_notes(trace, wrong)))
+
+
+def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Yield the columns that hold amounts, with their tables."""
+    for name, columns in TABLES.items():
+        table = trace.table(name)
+        for column in columns:
+            if column.unit and column.nullable and table[column.name].null_count < table.num_rows:
+                yield name, column.name
+
+
+def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
+    """Return which values are impossible; None where there is none."""
+    values = numbers(array, 0)
+    if int(values.min()) >= 0 and int(values.max()) < _MOST:
+        return None
+    bad: BoolArray = (values < 0) | (values >= _MOST)
+    return bad
+
+
+def _nulled(array: pa.ChunkedArray, bad: BoolArray) -> pa.Array:
+    known = validity(array)
+    return number_column(numbers(array, 0), array.type, ~bad if known is None else known & ~bad)
+
+
+def _possible_counters(trace: Trace) -> BoolArray:
+    """Return which rows of the counters may be true; of those that count no bytes, all."""
+    table = trace.counters
+    labels = [*names(table["name"]), ""]
+    of_bytes = np.array([label.endswith("_bytes") for label in labels])[codes(table["name"])]
+    if not of_bytes.any():
+        return ~of_bytes
+    may_fall = np.array([label.endswith(_CHANGE) for label in labels])[codes(table["name"])]
+    value = table["value"].to_numpy()
+    fits = (np.abs(value) < _MOST) & ((value >= 0) | may_fall)
+    possible: BoolArray = ~of_bytes | fits
+    return possible
+
+
+def _notes(trace: Trace, wrong: dict[str, int]) -> Iterator[Note]:
+    if wrong:
+        total = sum(wrong.values())
+        listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
+        text = f"{several(total, 'impossible amount')} set aside (negative or too large): {listed}."
+        yield Note("dropped", "impossible-amounts", text, total, trace.source.files[0].name)

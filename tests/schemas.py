@@ -1,0 +1,60 @@
+"""The published schemas of JSON output, compiled once, and the check that all tests go through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+from referencing import Registry, Resource
+
+from tests.conftest import ROOT
+
+FILES: dict[str, Any] = {
+    path.name: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "reports" / "json").glob("*.schema.json"))
+}
+_REGISTRY: Registry[Any] = Registry().with_resources(
+    (name, Resource.from_contents(content)) for name, content in FILES.items()
+)
+VALIDATORS = {
+    content["properties"]["schema"]["const"]: jsonschema.Draft202012Validator(
+        content, registry=_REGISTRY
+    )
+    for content in FILES.values()
+}
+"""By the name that an object gives for its schema."""
+
+
+def first_violation(report: Any) -> str | None:
+    """Return where an object breaks the schema that it names; None where it keeps to it."""
+    validator = VALIDATORS.get(report.get("schema"))
+    if validator is None:
+        return None
+    free = ("enum", "pattern") if _is_made_up(report) else ()
+    errors = (error for error in validator.iter_errors(report) if error.validator not in free)
+    first = next(errors, None)
+    return f"{first.json_path}: {first.message[:300]}" if first is not None else None
+
+
+def _is_made_up(report: Any) -> bool:
+    """Return whether hostile texts were put also where only certain words are allowed."""
+    from tests.reports.factory import HOSTILE
+
+    return report.get("source", {}).get("tool") in HOSTILE
+
+
+def checked(encode: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
+    """Return an encoder that fails where what it writes breaks its schema."""
+    seen: set[int] = set()
+
+    def encoded(value: dict[str, Any]) -> str:
+        text = encode(value)
+        if hash(text) not in seen:
+            seen.add(hash(text))
+            violation = first_violation(json.loads(text))
+            assert violation is None, f"breaks its schema: {violation}"
+        return text
+
+    return encoded
