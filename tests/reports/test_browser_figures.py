@@ -37,16 +37,17 @@ COLOURS: Final = """(plot) => {
 """Number of colours on the canvases of a figure; a figure that is not painted has none."""
 
 COLUMNS_APART: Final = """() => {
+    const spans = (row) => [...row.cells].some((cell) => cell.colSpan > 1);
     const edges = (row) => [...row.cells]
         .filter((cell) => getComputedStyle(cell).display !== 'none')
-        .flatMap((cell) => cell.colSpan > 1 ? [] : [Math.round(cell.getBoundingClientRect().left)]);
-    return [...document.querySelectorAll('table')].filter((table) => table.tHead).flatMap((table) => {
-        const heads = edges(table.tHead.rows[0]);
+        .map((cell) => Math.round(cell.getBoundingClientRect().left));
+    const apart = (table) => {
+        const heads = String(edges(table.tHead.rows[0]));
         const rows = [...table.rows].filter((row) => row.getBoundingClientRect().height);
-        const apart = rows.find((row) =>
-            ![...row.cells].some((cell) => cell.colSpan > 1) && String(edges(row)) !== String(heads));
-        return apart ? [`${table.id}: ${heads} | ${edges(apart)}: ${apart.textContent.trim()}`] : [];
-    });
+        return rows.filter((row) => !spans(row) && String(edges(row)) !== heads);
+    };
+    return [...document.querySelectorAll('table')].filter((table) => table.tHead).flatMap(
+        (table) => apart(table).slice(0, 1).map((row) => `${table.id}: ${row.textContent}`));
 }"""
 """Tables in which a cell does not begin where the head of its column does."""
 
