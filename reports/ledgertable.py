@@ -37,7 +37,7 @@ PARTS = {
     "logits": "output head",
     "embedding": "input embedding",
 }
-_UNSPLIT = {"executed.matrix": "not told apart"}
+_UNSPLIT = {"executed.matrix": "purpose unknown"}
 """Executed, and nothing tells what for."""
 
 WHOLE = {

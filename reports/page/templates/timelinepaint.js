@@ -87,7 +87,7 @@
     const [name, unit] = UNITS.find(([, one]) => largest >= one) || UNITS[3];
     const digits = places(apart, unit), found = [];
     for (let n = Math.ceil((from - zero) / apart); zero + n * apart <= to; n++) {
-      const text = (n * apart / unit).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      const text = (n * apart / unit + 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       found.push([zero + n * apart, `${far ? "+" : ""}${text} ${name}`]);
     }
     return found;
