@@ -69,7 +69,7 @@ LINE_LOOKS = {
 
 CAUSE_LABELS = {
     "host_late": "GPU waiting for CPU",
-    "queued": "waiting for another stream",
+    "queued": "waiting for stream",
     "launch_latency": "launch to start",
     "unknown": "unknown",
 }

@@ -250,7 +250,7 @@ def test_of_512_devices_32_are_shown_and_the_page_says_which() -> None:
     assert "Showing 32 of 512 GPUs: the 16 slowest and the 16 fastest by own time." in text
     assert text.count('<svg class="bar mini"') == 33
     assert "ranks 0\N{EN DASH}511" in text
-    assert "All 512 devices" in text
+    assert "All 512 GPUs" in text
 
 
 def test_1000_steps_are_drawn_as_200_bars_and_the_page_says_so() -> None:
