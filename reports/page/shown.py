@@ -237,7 +237,7 @@ def _idle(analysis: Analysis) -> str:
 def _kernels_beside(components: Components) -> str:
     shares = [(name, components.share(name)) for name in ("memory", "other", "graph")]
     shown = [f"{name} {percent(share)}" for name, share in shares if share]
-    return ", ".join(shown) if shown else "no other work"
+    return "also " + ", ".join(shown) if shown else "no other work"
 
 
 def _launches(total: Account) -> str:
