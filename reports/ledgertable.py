@@ -42,7 +42,7 @@ _UNSPLIT = {"executed.matrix": "purpose unknown"}
 
 WHOLE = {
     **_UNSPLIT,
-    "algorithmic.attention": "scores again",
+    "algorithmic.attention": "recomputed scores",
     "overcompute.mask": "masked pairs",
     "overcompute.optimizer": "in the optimizer",
     "overcompute.padding.tokens": "padding: tokens",
