@@ -42,7 +42,7 @@ LABELS: Final = {
     UNSPLIT: ("executed", "executed FLOPs at peak, purpose unknown: HFU"),
     "useful": ("useful work", "model FLOPs at peak: MFU"),
     "recompute": ("recomputation", "forward work repeated in the backward pass"),
-    "algorithmic": ("recomputed in flash attention", "attention scores in its backward pass"),
+    "algorithmic": ("attention recomputation", "scores in the backward pass of flash attention"),
     "overcompute": ("masks and padding", "work whose results are discarded"),
     "unattributed": ("compute, FLOPs unknown", "compute kernels whose FLOPs are unknown"),
     "inefficiency": ("slow compute kernels", "time beyond their FLOPs at peak"),

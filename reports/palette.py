@@ -59,7 +59,7 @@ def _of_compute(label: str, pattern: str) -> Look:
 LINE_LOOKS = {
     "useful": LOOKS["compute"],
     "recompute": _of_compute("recomputation", "horizontal"),
-    "algorithmic": _of_compute("recomputed in flash attention", "cross"),
+    "algorithmic": _of_compute("attention recomputation", "cross"),
     "overcompute": _of_compute("masks and padding", "dot"),
     UNSPLIT: _of_compute("executed, purpose unknown", "vertical"),
     "unattributed": LOOKS["other"],
