@@ -32,8 +32,8 @@ HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "
 _SHORT = ("launches", "matrix", "vector", "read", "written", "busy")
 _CELLS = (9, 13, 13, 9, 9, 8)
 _REMARK = (
-    "Sums over all counted launches: FLOPs of matrix and of vector units, bytes at {place}; "
-    "busy is the share of the time of all matrix units in which they computed."
+    "Totals over all counted launches; bytes at {place}; busy: share of time the matrix units "
+    "were computing."
 )
 _ROWS = 8
 _WIDEST = 44

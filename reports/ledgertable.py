@@ -37,12 +37,12 @@ PARTS = {
     "logits": "output head",
     "embedding": "input embedding",
 }
-_UNSPLIT = {"executed.matrix": "not told apart"}
+_UNSPLIT = {"executed.matrix": "purpose unknown"}
 """Executed, and nothing tells what for."""
 
 WHOLE = {
     **_UNSPLIT,
-    "algorithmic.attention": "scores again",
+    "algorithmic.attention": "recomputed scores",
     "overcompute.mask": "masked pairs",
     "overcompute.optimizer": "in the optimizer",
     "overcompute.padding.tokens": "padding: tokens",

@@ -25,9 +25,9 @@ from traceflops.reports.wording import (
     collective_rate,
     gap_place,
     mean_message,
-    numbered,
 )
 from traceflops.results import COMPONENTS
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis
@@ -58,14 +58,14 @@ def render_markdown(
         _findings(analysis),
         _waterfall(analysis),
         _details("Figures behind it", _facts(analysis)),
-        _details(f"{_work(analysis)} with most time", _kernels(analysis)),
+        _details(f"Top {_work(analysis).lower()}", _kernels(analysis)),
         _details("Categories", _categories(analysis)),
         _details("Communication", _communication(analysis)),
         _details("Idle time by cause", _idle(analysis)),
         _details("Longest gaps", _gaps(analysis)),
-        _details("Devices", _devices(analysis)),
+        _details("Processes" if analysis.on_host else "GPUs", _devices(analysis)),
         _details("Memory", _memory(analysis)),
-        _details("Notes: what to know of the input and the method", _notes(analysis)),
+        _details("Notes", _notes(analysis)),
         _foot(command),
     )
     texts = ("\n".join(lines) for lines in map(list, sections) if lines)
@@ -125,14 +125,14 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
             )
             for row in part.rows[:_KERNELS]
         ]
-        heads = (part.title, "Category", "Time in all", "Share", "Count")
+        heads = (part.title, "Category", "Total time", "Share", "Count")
         yield from _table(heads, rows, numbers=(2, 3, 4))
         yield from _more(part.total - len(rows))
         yield ""
     if found.counted.num_rows:
         counted = found.counted.slice(0, _KERNELS).to_pylist()
         shown = [(code(kernel_label(r["name"], _NAME)), count(r["launches"])) for r in counted]
-        yield from _table(("Kernel", "Launches counted"), shown, numbers=(1,))
+        yield from _table(("Kernel", "Counted launches"), shown, numbers=(1,))
         yield from _more(found.counted.num_rows - len(shown))
         yield ""
     if found.record is not None:
@@ -150,7 +150,7 @@ def _components(analysis: Analysis) -> Iterator[str]:
     ]
     yield from _table(("Component", "Time", "Share"), shown, numbers=(1, 2))
     yield ""
-    yield f"{plain(basis(analysis))}; the parts add up exactly."
+    yield f"{plain(basis(analysis))}."
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _kernels(analysis: Analysis) -> Iterator[str]:
         for row in rows
     ]
     if shown:
-        heads = ("Name", "Category", "Time in all", "Share", "Count")
+        heads = ("Name", "Category", "Total time", "Share", "Count")
         yield from _table(heads, shown, numbers=(2, 3, 4))
         yield from _more(analysis.kernels.num_rows - len(shown))
 
@@ -212,7 +212,7 @@ def _categories(analysis: Analysis) -> Iterator[str]:
         for row in rows[:_CATEGORIES]
     ]
     if shown:
-        yield from _table(("Part", "Category", "Time in all", "Share"), shown, numbers=(2, 3))
+        yield from _table(("Part", "Category", "Total time", "Share"), shown, numbers=(2, 3))
         yield from _more(len(rows) - len(shown))
 
 
@@ -231,11 +231,11 @@ def _communication(analysis: Analysis) -> Iterator[str]:
         for row in rows[:_COLLECTIVES]
     ]
     if shown:
-        heads = ("Collective", "Count", "Mean message", "Bytes", "Time in all", "Exposed", "Rate")
+        heads = ("Collective", "Count", "Mean message", "Bytes", "Total time", "Exposed", "Rate")
         yield from _table(heads, shown, numbers=range(1, len(heads)))
         yield from _more(len(rows) - len(shown))
         yield ""
-        yield "Exposed is the time in which nothing else ran on the device."
+        yield "Exposed: nothing else ran on the GPU."
 
 
 def _idle(analysis: Analysis) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             (duration(gap.dur_ns), gap_place(gap), plain(labels[gap.device]), cause, until)
         )
     if shown:
-        heads = ("Length", "Where", "Device", "Cause", "Until")
+        heads = ("Duration", "Where", "GPU", "Cause", "Until")
         yield from _table(heads, shown, numbers=(0,))
 
 
@@ -277,7 +277,11 @@ def _devices(analysis: Analysis) -> Iterator[str]:
         )
         for device in analysis.devices[:_DEVICES]
     ]
-    heads = ("Device", "Window", *(LOOKS[name].label for name in COMPONENTS))
+    heads = (
+        "Process" if analysis.on_host else "GPU",
+        "Window",
+        *(LOOKS[name].label for name in COMPONENTS),
+    )
     yield from _table(heads, shown, numbers=range(1, len(heads)))
     yield from _more(len(analysis.devices) - len(shown))
 
@@ -288,7 +292,7 @@ def _memory(analysis: Analysis) -> Iterator[str]:
         return
     shown = [
         (
-            plain(row.label if row.is_total else f"{row.label} (changes since the start)"),
+            plain(row.label if row.is_total else f"{row.label} (change since start)"),
             size(row.peak, binary=True),
             plain(row.when),
             size(row.reserved, binary=True),
@@ -297,7 +301,7 @@ def _memory(analysis: Analysis) -> Iterator[str]:
         )
         for row in page.rows
     ]
-    heads = ("Where", "Peak", "Peak at", "Reserved", "Of the device", "Growth over the steps")
+    heads = ("Location", "Peak", "Peak at", "Reserved", "Peak use", "Growth over used steps")
     yield from _table(heads, shown, numbers=(1, 3, 4))
     yield from _more(page.total - len(shown))
 
@@ -332,4 +336,4 @@ def _table(
 def _more(number: int) -> Iterator[str]:
     if number > 0:
         yield ""
-        yield f"{numbered(number, 'more row').capitalize()}: see the HTML or JSON report."
+        yield f"{several(number, 'more row')} in the HTML or JSON report."

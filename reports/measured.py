@@ -39,16 +39,16 @@ AT_MOST: Final = "≤ "
 _RULES: Final = 3
 
 LABELS: Final = {
-    UNSPLIT: ("executed", "counted FLOPs at the peak, what for is not told: HFU"),
-    "useful": ("useful work", "model FLOPs at the peak: MFU"),
-    "recompute": ("recomputation", "forward work done again in the backward pass"),
-    "algorithmic": ("computed again by design", "scores in the backward pass of flash attention"),
-    "overcompute": ("masks and padding", "work whose result is thrown away"),
-    "unattributed": ("compute, FLOPs unknown", "time of compute kernels without counted FLOPs"),
-    "inefficiency": ("compute below peak", "what counted kernels took beyond the peak's time"),
-    "memory": ("memory work", "copies, element-wise work, norms, softmax, optimizer"),
-    "other": ("other kernels", "kernels whose name no rule knows"),
-    "graph": ("graph launches", "launches that show no kernels"),
+    UNSPLIT: ("executed", "executed FLOPs at peak, purpose unknown: HFU"),
+    "useful": ("useful work", "model FLOPs at peak: MFU"),
+    "recompute": ("recomputation", "forward work repeated in the backward pass"),
+    "algorithmic": ("attention recomputation", "scores in the backward pass of flash attention"),
+    "overcompute": ("masks and padding", "work whose results are discarded"),
+    "unattributed": ("compute, FLOPs unknown", "compute kernels whose FLOPs are unknown"),
+    "inefficiency": ("compute below peak", "time beyond their FLOPs at peak"),
+    "memory": ("memory work", "copies, elementwise, norm, softmax, optimizer kernels"),
+    "other": ("other kernels", "uncategorized kernels"),
+    "graph": ("graph launches", "graph launches without kernel records"),
     "communication": ("exposed communication", "communication while nothing else ran"),
     "idle": ("idle", "nothing ran"),
 }
@@ -117,10 +117,10 @@ def bounds_sentence(measured: Measurement) -> str:
     if found is None or measured.is_exact:
         return ""
     least = use_percent(found.least)
-    what = "Useful work" if measured.mfu_range is not None else "What was executed"
+    what = "Useful work" if measured.mfu_range is not None else "Executed work"
     return (
-        f"Some counts lie between bounds, and the lines above have the upper ones. {what} is "
-        f"at least {least}; the difference is compute below peak."
+        f"Some FLOPs are known only as a range; upper bounds are shown. {what} is at least "
+        f"{least}; the difference would move to compute below peak."
     )
 
 
@@ -148,30 +148,32 @@ def facts(measured: Measurement) -> Iterator[Fact]:
     if measured.hfu_range is not None:
         yield Fact("HFU", measured.hfu_range.text, _of_what(measured))
     if measured.busy_range is not None:
-        yield Fact("busy MFU", measured.busy_range.text, "idle time left out")
+        yield Fact("busy MFU", measured.busy_range.text, "without idle time")
     if done.executed_flops:
         yield _executed(measured)
         yield from _recomputed(done)
         if done.coverage is not None:
-            yield Fact("counted", percent(_float(done.coverage)), "of the compute kernels' time")
+            yield Fact("counted", percent(_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
         yield from _joined(done.work)
     yield from _peaks(measured)
     if measured.inference is not None:
         yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
-        yield Fact("vector work", flops(done.outside.vector_flops), "counts in no utilisation")
+        yield Fact("vector work", flops(done.outside.vector_flops), "not part of MFU or HFU")
     ghosts = done.outside.count("ghost", "cached")
     if ghosts:
-        yield Fact("not executed", several(ghosts, "op"), "recorded, their result not computed")
+        yield Fact(
+            "not executed", several(ghosts, "operator"), "recorded without computing a result"
+        )
 
 
 def _of_what(measured: Measurement) -> str:
     split = not measured.executed.unsplit_flops
-    return "of everything that was executed" + ("" if split else ", padding included")
+    return "all executed FLOPs" + ("" if split else ", padding included")
 
 
-_JOINED: Final = {"counters": "by counters", "pair": "by the pair"}
+_JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
 
 
 def _joined(work: MeasuredWork) -> Iterator[Fact]:
@@ -185,14 +187,14 @@ def _joined(work: MeasuredWork) -> Iterator[Fact]:
         apart = percent(abs(float(check.difference)))
         sign = "-" if check.difference < 0 else "+"
         value = f"{sign}{apart}" if check.difference else "agree"
-        launches = f"over {several(check.launches, 'launch')} that both tell"
-        yield Fact("counters, shapes", value, f"counters against shapes, {launches}")
+        launches = f"over {several(check.launches, 'launch')} known to both"
+        yield Fact("counters vs shapes", value, launches)
 
 
 def _of_launches(join: Join) -> str:
     """Return what of the compute kernels has FLOPs by a recording, and which that is."""
     share = percent(float(join.share)) if join.share is not None else UNKNOWN
-    return f"launches of compute kernels, {share} of their time" + (
+    return f"compute kernel launches, {share} of their time" + (
         f"; {join.file}" if join.file else ""
     )
 
@@ -208,7 +210,7 @@ def _executed(measured: Measurement) -> Fact:
         parts.append(f"model {mark}{model}")
     if unsplit:
         these = f"of {flops(unsplit)} " if done.model_flops else ""
-        parts.append(f"{these}model work, recomputation and padding are not told apart")
+        parts.append(f"{these}including recomputation and padding, split unknown")
     return Fact("executed", f"{mark}{total}", "; ".join(parts))
 
 
@@ -236,7 +238,9 @@ def _recomputed(done: Executed) -> Iterator[Fact]:
     rules = done.rules("recompute")
     if rules:
         total = sum(number for _, number in rules.values())
-        by = ", ".join(f"{several(n, 'op')} by {rule}" for rule, (n, _) in sorted(rules.items()))
+        by = ", ".join(
+            f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())
+        )
         yield Fact("recomputed", flops(total), f"{by} (docs/executed.md)")
 
 
@@ -268,9 +272,9 @@ def _inference(found: Inference) -> Iterator[Fact]:
 
 
 def _bandwidth(name: str, phase: PhaseUse) -> Fact:
-    known = f"bytes known of {percent(_float(phase.coverage))} of its kernels' time"
+    known = f"bytes known for {percent(_float(phase.coverage))} of kernel time"
     if phase.mbu is None:
-        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth not known")
+        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
     moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
     return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
 

@@ -59,17 +59,17 @@ def _of_compute(label: str, pattern: str) -> Look:
 LINE_LOOKS = {
     "useful": LOOKS["compute"],
     "recompute": _of_compute("recomputation", "horizontal"),
-    "algorithmic": _of_compute("computed again by design", "cross"),
+    "algorithmic": _of_compute("attention recomputation", "cross"),
     "overcompute": _of_compute("masks and padding", "dot"),
-    UNSPLIT: _of_compute("executed, not told apart", "vertical"),
+    UNSPLIT: _of_compute("executed, purpose unknown", "vertical"),
     "unattributed": LOOKS["other"],
     "inefficiency": _of_compute("compute below peak", "diagonal"),
 }
 """Looks of the lines of a waterfall on the page that are no component."""
 
 CAUSE_LABELS = {
-    "host_late": "host late",
-    "queued": "queued",
+    "host_late": "GPU waiting for CPU",
+    "queued": "waiting for stream",
     "in_launch_call": "in launch call",
     "stream_wait": "stream wait",
     "launch_to_start": "launch to start",

@@ -39,18 +39,18 @@ def some_files(names: Sequence[str], most: int) -> str:
 def products(devices: Sequence[DeviceReport]) -> str:
     """Return how many devices of which products there are."""
     if not devices:
-        return "no device activity"
+        return "no GPU operations"
     if all(device.type == "cpu" for device in devices):
-        return f"operators of {numbered(len(devices), 'process')} on the CPU"
+        return f"CPU operators of {numbered(len(devices), 'process')}"
     products = Counter(_product(device) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
-    more = f" and {len(products) - 4} other products" if len(products) > 4 else ""
+    more = f" and {len(products) - 4} other models" if len(products) > 4 else ""
     return ", ".join(named) + more
 
 
 def _product(device: DeviceReport) -> str:
     """Return what a device is: its product, or at least its architecture, and its partition."""
-    unknown = f"{device.architecture or device.type} of unknown product"
+    unknown = f"unknown {device.architecture or device.type}"
     return (device.product or unknown) + (f" ({device.partition})" if device.partition else "")
 
 
@@ -79,15 +79,15 @@ def selected(analysis: Analysis) -> str:
     if chosen.is_time_range:
         start = place(chosen.from_ns or 0)
         end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
-        return f"chosen: from {start} to {end}"
+        return f"selected: {start} to {end}"
     names = {
         "steps": chosen.steps,
         "ranks": chosen.ranks,
-        "devices": chosen.gpus,
+        "GPUs": chosen.gpus,
         "runs": chosen.run,
     }
     given = [name for name, value in names.items() if value is not None]
-    return f"chosen: only some {' and '.join(given)}" if given else ""
+    return f"selected {' and '.join(given)}" if given else ""
 
 
 def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
@@ -102,22 +102,21 @@ def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
     return ", ".join(texts) + (", …" if len(ranges) > most else "")
 
 
+def unit(analysis: Analysis) -> str:
+    """Return what a device is called: a GPU, or the process of a run without one."""
+    return "process" if analysis.on_host else "GPU"
+
+
 def basis(analysis: Analysis) -> str:
-    """Return of what the times of components are means, in words."""
-    number = len(analysis.devices_used)
-    unit, on = ("process", "of") if analysis.on_host else ("device", "on")
-    devices = numbered(number, unit)
-    total = duration(analysis.components.window_ns)
+    """Return over what the times of components are averages, in words."""
+    devices = several(len(analysis.devices_used), unit(analysis))
     used = analysis.windows_used
     if not analysis.steps.used:
-        if used > 1:
-            return f"Times are means per {unit}, over {numbered(used, unit)} ({total} in all)"
-        return f"Times are of one window {on} {devices}"
-    steps = numbered(len(analysis.steps.used), "step")
-    whole = used == len(analysis.steps.used) * number
-    over = f"{steps} {on} {devices}" if whole else f"{count(used)} steps of {devices}"
-    mean = duration(analysis.mean_ns(analysis.components.window_ns))
-    return f"Times are means per step and {unit}, over {over} (mean {mean}, {total} in all)"
+        return f"Averages per {unit(analysis)} ({devices})" if used > 1 else "One window"
+    steps = several(len(analysis.steps.used), "step")
+    is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
+    over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"  # noqa: RUF001
+    return f"Averages per step and {unit(analysis)} ({over})"
 
 
 def step_times(analysis: Analysis) -> list[str]:
@@ -129,12 +128,12 @@ def step_times(analysis: Analysis) -> list[str]:
     spread = spread_of(analysis.devices)
     if spread is None or len(spread.used) < _TWO:
         return []
-    told = [f"mean {duration(spread.mean_ns)}"]
+    words = [f"mean {duration(spread.mean_ns)}"]
     if spread.p95_ns is not None:
-        told.append(f"95 % within {duration(spread.p95_ns)}")
+        words.append(f"p95 {duration(spread.p95_ns)}")
     if spread.outstanding or spread.p95_ns is None:
-        told.append(f"longest {duration(spread.longest.ns)} in step {_longest(spread)}")
-    return told
+        words.append(f"longest {duration(spread.longest.ns)} (step {_longest(spread)})")
+    return words
 
 
 def uneven_steps(analysis: Analysis) -> str:
@@ -142,7 +141,7 @@ def uneven_steps(analysis: Analysis) -> str:
     spread = spread_of(analysis.devices)
     if spread is None or not spread.outstanding:
         return ""
-    return f"Steps used: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
+    return f"Used steps: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
 
 
 def longest_step(analysis: Analysis) -> str:
@@ -151,12 +150,11 @@ def longest_step(analysis: Analysis) -> str:
     if spread is None or len(spread.used) < _TWO:
         return ""
     number = spread.longest.step
-    text = f"The longest step used is step {number} with {duration(spread.longest.ns)}"
-    if spread.outstanding:
-        text += f", {_times_median(spread)}"
+    text = f"Longest used step: {number} ({duration(spread.longest.ns)}"
+    text += f", {_times_median(spread)})" if spread.outstanding else ")"
     if spread.outstanding > 1:
         least = float(STANDS_OUT)
-        text += f"; {count(spread.outstanding)} of them are longer than {least:g} times the median"
+        text += f"; {count(spread.outstanding)} exceed {least:g} × the median"  # noqa: RUF001
     return f"{text}.{_wait_after(analysis, spread)}"
 
 
@@ -177,7 +175,7 @@ def gap_place(gap: Gap) -> str:
 
 def _longest(spread: StepSpread) -> str:
     number = str(spread.longest.step)
-    return f"{number}: {_times_median(spread)}" if spread.outstanding else number
+    return f"{number}, {_times_median(spread)}" if spread.outstanding else number
 
 
 def _times_median(spread: StepSpread) -> str:
@@ -197,7 +195,7 @@ def listed(texts: Iterable[str]) -> str:
 
 def collective_label(row: Collective) -> str:
     """Return a kind of collective and its ranks: "allreduce, 8 ranks"."""
-    kind = (row.collective or "not told").lstrip("_").replace("_", " ")
+    kind = (row.collective or "unknown").lstrip("_").replace("_", " ")
     return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
 
 

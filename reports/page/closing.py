@@ -53,11 +53,11 @@ def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     """Return the report as JSON, or None and why it is left out."""
     rows = _rows(analysis)
     if rows > _MOST_ROWS:
-        return None, f"it has about {several(rows, 'row')}"
+        return None, f"about {several(rows, 'row')}"
     text = render_json(analysis).encode() + b"\n"
     taken = packed_bytes(text, room)
     if taken > room:
-        return None, f"it has {size(len(text))}, at least {size(taken)} packed"
+        return None, f"{size(len(text))}, at least {size(taken)} compressed"
     return text, ""
 
 

@@ -82,7 +82,7 @@ def _longest_gap(analysis: Analysis) -> Iterator[Place]:
     for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
         where = f", {gap_place(gap)}" if analysis.steps.seen else ""
         if link:
-            yield Place(link.removeprefix("#"), f"the longest gap, {duration(gap.dur_ns)}{where}")
+            yield Place(link.removeprefix("#"), f"longest gap: {duration(gap.dur_ns)}{where}")
 
 
 def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
@@ -102,7 +102,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
     if length:
         labels = {one.device: one.label for one in analysis.devices}
         where = f" on {shorten_middle(labels[device], _DEVICE)}" if len(labels) > 1 else ""
-        text = f"the longest stretch, {duration(length)}{where}"
+        text = f"longest interval: {duration(length)}{where}"
         yield Place(f"t={start}-{start + length},{device}", text, is_live=True)
 
 
@@ -115,7 +115,7 @@ def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
     found = most_exposed(analysis.prepared, component, names)
     if found is not None:
         name, ns = found
-        words = f"the largest part, {duration(ns)} in all:"
+        words = f"largest part: {duration(ns)} total in"
         yield from _kernel(name, words)
 
 
@@ -130,7 +130,7 @@ def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
             beyond[row.name] = max(more, beyond.get(row.name, more))
     if beyond:
         worst = max(beyond, key=lambda name: beyond[name])
-        words = f"{duration(float(beyond[worst]))} in all beyond the peak's time in"
+        words = f"{duration(float(beyond[worst]))} total beyond peak in"
         if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
             yield from _kernel(worst, words)
 
@@ -149,19 +149,19 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
         return
     worst = max(spread.used, key=lambda one: one.components.parts()[component])
     ns = worst.components.parts()[component]
-    yield from _step(analysis, steps, worst, f"the most in step {worst.step}, {duration(ns)}")
+    yield from _step(analysis, steps, worst, f"most in step {worst.step}: {duration(ns)}")
 
 
 def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:
     if steps.spread is not None:
         longest = steps.spread.longest
-        yield from _step(analysis, steps, longest, f"step {longest.step}, {duration(longest.ns)}")
+        yield from _step(analysis, steps, longest, f"step {longest.step}: {duration(longest.ns)}")
 
 
 def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
     """Give the row of a step if it is shown; of several devices its times are means."""
     if str(step.step) in steps.shown:
-        mean = " per device" if len(analysis.devices_used) > 1 else ""
+        mean = " per GPU" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
 
 
@@ -172,5 +172,5 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
         return
     worst = max(analysis.devices, key=lambda one: one.chosen.components.parts()[component])
     ns = worst.chosen.components.parts()[component]
-    text = f"the most on rank {worst.rank}, {duration(ns)} in all"
+    text = f"most on rank {worst.rank}: {duration(ns)} total"
     yield Place(f"rank={worst.rank}", text)

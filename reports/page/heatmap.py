@@ -161,13 +161,13 @@ def _meanings(scale: tuple[float, float, float]) -> list[tuple[str, str]]:
     near, far, most = (f"{100 * edge:g}" for edge in scale)
     minus = "\N{MINUS SIGN}"
     return [
-        ("low-3", f"more than {most} % shorter"),
+        ("low-3", f"over {most} % faster"),
         ("low-2", f"{minus}{most} to {minus}{far} %"),
         ("low-1", f"{minus}{far} to {minus}{near} %"),
         ("even", f"within {near} %"),
         ("high-1", f"+{near} to +{far} %"),
         ("high-2", f"+{far} to +{most} %"),
-        ("high-3", f"more than {most} % longer"),
+        ("high-3", f"over {most} % slower"),
     ]
 
 

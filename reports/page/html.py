@@ -21,6 +21,8 @@ from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
+from traceflops.reports.wording import unit
+from traceflops.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +122,8 @@ def _parts(
     templates = environment(narrower)
     common = {
         "analysis": analysis,
+        "unit": unit(analysis),
+        "units": plural(unit(analysis)),
         "figures": drawn.divs if drawn else {},
         "sections": {one.section.name for one in sections},
     }

@@ -154,12 +154,12 @@ def _shown(
 def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str, str]]:
     yield "category", row["sub"].replace("_", " ")
     yield "kind", row["kind"]
-    yield "rule of its category", row["rule"]
-    yield "shortest", duration(row["min_ns"])
-    yield "longest", duration(row["max_ns"])
+    yield "category rule", row["rule"]
+    yield "min", duration(row["min_ns"])
+    yield "max", duration(row["max_ns"])
     if work is None:
         return
     if work.intensity.value is not None:
         yield "FLOP per byte", work.intensity.text
     if work.flops.value is not None:
-        yield "FLOPs of", f"{numbered(work.count, 'launch')} in {duration(work.time_ns)}"
+        yield "FLOPs known for", f"{numbered(work.count, 'launch')}, {duration(work.time_ns)}"

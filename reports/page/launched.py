@@ -85,7 +85,7 @@ def missing(found: Launched) -> str:
     if not found.rows:
         return ""
     if not found.knows & {"op", "call"}:
-        return "What launched them is not in the trace."
+        return "The trace does not record what launched them."
     lacks = [
         text
         for column, text in (("op", "operators"), ("scope", "modules"), ("shapes", "shapes"))
@@ -95,7 +95,7 @@ def missing(found: Launched) -> str:
         return ""
     *first, last = lacks
     listed = f"{', '.join(first)} and {last}" if first else last
-    return f"Not in the trace: the {listed} of what launched them."
+    return f"Not in the trace: {listed} of the launches."
 
 
 def _way(row: Mapping[str, Any]) -> Way:
@@ -114,7 +114,7 @@ def _way(row: Mapping[str, Any]) -> Way:
 
 def _scope_more(row: Mapping[str, Any]) -> Iterator[str]:
     if (row["modules"] or 0) > 1:
-        yield f"{row['modules']:,} of them"
+        yield f"{row['modules']:,} modules"
     if row["backward"]:
         yield "backward"
 

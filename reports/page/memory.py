@@ -141,9 +141,9 @@ def _label(use: MemoryUse, labels: dict[int, str]) -> str:
     """Return what to call it, as devices are called in the other tables."""
     rank = f"rank {use.rank}" if use.rank is not None else shorten_middle(use.file, 40)
     if use.on_host:
-        return f"{rank} · host"
+        return f"{rank} · CPU"
     known = labels.get(use.device) if use.device is not None else None
-    return shorten_middle(known, 60) if known else f"{rank} · device without recorded work"
+    return shorten_middle(known, 60) if known else f"{rank} · GPU without operations"
 
 
 def _row(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryRow:
@@ -179,31 +179,28 @@ def _growth(series: Series) -> str:
         return f"none, {which}"
     sign = "+" if growth > 0 else "−"  # noqa: RUF001
     each = size(abs(growth) // (len(series.steps) - 1), binary=True)
-    return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} a step on average)"
+    return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
 
 
 def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
     """Give what the reader must know of the numbers."""
     changes = sum(one.allocated.curve.changes for one in found)
     yield (
-        f"{count(changes)} allocations and releases were recorded. The host makes them, ahead of "
-        "the kernels that use the memory."
+        f"{count(changes)} allocations and frees, made by the CPU ahead of the kernels that use "
+        "the memory."
     )
     if any(one.is_total for one in found):
         yield (
-            "Allocated is what tensors hold, reserved what the allocator has taken from the "
-            "device, both in all; what other libraries and processes take is not in the trace."
+            "Allocated: held by tensors. Reserved: taken from the GPU by the allocator. Memory of "
+            "other libraries and processes is not recorded."
         )
     if any(not one.is_total for one in found):
         yield (
-            "Of the rows marked * only changes are known: they count from 0 where the recording "
-            "began, and a release of what was allocated before makes them negative."
+            "Rows marked * count from 0 at the start of the recording; freeing earlier allocations "
+            "makes them negative."
         )
     if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in found):
-        yield (
-            "Long curves are drawn with the first, last, lowest and highest value of each short "
-            "stretch of time, so no peak is lost."
-        )
+        yield ("Long curves are downsampled; peaks are kept.")
 
 
 def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
@@ -230,14 +227,14 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
         steps=_step_marks(use.allocated, x),
         peak_x=x.at(use.allocated.peak_ns),
         peak_y=y.at(use.allocated.peak),
-        remark="" if use.is_total else "changes since the recording began",
+        remark="" if use.is_total else "change since recording start",
     )
 
 
 def _alternative(use: MemoryUse, label: str) -> str:
     peak = size(use.allocated.peak, binary=True)
-    held = f", at most {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
-    return f"{label}: at most {peak} allocated{held}"
+    held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    return f"{label}: peak {peak} allocated{held}"
 
 
 @dataclass(frozen=True, slots=True)

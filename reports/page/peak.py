@@ -32,12 +32,13 @@ from traceflops.reports.measured import (
 )
 from traceflops.reports.units import (
     UNKNOWN,
-    count,
     duration,
     flop_scale,
     flops,
     percent,
 )
+from traceflops.reports.wording import unit
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
@@ -116,7 +117,7 @@ def counted_shown(analysis: Analysis) -> CountedPage:
 def mfu_tile(measured: Measurement) -> tuple[str, str]:
     """Return MFU, or HFU where only that is known, and what belongs beside it."""
     if measured.figure is None:
-        reason = measured.lacks[0].problem if measured.lacks else "nothing was counted"
+        reason = measured.lacks[0].problem if measured.lacks else "FLOPs unknown"
         return UNKNOWN, reason
     figure = measured.figure[len("MFU ") :].replace(" % to ", "\N{EN DASH}")  # a tile is narrow
     return figure, measured.basis
@@ -124,8 +125,8 @@ def mfu_tile(measured: Measurement) -> tuple[str, str]:
 
 def _whole(analysis: Analysis) -> str:
     devices, ns = len(analysis.devices_used), analysis.components.window_ns
-    named = "one device" if devices == 1 else f"{count(devices)} devices together"
-    return f"what {named} could do at the peak in {duration(ns)} of device time"
+    gpus = several(devices, unit(analysis))
+    return f"peak of {gpus} over {duration(ns)} {'total' if devices > 1 else ''}".rstrip()
 
 
 def _lines(analysis: Analysis, fall: Waterfall) -> Iterator[LineShown]:
@@ -159,9 +160,9 @@ def _ledger(analysis: Analysis) -> LedgerShown | None:
         share = percent(float(Fraction(row.total) / Fraction(whole.total)))
         return [*passes, scaled(row.total, scale), share]
 
-    unit = "step" if analysis.steps.used else "window"
+    window = "step" if analysis.steps.used else "window"
     return LedgerShown(
-        f"{prefix}FLOP per {unit} and {'process' if analysis.on_host else 'device'}",
+        f"{prefix}FLOP per {window} and {unit(analysis)}",
         [*(COLUMNS[name] for name in columns), "sum", "share"],
         [(label, cells(row)) for label, row in rows.items()],
         ("executed", cells(whole)) if len(rows) > 1 else None,

@@ -19,6 +19,7 @@ from traceflops.rankspread import (
 )
 from traceflops.reports.page.heatmap import HeatMap, heat_map, signed
 from traceflops.reports.units import count, duration, percent, shorten_middle
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.results import Analysis, DeviceReport
@@ -164,12 +165,12 @@ def _sentence(slow: Straggler) -> str:
     label = shorten_middle(slow.device.label, 40)
     more = f"{duration(slow.more_ns)} ({percent(slow.more_ns / slow.step_ns)} of a step)"
     text = (
-        f"{label[:1].upper()}{label[1:]} is the slowest: outside exposed communication a step "
-        f"takes {duration(slow.own_ns)} there, {more} more than the median of the others, "
-        f"and it is the slowest in {count(slow.slowest_in)} of {count(slow.steps)} steps."
+        f"{label[:1].upper()}{label[1:]} is the slowest: {duration(slow.own_ns)} own time per "
+        f"step, {more} above the median of the others; slowest in {count(slow.slowest_in)} of "
+        f"{several(slow.steps, 'step')}."
     )
     if not slow.others_wait:
         return text
     return (
-        f"{text} The others have {duration(slow.waited_ns)} more exposed communication: they wait."
+        f"{text} The others wait: {duration(slow.waited_ns)} more exposed communication per step."
     )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from traceflops.mfu.peak.peaks import PER_TERA
 from traceflops.reports.measured import roof, roofline
 from traceflops.reports.units import count, duration, percent, significant
-from traceflops.reports.wording import listed, numbered
+from traceflops.reports.wording import listed
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,17 +189,14 @@ def drawn_sentence(analysis: Analysis) -> str:
     drawn = [row for row in rows if row["name"] in names]
     of = len({row["name"] for row in rows})
     shares = [row["share"] for row in drawn]
-    time = f": {percent(sum(shares))} of device time" if None not in shares else ""
+    time = f" ({percent(sum(shares))} of GPU time)" if None not in shares else ""
     if of <= len(names):
-        return f"All kernels have counted FLOPs and are drawn{time}."
-    counted = len(placed)
-    which = "are drawn" if counted == len(names) else f"{numbered(len(names), 'dot')} are drawn"
-    others = "The others are in the table of kernels only"
-    return (
-        f"{count(counted)} of {numbered(of, 'kernel')} {'has' if counted == 1 else 'have'} counted "
-        f"FLOPs and bytes and {'is drawn' if counted == 1 else which}{time}. {others}, with their "
-        "GB/s where their bytes are known."
-    )
+        return f"All kernels are shown{time}."
+    if len(placed) > len(names):
+        which = f"the top {count(len(names))} of {count(len(placed))} with known FLOPs and bytes"
+        return f"Showing {which}, of {several(of, 'kernel')}{time}."
+    others = "the others have unknown FLOPs or bytes"
+    return f"Showing {count(len(names))} of {several(of, 'kernel')}{time}; {others}."
 
 
 def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:

@@ -176,7 +176,7 @@ def _counters(analysis: Analysis) -> Content | None:
 
 def _recording(analysis: Analysis) -> Content:
     units = {one.device: one.match.seen.counted_units() for one in analysis.measured.devices}
-    return Content({"devices": shown.shown_devices(analysis), "units": units})
+    return Content({"devices": shown.shown_devices(analysis), "counted_units": units})
 
 
 def _notes(analysis: Analysis) -> Content:

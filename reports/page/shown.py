@@ -13,7 +13,6 @@ from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
 from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
 from traceflops.reports.wording import (
-    numbered,
     products,
     ranks,
     selected,
@@ -109,9 +108,9 @@ def _headline(analysis: Analysis) -> str:
         return f"{percent(verdict.share)} {loss_label(verdict.loss)}"
     components = analysis.components
     if not analysis.devices:
-        return "No device work"
+        return "No GPU operations"
     if not components.window_ns:
-        return "No time in the window"
+        return "Empty window"
     ran = components.window_ns - components.idle_ns
     if analysis.on_host:
         return f"CPU operators {percent(ran / components.window_ns)}"
@@ -144,20 +143,17 @@ def clocks(analysis: Analysis) -> Origins:
 def counts_from(found: Origins, *, on_host: bool = False) -> str:
     """Return from where times count, as the end of a sentence."""
     if found.aligned and on_host:
-        return "the earliest operator"
+        return "the first operator"
     if found.aligned:
-        return "the earliest activity of all devices"
-    return (
-        "the earliest activity of the same process, because the clocks of the files cannot be "
-        "compared"
-    )
+        return "the first GPU operation"
+    return "the first GPU operation of the same process (clocks are not aligned)"
 
 
 def steps_sentence(analysis: Analysis) -> str:
     """Return where the steps come from, as a sentence."""
     text = analysis.steps.text.strip()
     if analysis.steps.seen:
-        text = f"Steps come from {text}"
+        text = f"Steps from {text}"
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
@@ -177,7 +173,9 @@ def tiles(analysis: Analysis) -> list[Tile]:
         ),
         Tile("Idle", percent(components.share("idle")), _idle(analysis)),
         Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
-        Tile("Activities per launch", ratio(total.activities_per_launch), _launches(total)),
+        Tile(
+            "GPU operations per launch call", ratio(total.activities_per_launch), _launches(total)
+        ),
     ]
 
 
@@ -191,12 +189,12 @@ def _host_tiles(analysis: Analysis) -> list[Tile]:
         Tile(
             "Operators ran",
             percent(ran / components.window_ns),
-            f"{duration(analysis.mean_ns(ran))} in which at least one ran",
+            duration(analysis.mean_ns(ran)),
         ),
         Tile(
             "No operator ran",
             percent(components.share("idle")),
-            f"longest gap {duration(gaps[0].dur_ns)}" if gaps else "no gap in the window",
+            f"longest gap {duration(gaps[0].dur_ns)}" if gaps else "no gaps",
         ),
         Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
     ]
@@ -207,15 +205,13 @@ def _time_tile(analysis: Analysis) -> Tile:
     if steps.typical_ns is not None:
         return Tile("Step time", duration(steps.typical_ns), _median_of(analysis))
     mean = analysis.mean_ns(analysis.components.window_ns)
-    return Tile("Window", duration(mean), "no step time: the window is no step")
+    return Tile("Window", duration(mean), "no steps found")
 
 
 def _median_of(analysis: Analysis) -> str:
     """Return what the step time is the median of, and how far the steps are from it."""
     steps = analysis.steps
-    used = f"median of {numbered(len(steps.used), 'step')} used, {count(len(steps.seen))} seen"
-    if len(analysis.devices_used) > 1:
-        used = f"{used}, each the mean over its devices"
+    used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
     return "; ".join([used, *[", ".join(found) for found in [step_times(analysis)] if found]])
 
 
@@ -223,32 +219,32 @@ def _hidden(analysis: Analysis) -> str:
     exposed = analysis.components.communication_ns
     hidden = analysis.total.hidden_communication_ns
     if not exposed + hidden:
-        return "no communication in the window"
+        return "no communication"
     share = percent(hidden / (exposed + hidden))
     seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
-    return f"{seen} exposed, {unseen} hidden ({share} of communication)"
+    return f"{seen} exposed, {unseen} hidden ({share})"
 
 
 def _idle(analysis: Analysis) -> str:
     causes = analysis.total.idle_causes
     if not causes.idle_ns:
-        return "no idle time in the window"
+        return "no idle time"
     share = percent(causes.detailed()[causes.largest] / causes.idle_ns)
     gaps = analysis.gaps(1)
     longest = f"; longest gap {duration(gaps[0].dur_ns)}" if gaps else ""
-    return f"{share} of it {CAUSE_LABELS[causes.largest]}{longest}"
+    return f"{share} {CAUSE_LABELS[causes.largest]}{longest}"
 
 
 def _kernels_beside(components: Components) -> str:
     shares = [(name, components.share(name)) for name in ("memory", "other", "graph")]
     shown = [f"{name} {percent(share)}" for name, share in shares if share]
-    return "beside it: " + ", ".join(shown) if shown else "no other work"
+    return "also " + ", ".join(shown) if shown else "no other work"
 
 
 def _launches(total: Account) -> str:
     if total.launches is None:
-        return "the trace has no launch calls"
-    return f"{several(total.launched_activities, 'activity')}, {several(total.launches, 'launch')}"
+        return "no launch calls recorded"
+    return f"{count(total.launched_activities)} from {several(total.launches, 'call')}"
 
 
 def shown_devices(analysis: Analysis) -> Few[DeviceReport]:

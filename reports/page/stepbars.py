@@ -86,7 +86,7 @@ def _tooltips(component: str, unit: str, axis: str) -> list[tuple[str, str]]:
     return [
         (axis, "@label"),
         (LOOKS[component].label, f"@value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
-        ("together", f"@whole{{0,0.00}} {unit}"),
+        ("total", f"@whole{{0,0.00}} {unit}"),
     ]
 
 

@@ -22,6 +22,7 @@ from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
 from traceflops.reports.page.timelinestill import Still, still
 from traceflops.reports.page.timelinewords import (
     details,
+    first_event,
     left_out,
     listed_steps,
     places,
@@ -84,6 +85,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
         "details": details(timeline),
         "still": _still(drawn, groups, labels),
         "start_label": start_label(timeline),
+        "zero": first_event(analysis),
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
         "host_looks": _host_looks(prepared, kinds),
     }
@@ -124,7 +126,7 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
                 timeline.hosts.index(lane.process),
                 ABSENT if lane.track is None else lane.track,
             )
-            label = f"host of {_process_label(analysis, lane.process)} · {thread}"
+            label = f"{_process_label(analysis, lane.process)} CPU · {thread}"
         group = found.setdefault(key, Group(short(label), lane.process, lane.device is None, []))
         group.lanes.append(place)
     return [found[key] for key in sorted(found)]
@@ -193,6 +195,7 @@ def _header(
         ],
         "whole": _ends(whole),
         "start": _ends(_start(outline)),
+        "zero": first_event(analysis),
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [
             [*_ends(span), *_ends(around(span)), gap.device] if span else None

@@ -11,7 +11,7 @@ import numpy as np
 from traceflops.components import WORK
 from traceflops.drawing.lanes import Lane
 from traceflops.reports.timeaxis import stretch, time_ticks
-from traceflops.reports.units import count
+from traceflops.reports.units import count, percent
 from traceflops.reports.wording import numbered
 
 if TYPE_CHECKING:
@@ -28,16 +28,29 @@ _NEAR_END: Final = 6
 _LEAST_WIDTH: Final = 0.08
 _WIDE: Final = 0.7
 """Widths in percent: the least of a box, and that from which on a box shows its texture."""
+_LEAST_HEIGHT: Final = 6.0
+_CELLS: Final = 1_000
+"""Parts of the range: events shorter than one are merged, so that widened boxes do not overlap."""
+_MOST_STREAMS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """A box: where it begins and how wide it is, in percent, and what it looks like."""
+    """A box: where it begins and its width and height, in percent, and what it looks like.
+
+    Its area is the busy time of its events.
+    """
 
     x: float
     width: float
+    height: float
     look: str
     hatched: bool
+
+    @property
+    def y(self) -> float:
+        """Return where it begins from above: boxes stand on the foot of their row."""
+        return round(100 - self.height, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,7 @@ class StillLane:
     label: str
     lane: Lane
     rects: list[Rect]
+    busy_share: float
 
     def by_look(self) -> list[tuple[str, list[Rect]]]:
         """Return the boxes of each look."""
@@ -73,6 +87,17 @@ class Still:
     lanes: list[StillLane]
     events_drawn: str
     boxes_drawn: str
+
+    @property
+    def streams(self) -> str:
+        """Return how busy the first streams are, in words; not of those whose work overlaps."""
+        depths = [*(one.lane.depth for one in self.lanes[1:]), 0]
+        streams = [
+            f"{one.label} {percent(one.busy_share)}"
+            for one, below in zip(self.lanes, depths, strict=True)
+            if one.lane.kind == "stream" and not one.lane.depth and not below
+        ]
+        return ", ".join(streams[:_MOST_STREAMS])
 
     @property
     def words(self) -> str:
@@ -99,13 +124,17 @@ def still(
     """Return a range of time with these lanes, as few enough boxes for a page."""
     lanes = drawn.outline.lanes
     wanted = [(min(places), max(places) + 1) for _, places in groups]
-    boxes = drawn.boxes(span, _MOST_BOXES, wanted)
+    cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
+    boxes = drawn.boxes(span, _MOST_BOXES, wanted, cell_ns)
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):
             first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
-            rects = _rects(drawn, boxes, range(first, stop), span, lanes[place])
-            rows.append(StillLane(None if turn else label, labels[place], lanes[place], rects))
+            mine = range(first, stop)
+            rects = [_rect(boxes, box, span, lanes[place]) for box in mine]
+            share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
+            heading = None if turn else label
+            rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
 
 
@@ -123,18 +152,27 @@ def _boxes(number: int) -> str:
     return "one box" if number == 1 else f"{count(number)} boxes"
 
 
-def _rects(drawn: Drawable, boxes: Boxes, places: range, span: Span, lane: Lane) -> list[Rect]:
-    length = max(span.end_ns - span.start_ns, 1)
-    found = []
-    for place in places:
-        low = max(int(boxes.start_ns[place]), span.start_ns) - span.start_ns
-        high = min(int(boxes.end_ns[place]), span.end_ns) - span.start_ns
-        x = min(100 * low / length, 100 - _LEAST_WIDTH)
-        width = max(100 * (high - low) / length, _LEAST_WIDTH)
-        look = (
-            WORK[int(boxes.part[place])]
-            if lane.kind == "stream"
-            else _HOST_LOOK.get(lane.kind, lane.kind)
-        )
-        found.append(Rect(round(x, 2), round(width, 2), look, width >= _WIDE))
-    return found
+def _length(span: Span) -> int:
+    return max(span.end_ns - span.start_ns, 1)
+
+
+def _clipped(boxes: Boxes, box: int, span: Span) -> float:
+    """Return how long the events of a box were busy within a range; evenly, where several are."""
+    start, end = int(boxes.start_ns[box]), int(boxes.end_ns[box])
+    inside = min(end, span.end_ns) - max(start, span.start_ns)
+    return int(boxes.busy_ns[box]) * inside / max(end - start, 1)
+
+
+def _rect(boxes: Boxes, box: int, span: Span, lane: Lane) -> Rect:
+    length = _length(span)
+    low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
+    high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
+    x = min(100 * low / length, 100 - _LEAST_WIDTH)
+    width = max(100 * (high - low) / length, _LEAST_WIDTH)
+    height = max(100 * _clipped(boxes, box, span) / length / width * 100, _LEAST_HEIGHT)
+    look = (
+        WORK[int(boxes.part[box])]
+        if lane.kind == "stream"
+        else _HOST_LOOK.get(lane.kind, lane.kind)
+    )
+    return Rect(round(x, 2), round(width, 2), round(min(height, 100), 1), look, width >= _WIDE)

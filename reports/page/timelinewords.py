@@ -18,10 +18,10 @@ _MOST_STEPS_LISTED: Final = 60
 _LABEL_WIDTH: Final = 60
 _MARK_LABELS: Final = {
     "python": "Python frame",
-    "gpu_annotation": "device annotation",
-    "sync": "wait",
-    "instant": "instant",
-    "overhead": "profiler overhead",
+    "gpu_annotation": "GPU annotation",
+    "sync": "synchronization",
+    "instant": "instant event",
+    "overhead": "profiler overhead event",
     "event": "event",
 }
 
@@ -38,16 +38,16 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
     """Give the places that a chooser names: representative steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
-        named = {steps.median: "the median step", steps.worst: "the longest step used"}
+        named = {steps.median: "median", steps.worst: "longest used"}
         if steps.median == steps.worst:
-            named = {steps.median: "the step used" if len(timeline.steps) == 1 else "median step"}
+            named = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
         for number, name in named.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns
                 yield Place(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
     else:
         length_ns = timeline.window.end_ns - timeline.window.start_ns
-        yield Place("window", f"The window, {duration(length_ns)}")
+        yield Place("window", f"Window, {duration(length_ns)}")
     labels = {one.device: one.label for one in analysis.devices}
     many = len(analysis.devices) > 1
     for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
@@ -72,28 +72,26 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     """Give what is drawn, in sentences."""
     chosen, number = timeline.chosen, len(timeline.chosen.devices)
     labels = {one.device: one.label for one in analysis.devices}
-    if number == chosen.of:
-        yield f"The streams of {'the device' if number == 1 else f'all {count(number)} devices'}."
+    if analysis.on_host:
+        yield "Operators by CPU thread."
+    elif number == chosen.of:
+        yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
     else:
         busiest, median = (short(labels[d]) for d in (chosen.busiest, chosen.median))
         yield (
-            f"The streams of {count(number)} of {count(chosen.of)} devices: {busiest}, which has "
-            f"most work of its own, {median}, which has the median, the one with least, and those "
-            "of the longest gaps."
+            f"{count(number)} of {count(chosen.of)} GPUs: the busiest ({busiest}), the median "
+            f"({median}), the least busy, and those with the longest gaps."
         )
     if timeline.steps and number > 1:
-        yield (
-            "The line of a step is where the first of these devices begins it; others may begin it "
-            "later."
-        )
+        yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         of = len(timeline.hosts)
-        whose = "the host" if of == 1 else f"one of {count(of)} hosts at a time"
-        yield f"Below them the threads of {whose}: annotations, ops and calls."
+        which = "" if of == 1 else f" of one of {count(of)} processes at a time"
+        yield f"Below: CPU threads{which} with annotations, operators and API calls."
     if not timeline.aligned:
         yield (
-            "The clocks of the files cannot be compared: each process counts from its own first "
-            "activity, so what stands one below the other did not happen at the same time."
+            "The files' clocks are not aligned: each process starts at its own first event. "
+            "Do not compare times across processes."
         )
 
 
@@ -101,14 +99,14 @@ def left_out(timeline: Timeline) -> Iterator[str]:
     """Give what is not drawn, with its numbers."""
     left = timeline.left_out
     if left.hosts:
-        yield f"the threads of {numbered(left.hosts, 'more host')}"
+        yield f"CPU threads of {numbered(left.hosts, 'more process')}"
     if left.tracks:
         events = numbered(left.events_of_tracks, "event")
-        yield f"{numbered(left.tracks, 'stream or thread')} with less time ({events})"
+        yield f"{numbered(left.tracks, 'stream or thread')} with little time ({events})"
     if left.deep:
-        yield f"{numbered(left.deep, 'event')} nested too deep or overlapping too many others"
+        yield f"{numbered(left.deep, 'event')} nested or overlapping too deeply"
     for kind, number in left.marks.items():
-        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} mark"))
+        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} marker"))
 
 
 def details(timeline: Timeline) -> str:
@@ -135,8 +133,13 @@ def start_label(timeline: Timeline) -> str:
     """Return what the range is that is drawn first."""
     steps = timeline.representative
     if steps is not None and steps.median in timeline.steps:
-        return f"Step {steps.median}, the median one"
-    return "The window"
+        return f"Step {steps.median} (median)"
+    return "Window"
+
+
+def first_event(analysis: Analysis) -> str:
+    """Return what the time 0 is the start of."""
+    return "operator" if analysis.on_host else "GPU operation"
 
 
 def short(text: str) -> str:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 100
 _PARTS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
-    ("totals-calls", "Calls of the host", ("call",)),
-    ("totals-marks", "Marks", ("mark",)),
-    ("totals-ranges", "Ranges on the device", ("gpu_mark",)),
+    ("totals-calls", "CPU API calls", ("call",)),
+    ("totals-marks", "Annotations", ("mark",)),
+    ("totals-ranges", "GPU annotations", ("gpu_mark",)),
 )
 
 

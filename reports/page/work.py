@@ -86,16 +86,16 @@ class WorkColumns:
     def missing(self) -> str:
         """Return a sentence on the columns that are left out, "" where none is."""
         lacks = [text for name, text in _COLUMNS.items() if not getattr(self, name)]
-        return f"Known of none, so without a column: {listed(lacks)}." if lacks else ""
+        return f"Unknown: {listed(lacks)}." if lacks else ""
 
 
 _COLUMNS: Final = {
     "flops": "FLOPs",
     "rate": "TFLOP/s",
-    "of_peak": "share of the peak",
+    "of_peak": "share of peak",
     "bytes_rate": "GB/s",
-    "of_bandwidth": "share of the bandwidth",
-    "bound": "what bounds it",
+    "of_bandwidth": "share of bandwidth",
+    "bound": "compute or memory bound",
 }
 
 
@@ -121,11 +121,11 @@ def counted_at(measured: Measurement) -> str:
 def rates_sentence(measured: Measurement) -> str:
     """Return what FLOPs and rates of a table are of."""
     at = counted_at(measured)
-    moved = f"those counted at {at}" if at else "the least that have to be moved"
-    sentence = f"FLOPs and rates are of the launches whose work is known; bytes are {moved}."
+    moved = f"counted at {at}" if at else "minimum traffic"
+    sentence = f"Rates cover launches with known work; bytes are {moved}."
     if not any(row.path == "host" for row in measured.kernels):
         return sentence
-    return f"{sentence} Copies from and to the host are compared with the link, not the memory."
+    return f"{sentence} Host copies are compared with the host link, not the memory."
 
 
 def is_by_counters(measured: Measurement) -> bool:

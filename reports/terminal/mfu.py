@@ -20,7 +20,7 @@ from traceflops.words import several
 
 EXTRAS = {
     "recompute": "recomputed",
-    "algorithmic": "scores again (flash)",
+    "algorithmic": "recomputed (flash)",
     "overcompute": "padded or masked",
 }
 """What is executed besides the model FLOPs, by the first word of its lines."""

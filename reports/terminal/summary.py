@@ -266,7 +266,7 @@ def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
     if analysis.steps.seen:
         row.append(f"{gap_place(gap):<16}")
     if not analysis.on_host:
-        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<17}")
+        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} ")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
         row.append(f"{_cut(labels[gap.device], 18)} ", "dim")
@@ -293,7 +293,7 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield line
     launched = analysis.total.activities_per_launch
     if launched is not None and launched > 1.05:
-        yield Text(f"{_INDENT}{ratio(launched)} activities per launch", "dim")
+        yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
 
 
 def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:

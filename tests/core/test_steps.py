@@ -236,7 +236,7 @@ def test_a_device_whose_process_marks_no_steps_is_named() -> None:
     assert note.count == 1
     assert "rank 4 (gpu 3)" in note.text
     assert [device.local_id for device in analysis.devices_used] == [0]
-    assert basis(analysis).startswith("Times are means per step and device, over 2 steps on one")
+    assert basis(analysis).startswith("Averages per step and GPU (2 steps")
 
 
 def test_without_steps_the_whole_span_is_the_window() -> None:

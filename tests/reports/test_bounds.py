@@ -35,7 +35,7 @@ def test_the_terminal_says_the_range_everywhere() -> None:
         assert " to " in row
         assert label != "HFU" or both in row
     joined = " ".join(text.split())
-    assert "Some counts lie between bounds, and the lines above have the upper ones." in joined
+    assert "Some FLOPs are known only as a range; upper bounds are shown." in joined
     assert "executed ≤ " in joined
     assert "the upper ones of counts between bounds" in joined
     rows = [line for line in text.splitlines() if "flash_fwd_kernel" in line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
@@ -36,7 +36,24 @@ COLOURS: Final = """(plot) => {
 }"""
 """Number of colours on the canvases of a figure; a figure that is not painted has none."""
 
+COLUMNS_APART: Final = """() => {
+    const spans = (row) => [...row.cells].some((cell) => cell.colSpan > 1);
+    const edges = (row) => [...row.cells]
+        .filter((cell) => getComputedStyle(cell).display !== 'none')
+        .map((cell) => Math.round(cell.getBoundingClientRect().left));
+    const apart = (table) => {
+        const heads = String(edges(table.tHead.rows[0]));
+        const rows = [...table.rows].filter((row) => row.getBoundingClientRect().height);
+        return rows.filter((row) => !spans(row) && String(edges(row)) !== heads);
+    };
+    return [...document.querySelectorAll('table')].filter((table) => table.tHead).flatMap(
+        (table) => apart(table).slice(0, 1).map((row) => `${table.id}: ${row.textContent}`));
+}"""
+"""Tables in which a cell does not begin where the head of its column does."""
+
 A4_POINTS: Final = (595, 842)
+A4_WIDTH: Final = 718
+"""Pixels between the margins of the page."""
 
 
 @pytest.fixture(scope="module", params=["gpt_1rank.json.gz", "gpt_ddp_4rank"])
@@ -102,7 +119,7 @@ def test_it_prints_to_a4_with_all_its_sections(whole: Opened) -> None:
 def test_on_paper_there_is_nothing_to_press_and_nothing_cut(whole: Opened) -> None:
     page = whole.page
     page.emulate_media(media="print")
-    page.set_viewport_size({"width": 718, "height": 1000})  # A4 without its margins
+    page.set_viewport_size({"width": A4_WIDTH, "height": 1000})
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.wait_for_timeout(400)
     try:
@@ -111,8 +128,24 @@ def test_on_paper_there_is_nothing_to_press_and_nothing_cut(whole: Opened) -> No
             assert heading.is_visible()
         assert page.locator("nav .links").is_hidden()
         assert page.locator("#theme, #download, main input").locator("visible=true").count() == 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= 718
+        assert page.evaluate("document.documentElement.scrollWidth") <= A4_WIDTH
     finally:
         page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(media="screen")
+        page.set_viewport_size({"width": 1280, "height": 720})
+
+
+@pytest.mark.parametrize(
+    ("media", "width"), [("print", A4_WIDTH), ("screen", 360), ("screen", 1280)]
+)
+def test_cells_stand_under_the_heads_of_their_columns(
+    whole: Opened, media: Literal["print", "screen"], width: int
+) -> None:
+    page = whole.page
+    page.emulate_media(media=media)
+    page.set_viewport_size({"width": width, "height": 1000})
+    try:
+        assert page.evaluate(COLUMNS_APART) == []
+    finally:
         page.emulate_media(media="screen")
         page.set_viewport_size({"width": 1280, "height": 720})

@@ -71,4 +71,4 @@ def test_the_markdown_has_a_table_whose_names_are_text() -> None:
     assert "<script>" not in section
     assert "<summary>Communication" not in render_markdown(with_rows())
     many = render_markdown(with_rows(*(replace(ROWS[0], ranks=n) for n in range(1, 12))))
-    assert "3 more rows: see the HTML or JSON report." in many
+    assert "3 more rows in the HTML or JSON report." in many

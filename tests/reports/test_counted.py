@@ -79,7 +79,7 @@ def test_the_terminal_claims_no_mfu_from_counters() -> None:
     first, second, *_ = text.splitlines()
     assert first == "HFU 27.4 % (from counters, bf16 dense 1,307.4 TFLOP/s)"
     assert second.startswith("No MFU: counters say what was executed")
-    assert "by counters       50 of 50          launches of compute kernels, 100.0 %" in text
+    assert "from counters     50 of 50          compute kernel launches, 100.0 %" in text
     assert "executed                     27.4 %" in text
     assert "useful work" not in text
     summary = render_terminal(by_counters(), Style(width=100, unicode=True, colour=False))
@@ -101,7 +101,7 @@ def test_counters_without_times_have_a_table_of_their_own() -> None:
     assert any(line.plain.startswith("Kernels by counters") for line in summary)
     page = render_html(counters_only())
     assert 'id="counted-kernels"' in page
-    assert "<h2>Kernels by counters</h2>" in page
+    assert "<h2>Hardware counters</h2>" in page
 
 
 def test_the_page_has_what_the_terminal_has() -> None:
@@ -121,7 +121,7 @@ def test_a_paired_trace_is_named_where_the_figure_is() -> None:
     text = printed(analysis)
     assert "from the paired trace" in text.splitlines()[0]
     assert "gpt_1rank.json.gz" in text
-    assert "by the pair" in text
+    assert "from the pair" in text
 
 
 def test_unknown_is_a_dash_and_nothing_is_0() -> None:

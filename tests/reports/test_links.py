@@ -30,16 +30,16 @@ FOUND = (
     "whole",
 )
 MISSED = {
-    "kernel=no%3Cb%3Esuch": "There is no kernel “no<b>such” among what this page shows",
-    "category=nope": "no category “nope”",
-    "op=nope": "no operator “nope”",
-    "step=99": "no step “99”",
-    "rank=77": "no rank “77”",
-    "gap=99": "no gap “99”",
-    "t=5-1,0": "The stretch of time “5-1,0” is not in this recording",
-    "nowhere": "no place “nowhere”",
-    "x=1": "no place “x=1”",
-    "%E0%A4%A": "no place “%E0%A4%A”",
+    "kernel=no%3Cb%3Esuch": "No kernel “no<b>such” on this page",
+    "category=nope": "No category “nope”",
+    "op=nope": "No operator “nope”",
+    "step=99": "No step “99”",
+    "rank=77": "No rank “77”",
+    "gap=99": "No gap “99”",
+    "t=5-1,0": "Time range “5-1,0” is not in this recording",
+    "nowhere": "No section “nowhere”",
+    "x=1": "No section “x=1”",
+    "%E0%A4%A": "No section “%E0%A4%A”",
 }
 
 
@@ -134,7 +134,7 @@ def test_a_page_that_is_opened_by_a_link_says_what_it_misses(
     found = opened(browser, path, text)
     for link, said in (
         ("gap=1", ""),
-        ("step=99", "no step “99”"),
+        ("step=99", "No step “99”"),
         ("t=1-2,5", "not in this recording"),
     ):
         found.page.goto("about:blank")
@@ -150,4 +150,6 @@ def test_a_part_of_a_name_finds_the_first_kernel_and_says_of_how_many(page: Open
     go(page, "kernel=nvjet")
     row = page.page.locator("#kernel-table tr.wanted")
     assert (row.get_attribute("id") or "").startswith("kernel=nvjet")
-    assert "rows have “nvjet” in their names" in page.page.locator("#kernel-found").inner_text()
+    assert (
+        "rows match “nvjet”; showing the first." in page.page.locator("#kernel-found").inner_text()
+    )

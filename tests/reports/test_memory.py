@@ -45,8 +45,7 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
     assert "10 ns, step 4" in section, "the peak, from the first activity"
     assert "50.0 %" in section
     assert (
-        'aria-label="made.json · gpu 0: at most 300 MiB allocated, at most 500 MiB reserved"'
-        in section
+        'aria-label="made.json · gpu 0: peak 300 MiB allocated, peak 500 MiB reserved"' in section
     )
 
 
@@ -92,8 +91,8 @@ def test_many_devices_are_cut_and_said() -> None:
     assert (len(page.plots), len(page.rows), page.total) == (MOST_DRAWN, MOST_ROWS, 40)
     assert page.rows[0].label.endswith("gpu 39")
     text = " ".join(render_html(tf.analyze(made)).split())
-    assert "Drawn are 8 of 40, those with the highest peak." in text
-    assert "The 32 with the highest peak of 40." in text
+    assert "Showing 8 of 40, highest peak first." in text
+    assert "Showing 32 of 40, highest peak first." in text
 
 
 def test_the_json_has_the_same() -> None:

@@ -114,6 +114,6 @@ def test_labels() -> None:
     assert category_label("communication") == "communication"
     assert category_label("compute") == "compute"
     assert loss_label("communication") == "exposed communication"
-    assert loss_label("host_late") == "idle, host late"
+    assert loss_label("host_late") == "idle, GPU waiting for CPU"
     assert loss_label("something new") == "something new"
     assert look("something new") is LOOKS["other"]

@@ -57,9 +57,7 @@ def test_the_roofline_has_its_dot_under_the_roof() -> None:
 
 def test_the_roofline_shows_the_slope_and_says_what_it_leaves_out() -> None:
     analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
-    assert drawn_sentence(analysis) == (
-        "All kernels have counted FLOPs and are drawn: 100.0 % of device time."
-    )
+    assert drawn_sentence(analysis) == ("All kernels are shown (100.0 % of GPU time).")
     for width in (760, NARROW):
         plot = roofline_plot(analysis.measured, width)
         assert plot is not None
@@ -69,7 +67,7 @@ def test_the_roofline_shows_the_slope_and_says_what_it_leaves_out() -> None:
         assert plot.slope.y1 > plot.slope.y2
         assert plot.components == ["compute"]
     part = drawn_sentence(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
-    assert part.startswith("6 of 26 kernels have counted FLOPs and bytes and are drawn: ")
+    assert part.startswith("Showing 6 of 26 kernels (60.6 % of GPU time)")
 
 
 def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:

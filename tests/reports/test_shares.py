@@ -54,7 +54,7 @@ def test_the_whole_is_of_the_devices_that_are_used() -> None:
     one = factory.ranks(3)
     unused = tuple(replace(window, used=False) for window in one.devices[2].windows)
     devices = (*one.devices[:2], replace(one.devices[2], windows=unused))
-    assert "what 2 devices together could do" in peak_page(replace(one, devices=devices)).whole
+    assert "peak of 2 GPUs" in peak_page(replace(one, devices=devices)).whole
 
 
 def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
@@ -83,7 +83,7 @@ def test_each_dot_names_the_roof_that_it_is_held_against() -> None:
     assert [dot.dash for dot in plot.dots] == [flat.dash for flat in reversed(plot.flats)]
     assert len({flat.dash for flat in plot.flats}) == 2
     shown = section(render_html(two_types()), "roofline")
-    assert "bf16 (1 dot), reached from 295 FLOP/B on; fp64 (1 dot), reached from 20" in shown
+    assert "bf16 (1 dot, ridge at 295 FLOP/B); fp64 (1 dot, ridge at 20" in shown
 
 
 def test_a_kernel_has_its_rate_of_memory() -> None:
@@ -95,7 +95,7 @@ def test_a_kernel_has_its_rate_of_memory() -> None:
     cells = re.findall(r'<td class="n" data-value="[^"]*"[^>]*>([^<]*)</td>', row)
     assert cells[cells.index("1,500") + 1] == "44.8 %"
     assert kernel_work(analysis.measured, [GEMM])[GEMM].bytes_rate.value == 1_500
-    assert "bytes are the least that have to be moved" in shown
+    assert "bytes are minimum traffic" in shown
 
 
 def test_a_kernel_that_alone_works_for_an_op_without_flops_has_its_bytes() -> None:
@@ -148,8 +148,8 @@ def test_the_key_of_the_timeline_has_only_what_is_there(kind: str) -> None:
 
 def test_one_of_a_thing_is_singular() -> None:
     text = render_html(tf.analyze(trace_of(**launched(("k", 0, 10, 5)))))
-    assert "1 activity, 1 launch<" in text
-    assert not re.search(r"\b1 (activities|launches|kernels|devices|steps)\b", text)
+    assert "1 from 1 call<" in text
+    assert not re.search(r"\b1 (operations|calls|launches|kernels|GPUs|steps)\b", text)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def apart(second_start_ns: int, *counters: dict[str, object]) -> Trace:
 def test_gaps_count_from_their_own_clock_where_none_is_common() -> None:
     text = section(render_html(tf.analyze(apart(7_000_000))), "idle")
     assert re.findall(r'class="to-timeline"[^>]*>([^<]*)<', text) == ["10 ns", "10 ns"]
-    assert "the earliest activity of the same process, because the clocks of the files" in text
+    assert "the first GPU operation of the same process (clocks are not aligned)" in text
 
 
 def test_memory_counts_from_its_own_clock_where_none_is_common() -> None:
@@ -204,4 +204,4 @@ def test_memory_counts_from_its_own_clock_where_none_is_common() -> None:
     page = memory_page(tf.analyze(apart(7_000_000, *rows)))
     assert page is not None
     assert [row.when for row in page.rows] == ["50 ns", "50 ns"]
-    assert page.counts_from.startswith("the earliest activity of the same process")
+    assert page.counts_from.startswith("the first GPU operation of the same process")

@@ -94,10 +94,10 @@ def test_the_bytes_hold_every_event_of_a_small_trace_exactly() -> None:
 def test_the_section_says_what_is_drawn_and_what_is_not() -> None:
     text = render_html(four())
     section = text.split('<section id="timeline">')[1].split("</section>")[0]
-    assert "The streams of all 4 devices." in section
-    assert "192 device annotations; 8 instants" in section
+    assert "GPU streams of all 4 GPUs." in section
+    assert "192 GPU annotations; 8 instant events" in section
     assert len(re.findall("<rect", section)) < 1_300
-    shown = re.search(r"([\d,]+) events drawn as ([\d,]+) boxes; those", section)
+    shown = re.search(r"([\d,]+) events drawn as ([\d,]+) boxes; height", section)
     assert shown is not None
     events, boxes = (int(number.replace(",", "")) for number in shown.groups())
     assert boxes <= 560
@@ -120,7 +120,7 @@ def test_gaps_of_devices_that_are_drawn_are_linked() -> None:
 
 def test_a_moment_is_drawn() -> None:
     text = render_html(tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 4, "dur_ns": 0}])))
-    assert "The window: one event drawn as one box" in text
+    assert "One event drawn as one box" in text
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +194,9 @@ def test_it_is_painted_in_the_colours_of_the_components(page: Opened) -> None:
 
 def test_it_begins_with_the_median_step_and_other_places_can_be_chosen(page: Opened) -> None:
     chosen = page.page.locator("#timeline-place")
-    assert (
-        chosen.evaluate("one => one.selectedOptions[0].text") == "Step 2, the median step, 100 µs"
-    )
+    assert chosen.evaluate("one => one.selectedOptions[0].text") == "Step 2, median, 100 µs"
     page.page.select_option("#timeline-place", "step=3")
-    assert "298.70 to 431.30 µs counted from the first activity" in status(page)
+    assert "298.70 to 431.30 µs after the first GPU operation" in status(page)
     page.page.select_option("#timeline-place", "whole")
     assert events_drawn(page) == small().prepared.trace.activities.num_rows + 12 + 6 + 6  # type: ignore[union-attr]
 
@@ -217,7 +215,7 @@ def test_keys_move_and_zoom(page: Opened) -> None:
     assert events_drawn(page) == 36
     # Steps of 630 µs in all begin 5 µs before the first activity. What is left free beside the
     # recording is not said to be of it.
-    assert " to 625.00 µs counted" in status(page)
+    assert " to 625.00 µs after" in status(page)
 
 
 def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
@@ -274,9 +272,7 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     status(page)
     rows = page.page.locator("#timeline-table tbody tr")
     found = rows.all_inner_texts()
-    assert found[0].startswith(
-        "ProfilerStep#3\thost of made.json · thread 1 · annotations\t295.000 µs"
-    )
+    assert found[0].startswith("ProfilerStep#3\tmade.json CPU · thread 1 · annotations\t295.000 µs")
     assert any(one.startswith("sm90_xmma_gemm_bf16\tmade.json · gpu 0 · stream 7") for one in found)
     page.page.locator("#timeline-table summary").click()
 
@@ -358,7 +354,7 @@ def test_without_scripts_and_on_paper_a_drawing_stands_for_it(
     still = found.page.locator(".timeline-still")
     assert still.is_visible()
     assert not found.page.locator(".timeline-live").is_visible()
-    assert still.locator("figcaption").inner_text().startswith("Step 2, the median one: ")
+    assert still.locator("figcaption").inner_text().startswith("Step 2 (median): ")
     found.page.context.close()
     printed = opened(browser, tmp_path / "print.html", text)
     printed.page.emulate_media(media="print")
@@ -427,7 +423,7 @@ def test_what_the_page_holds_only_together_is_counted(browser: "Browser", tmp_pa
     together = sum(each + 1 for each in more if each)
     assert together > 10_000
     said = status(found)
-    assert f"{together:,} of them are in this page only several to a box; single events" in said
+    assert f"{together:,} of these events are merged; single events are kept" in said
     assert f"{sum(more) + len(more):,} events drawn as" in said
     found.page.context.close()
 
@@ -444,7 +440,7 @@ def test_of_many_steps_one_is_asked_for(browser: "Browser", tmp_path: Path) -> N
     assert found.page.locator("#timeline-place").input_value() == ""
     field.fill("81")
     field.press("Enter")
-    assert field.evaluate("one => one.validationMessage") == "This step is not drawn here."
+    assert field.evaluate("one => one.validationMessage") == "This step is not in the timeline."
     found.page.context.close()
     assert 'id="timeline-step"' not in render_html(small())
 
@@ -455,7 +451,7 @@ def test_the_drawing_without_scripts_has_an_axis() -> None:
     # Step 2 lies from 200 to 300 µs: seven ticks at most, every 20 µs.
     ticks = re.findall(r'<text x="([\d.]+)%"[^>]*>([^<]*)<', axis)
     assert ticks == [(f"{20.0 * i}", f"{200 + 20 * i} µs") for i in range(6)]
-    assert "From 200.000 to 300.000 µs after the first activity." in section
+    assert "200.000 to 300.000 µs after the first GPU operation." in section
 
 
 def test_a_link_in_the_address_leads_to_its_place_when_the_page_is_opened(
@@ -519,3 +515,70 @@ def test_focus_is_seen(page: Opened) -> None:
     style = "getComputedStyle(document.getElementById('timeline-view'))"
     assert page.page.evaluate(f"{style}.outlineStyle") == "solid"
     assert page.page.evaluate(f"{style}.outlineWidth") == "2px"
+
+
+INK = """([top, height]) => {
+    const canvas = document.querySelector('#timeline-view canvas');
+    const ratio = canvas.width / canvas.clientWidth, left = 104 * ratio;
+    const copy = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const width = canvas.width - left, edge = Math.round(width / 20);
+    const data = copy.getImageData(
+        left + edge, top * ratio, width - 2 * edge, height * ratio).data;
+    let ink = 0;
+    for (let i = 0; i < data.length; i += 4)
+        ink += data[i + 3] / 255 * (255 - data[i]) / (255 - 0x2a);
+    return ink / (data.length / 4);
+}"""
+"""The share of a row, without its ends, that is painted in the colour of compute."""
+
+PERIOD = 1_000
+"""Nanoseconds from the start of a kernel to that of the next."""
+
+BUSY = {7: 100, 8: 286, 9: 800}
+"""How much of a period kernels run, by stream."""
+
+
+@cache
+def regular() -> str:
+    """Return the page of streams that run kernels for so much of each period."""
+    rows = [
+        {"name": "sm90_gemm", "stream": stream, "start_ns": PERIOD * i, "dur_ns": busy_ns}
+        for i in range(12_000)
+        for stream, busy_ns in BUSY.items()
+    ]
+    return render_html(tf.analyze(trace_of(activities=rows)))
+
+
+def test_the_ink_of_a_row_is_its_busy_time_at_every_zoom(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    found = opened(browser, tmp_path / "regular.html", regular())
+    settle(found)
+    found.page.select_option("#timeline-place", "whole")
+    found.page.focus("#timeline-view")
+    for _ in range(5):  # from 10 kernels a pixel to 4 pixels a kernel
+        text = status(found)
+        for row, (stream, busy_ns) in enumerate(BUSY.items()):
+            ink = found.page.evaluate(INK, [36 + 18 + 17 * row, 16])
+            assert ink == pytest.approx(busy_ns / PERIOD, abs=0.03), text
+            said = re.search(rf"stream {stream} ([\d.]+) %", text)
+            assert said is not None, text
+            assert float(said[1]) == pytest.approx(100 * busy_ns / PERIOD, abs=1)
+        found.page.keyboard.press("+")
+        found.page.keyboard.press("+")
+    found.page.context.close()
+
+
+def test_the_ink_of_the_drawing_without_scripts_is_busy_time() -> None:
+    section = regular().split('class="timeline-still"')[1].split("</figure>")[0]
+    alternative = section.split('aria-label="')[1].split('"')[0]
+    rows = re.findall(r"<span>stream (\d)</span>(.*?)</div>", section, re.DOTALL)
+    assert [int(stream) for stream, _ in rows] == list(BUSY)
+    for (stream, row), busy_ns in zip(rows, BUSY.values(), strict=True):
+        rects = re.findall(r'<rect x="[^"]*" width="(.*?)%" y="(.*?)%" height="(.*?)%"', row)
+        ink = sum(float(width) * float(height) for width, _, height in rects) / 10_000
+        assert ink == pytest.approx(busy_ns / PERIOD, abs=0.03)
+        assert all(float(y) + float(height) == pytest.approx(100) for _, y, height in rects)
+        assert f"stream {stream} {busy_ns / PERIOD:.1%}".replace("%", " %") in alternative

@@ -113,12 +113,13 @@ def together(some: Sequence[Boxes]) -> Boxes:
     return Boxes(*(column[order] for column in columns))
 
 
-def at_most(lanes: Sequence[LaneEvents], most: int) -> Boxes:
+def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
     """Return events as no more than so many boxes, the finest that are (one a lane at least).
 
-    The cells in which events are merged are the smallest power of two of nanoseconds that does.
+    The cells in which events are merged are the smallest power of two of nanoseconds that does and
+    is not below `cell_ns`.
     """
-    if sum(map(len, lanes)) <= most:
+    if not cell_ns and sum(map(len, lanes)) <= most:
         return merged(lanes, None)
     apart = _apart(lanes)
     counts = np.bincount(np.concatenate(apart), minlength=_LARGEST + 1)
@@ -126,7 +127,8 @@ def at_most(lanes: Sequence[LaneEvents], most: int) -> Boxes:
     # Boxes with cells of each size: what is farther apart than that begins a box.
     boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
     fits = np.flatnonzero(boxes <= most)
-    return _merged(lanes, apart, int(fits[0]) if len(fits) else _LARGEST)
+    bits = int(fits[0]) if len(fits) else _LARGEST
+    return _merged(lanes, apart, max(bits, max(cell_ns - 1, 0).bit_length()))
 
 
 def merged(lanes: Sequence[LaneEvents], bits: int | None) -> Boxes:

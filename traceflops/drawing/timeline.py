@@ -154,11 +154,16 @@ class Drawable:
         return replace(self.outline, levels=tuple(levels))
 
     def boxes(
-        self, span: Span, most: int, groups: Sequence[tuple[int, int]] | None = None
+        self,
+        span: Span,
+        most: int,
+        groups: Sequence[tuple[int, int]] | None = None,
+        cell_ns: int = 0,
     ) -> Boxes:
         """Return what lies in a range of time as no more than so many boxes, or one a lane.
 
-        Only that on some groups of lanes, if they are given.
+        Only that on some groups of lanes, if they are given. Events shorter than `cell_ns` that
+        start within so much of each other are merged whatever their number.
         """
         parts = [
             [one.touching(span.start_ns, span.end_ns) for one in self.lanes[slice(*lanes)]]
@@ -171,7 +176,7 @@ class Drawable:
         left = most
         for turn, place in enumerate(order):
             share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
-            made.append(at_most(parts[place], max(share, 1)))
+            made.append(at_most(parts[place], max(share, 1), cell_ns))
             left -= len(made[-1])
         return together(made)
 

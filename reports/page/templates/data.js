@@ -9,7 +9,7 @@
 
   if (!window.DecompressionStream) {
     button.disabled = true;
-    say("This browser cannot unpack the data: open the page in a newer one.");
+    say("This browser cannot unpack the data; use a newer one.");
     return;
   }
 
@@ -26,7 +26,7 @@
     try {
       bytes = await traceflops.unpacked(button.dataset.id);
     } catch {
-      say("The data cannot be unpacked: this file is damaged.");
+      say("The data is damaged.");
       return;
     }
     say("");

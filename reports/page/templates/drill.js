@@ -25,7 +25,7 @@
     link.href = `#${row.id}`;
     link.textContent = "Link to this row";
     const copies = button("Copy name", "", async () => {
-      said.textContent = await copy(nameOf(row), name) ? "Copied." : "Selected: copy it with the keyboard.";
+      said.textContent = await copy(nameOf(row), name) ? "Copied." : "Selected; press Ctrl+C to copy.";
     });
     bar.append(name, copies, link, said);
     return bar;
@@ -57,7 +57,7 @@
 
   const makeUnfold = (row) => {
     const first = row.cells[0];
-    const toggle = button("", `What is behind ${first.textContent.trim()}`, () =>
+    const toggle = button("", `Details of ${first.textContent.trim()}`, () =>
       unfold(row, toggle.getAttribute("aria-expanded") !== "true"));
     toggle.className = "unfold";
     toggle.setAttribute("aria-expanded", "false");
@@ -111,7 +111,7 @@
     if (!row) return false;
     for (let each = row.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
     if (row.hidden) showCategory(table, null);
-    say(KINDS[kind], like > 1 ? `${like} rows have “${name}” in their names; this is the first of them.` : "");
+    say(KINDS[kind], like > 1 ? `${like} rows match “${name}”; showing the first.` : "");
     unfold(row, true);
     // A step leads to its place on the timeline where there is one.
     if (kind !== "step" || !document.getElementById("timeline")) show(row);

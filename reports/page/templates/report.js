@@ -31,7 +31,7 @@
 
   // Links to rows and places: #kernel=, #step=, #gap= ... Who follows links is given each of them and
   // returns true if it leads somewhere. What nobody finds is said at the top of what is seen.
-  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "stretch of time" }));
+  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "time range" }));
   const SHOWN = 80;
   const followers = [], waiting = new Set();
   const missed = document.getElementById("missed");
@@ -44,8 +44,8 @@
     const at = link.indexOf("="), kind = KINDS.get(link.slice(0, Math.max(at, 0)));
     const name = decoded(kind ? link.slice(at + 1) : link);
     const shown = name.length > SHOWN ? `${name.slice(0, SHOWN)}…` : name;
-    if (kind === KINDS.get("t")) return `The stretch of time “${shown}” is not in this recording; the link may be of another report.`;
-    return `There is no ${kind ?? "place"} “${shown}” among what this page shows; the link may be of another report.`;
+    if (kind === KINDS.get("t")) return `Time range “${shown}” is not in this recording; the link may belong to another report.`;
+    return `No ${kind ?? "section"} “${shown}” on this page; the link may belong to another report.`;
   };
   const say = (text) => {
     missed.replaceChildren();

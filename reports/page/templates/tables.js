@@ -104,7 +104,7 @@
     saves.hidden = framed;
     copies.addEventListener("click", async () => {
       const { rows, text } = csvOf(table);
-      say(await copy(text) ? `Copied ${rows} rows.` : "The browser does not let this page copy.");
+      say(await copy(text) ? `Copied ${rows} rows.` : "The browser blocked copying.");
     });
     saves.addEventListener("click", () => {
       const { rows, text } = csvOf(table);

@@ -50,7 +50,7 @@
     // Up to the first painting the height was kept free, so that what is below did not move.
     area.style.minHeight = "";
     hide();
-    say(drawn(view.state, data.whole, view.state.shown, status.dataset.details));
+    say(drawn(view.state, data, status.dataset.details));
     if (find("table").open) list();
   };
 
@@ -133,7 +133,7 @@
   };
   const askStep = () => {
     const found = stepField.value !== "" && go(`step=${Number(stepField.value)}`);
-    stepField.setCustomValidity(found ? "" : "This step is not drawn here.");
+    stepField.setCustomValidity(found ? "" : "This step is not in the timeline.");
     if (found) elsewhere(); else stepField.reportValidity();
   };
 

@@ -2,6 +2,8 @@
 // The timeline as it is painted: rows, boxes, axis, strip.
 (() => {
   const HEAD = 18, STREAM = 17, ROW = 12, AXIS = 36, SPACE = 4;
+  // The least height of a box, so that what ran at all is seen; the width from which on it has a texture.
+  const LEAST = 1, WIDE = 5;
   const HOSTS = new Set(["annotation", "module", "op", "call"]);
   const { UNITS } = traceflops.timeline;
 
@@ -85,7 +87,7 @@
     const [name, unit] = UNITS.find(([, one]) => largest >= one) || UNITS[3];
     const digits = places(apart, unit), found = [];
     for (let n = Math.ceil((from - zero) / apart); zero + n * apart <= to; n++) {
-      const text = (n * apart / unit).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      const text = (n * apart / unit + 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       found.push([zero + n * apart, `${far ? "+" : ""}${text} ${name}`]);
     }
     return found;
@@ -144,25 +146,66 @@
     }
   };
 
+  // Shares of the pixel columns of one row that its events fill, by look; painted as stacked bars.
+  const columnsOf = (view, ratio) => {
+    const shares = new Map(), size = Math.ceil(view.width * ratio);
+    const add = (look, left, right, share) => {
+      if (!shares.has(look)) shares.set(look, new Float64Array(size));
+      const columns = shares.get(look), from = (left - view.left) * ratio, to = (right - view.left) * ratio;
+      const first = Math.max(Math.floor(from), 0), last = Math.min(Math.max(Math.ceil(to), first + 1), size);
+      // An event without a length fills nothing, and is seen all the same.
+      for (let x = first; x < last; x++) columns[x] += Math.max((Math.min(to, x + 1) - Math.max(from, x)) * share, 1e-9);
+    };
+    const flush = (row, pathOf) => {
+      const full = row.height - 1, filled = new Float64Array(size);
+      for (const [look, columns] of shares) {
+        const path = pathOf(look).all;
+        for (let x = 0; x < size; x++) {
+          if (!columns[x]) continue;
+          const height = Math.min(Math.max(columns[x] * full, LEAST), full - filled[x]);
+          filled[x] += height;
+          path.rect(view.left + x / ratio, row.y + full - filled[x], 1 / ratio, height);
+        }
+      }
+      shares.clear();
+    };
+    return { add, flush };
+  };
+
+  // The ink of a box is its busy time: a wide one has that share of its row's height, narrow ones go
+  // into the columns.
   const boxes = (pen, data, view, shown, looks) => {
-    const paths = new Map();
-    for (const box of shown.boxes) {
-      const row = view.rows.byLane.get(box.lane), look = data.whats[shown.source.what[box.box]][1];
+    const paths = new Map(), ratio = pen.getTransform().a, columns = columnsOf(view, ratio);
+    const pathOf = (look) => {
       if (!paths.has(look)) paths.set(look, { all: new Path2D(), wide: new Path2D() });
-      const left = Math.max(view.x(box.start), view.left - 2);
-      const width = Math.max(Math.min(view.x(box.end), view.left + view.width + 2) - left, 1);
-      paths.get(look).all.rect(left, row.y, width, row.height - 1);
-      if (width >= 5) paths.get(look).wide.rect(left + 0.5, row.y + 0.5, width - 1, row.height - 2);
+      return paths.get(look);
+    };
+    const place = (box, row) => {
+      const look = data.whats[shown.source.what[box.box]][1], path = pathOf(look);
+      const left = Math.max(view.x(box.start), view.left - 2), right = Math.min(view.x(box.end), view.left + view.width + 2);
+      const width = right - left, share = box.busy / Math.max(box.end - box.start, 1);
+      if (width * ratio < (box.count > 1 ? WIDE : 1)) { columns.add(look, left, right, share); return; }
+      const full = row.height - 1, height = Math.max(share * full, LEAST), y = row.y + full - height;
+      path.all.rect(left, y, width, height);
+      if (width >= WIDE && height > 1) path.wide.rect(left + 0.5, y + 0.5, width - 1, height - 1);
+    };
+    let row = null;
+    for (const box of shown.boxes) {
+      if (row && row.lane !== box.lane) columns.flush(row, pathOf);
+      row = view.rows.byLane.get(box.lane);
+      place(box, row);
     }
-    for (const [place, path] of paths) {
-      const look = looks[place];
-      pen.fillStyle = look.fill;
-      pen.fill(path.all);
-      if (look.pattern) { pen.fillStyle = texture(pen, look.pattern, look.ink); pen.fill(path.wide); }
-      pen.strokeStyle = look.outline || colour("--ground");
-      pen.lineWidth = look.outline ? 1 : 0.5;
-      pen.stroke(path.wide);
-    }
+    if (row) columns.flush(row, pathOf);
+    for (const [place, path] of paths) fillPaths(pen, looks[place], path);
+  };
+
+  const fillPaths = (pen, look, path) => {
+    pen.fillStyle = look.fill;
+    pen.fill(path.all);
+    if (look.pattern) { pen.fillStyle = texture(pen, look.pattern, look.ink); pen.fill(path.wide); }
+    pen.strokeStyle = look.outline || colour("--ground");
+    pen.lineWidth = look.outline ? 1 : 0.5;
+    pen.stroke(path.wide);
   };
 
   const band = (pen, view) => {

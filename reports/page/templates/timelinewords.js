@@ -38,22 +38,44 @@
     return `${low} to ${high} ${name}`;
   };
 
-  // How much is drawn, of which stretch; what the page holds only in boxes of several is counted.
-  const drawn = ({ from, to }, whole, { boxes, events, merged }, details) => {
-    const what = events ? `${counted(events, "event")} drawn as ${counted(boxes.length, "box")}` : "no event";
-    const where = details ? `; single events are ${details}` : "";
-    const more = merged ? ` ${number(merged)} of them are in this page only several to a box${where}.` : "";
-    return `${what}, ${range(Math.max(from, whole[0]), Math.min(to, whole[1]))} counted from the first activity.${more}`;
+  // How busy the streams in view are, the busiest first; not of those whose work overlaps.
+  const MOST_BUSY = 3;
+  const busyWords = ({ from, to, rows }, { boxes }, data) => {
+    const busy = new Map();
+    for (const { lane, start, end, busy: ns } of boxes) {
+      const inside = (Math.min(end, to) - Math.max(start, from)) / Math.max(end - start, 1);
+      busy.set(lane, (busy.get(lane) || 0) + ns * Math.max(Math.min(inside, 1), 0));
+    }
+    const seen = Math.max(Math.min(to, data.whole[1]) - Math.max(from, data.whole[0]), 1);
+    const streams = rows.rows.filter(({ lane, label }, place) =>
+      data.lanes[lane][1] && label && (rows.rows[place + 1]?.label ?? "none"));
+    const shares = streams.map(({ lane, group, label }) => ({ group, label, share: (busy.get(lane) || 0) / seen }));
+    shares.sort((a, b) => b.share - a.share);
+    const several = new Set(shares.map(({ group }) => group)).size > 1;
+    const name = ({ group, label }) => (several ? `${rows.heads.find((each) => each.group === group).label} · ${label}` : label);
+    const words = shares.slice(0, MOST_BUSY).map((each) => `${name(each)} ${(100 * each.share).toFixed(1)} %`);
+    return words.length ? ` ${shares.length > MOST_BUSY ? "Busiest" : "Busy"}: ${words.join(", ")}.` : "";
   };
+
+  // How much is drawn, of which stretch; what the page holds only in boxes of several is counted.
+  const drawn = (state, data, details) => {
+    const { from, to, shown: { boxes, events, merged } } = state, { whole } = data;
+    const what = events ? `${counted(events, "event")} drawn as ${counted(boxes.length, "box")}` : "No event";
+    const where = details ? `; single events are kept ${details}` : "";
+    const more = merged ? ` ${number(merged)} of these events are merged${where}.` : "";
+    return `${what}, ${range(Math.max(from, whole[0]), Math.min(to, whole[1]))} after the first ${data.zero}.${busyWords(state, state.shown, data)}${more}`;
+  };
+
+  const busyShare = ({ start, end, busy }) => `${(100 * busy / Math.max(end - start, 1)).toFixed(1)} %`;
 
   // An event in lines of a class and a text; "on" is the lane it is on.
   const described = (data, source, box, on) => {
     const known = facts(data, source, box), length = box.end - box.start, many = box.count > 1;
     const lines = [
-      ["name", many ? `${number(box.count)} events, most of their time ${known.category}` : known.name],
+      ["name", many ? `${number(box.count)} events, mostly ${known.category}` : known.name],
       ["time", `${time(length, 4)} at ${place(box.start, length)} · ${on}`],
     ];
-    if (many) lines.push(["", `${time(box.busy, 4)} of it busy; the longest of that category:`], ["name", known.name]);
+    if (many) lines.push(["", `busy ${busyShare(box)}; longest of that category:`], ["name", known.name]);
     else lines.push(["", known.category]);
     if (known.op) lines.push(["", `launched by ${known.op}`]);
     if (known.shapes) lines.push(["shapes", `shapes ${known.shapes}`]);
@@ -63,7 +85,7 @@
   // The same as the cells of a row.
   const cells = (data, source, box, on) => {
     const known = facts(data, source, box), length = box.end - box.start;
-    const name = box.count > 1 ? `${number(box.count)} events, the longest: ${known.name}` : known.name;
+    const name = box.count > 1 ? `${number(box.count)} events, busy ${busyShare(box)}, longest: ${known.name}` : known.name;
     const launched = [known.op, known.shapes].filter(Boolean).join(" ");
     return [name, on, place(box.start, length), time(length, 4), known.category, launched];
   };
