@@ -88,6 +88,11 @@ def missing_records_verdict(launches: int, how: str) -> Verdict | None:
     return Verdict(sentence, None, None)
 
 
+def jobs_verdict(count: int) -> Verdict:
+    """Return what to say of files of several jobs: a figure of all would be of none."""
+    return Verdict(f"These files are of {count} jobs; choose one with --job N.", None, None)
+
+
 def untimed_verdict(found: Untimed | None) -> Verdict | None:
     """Return what a trace without a timeline says in one sentence; None for any other trace."""
     if found is None:
