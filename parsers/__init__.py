@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traceflops.errors import InputError, NotATrace
+from traceflops.jobs import merge_jobs
 from traceflops.merge import merge
 from traceflops.parsers.crew import Crew, usable_cores
 from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource, find_inputs
+from traceflops.parsers.inputs import ByteSource, find_inputs, tell_apart
 from traceflops.parsers.plausible import plausible
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.sameruns import each_run_once
@@ -65,6 +66,7 @@ def read(
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]
+    tell_apart([source for source, _ in sources])
     job = _Job(strict)
     with Crew(usable_cores() if jobs is None else jobs) as crew:
         reading = Reading(crew, python_stacks)
@@ -78,7 +80,7 @@ def read(
     if not traces:
         raise _nothing_in(given, passed_over)
     with phase("merge"):
-        merged = merge(each_run_once(traces))
+        merged = merge_jobs(each_run_once(traces))
     return replace(
         merged, notes=(*_passed_over_notes([name for name, _ in passed_over]), *merged.notes)
     )
@@ -134,7 +136,7 @@ class _Job:
         named = any(was_named for _, was_named in members)
         if named or (self.strict and not isinstance(error, NotATrace)):
             raise error
-        self.passed_over += [(source.name, error) for source, _ in members]
+        self.passed_over += [(source.label, error) for source, _ in members]
 
 
 def _refuse_damaged(trace: Trace) -> None:

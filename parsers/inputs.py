@@ -9,14 +9,17 @@ from __future__ import annotations
 import io
 import lzma
 import os
+import re
 import stat
 import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import IO
 
@@ -37,6 +40,7 @@ _MOST_MEMBERS = 10_000
 GZIP_CUT = "the gzip stream was cut off"
 """What `ByteSource.cut` says where everything up to there was read and was sound."""
 
+_SEPARATORS = re.compile(r"[/\\]")
 _UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 Progress = Callable[[int], None]
@@ -55,11 +59,12 @@ def _nothing() -> None:
 class ByteSource:
     """One input as decompressed blocks.
 
-    `name` is the base name, `folder` where it lies on disk or in its archive, `stored_bytes` its
-    size on disk where known (of a member of an archive: unpacked), `packed_bytes` what an archive
-    holds of it, `path` its path where it is a file by itself. After the blocks are consumed,
-    `text_bytes` is the decompressed size and `cut` says how the stream ended too early (None: it
-    ended well). With `limits` an input that expands like no trace does is refused.
+    `name` is the base name, `label` what reports call it (see `tell_apart`), `folder` where it lies
+    on disk or in its archive, `stored_bytes` its size on disk where known (of a member of an
+    archive: unpacked), `packed_bytes` what an archive holds of it, `path` its path where it is a
+    file by itself. After the blocks are consumed, `text_bytes` is the decompressed size and `cut`
+    says how the stream ended too early (None: it ended well). With `limits` an input that expands
+    like no trace does is refused.
     """
 
     name: str
@@ -67,6 +72,7 @@ class ByteSource:
     stored_bytes: int | None = None
     path: Path | None = None
     folder: str = ""
+    label: str = ""
     packed_bytes: int | None = None
     release: Callable[[], None] = _nothing
     progress: Progress = _no_progress
@@ -75,6 +81,10 @@ class ByteSource:
     cut: str | None = None
     _raw_bytes: int = 0
     _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Call it by its base name, until others have that, too."""
+        self.label = self.label or self.name
 
     @property
     def expected_text_bytes(self) -> int:
@@ -243,6 +253,19 @@ class _Reader(io.RawIOBase):
             size = len(self._rest)
         part, self._rest = self._rest[:size], self._rest[size:]
         return part
+
+
+def tell_apart(sources: Sequence[ByteSource]) -> None:
+    """Label inputs of one base name with their folders, from where these differ."""
+    alike: defaultdict[str, list[ByteSource]] = defaultdict(list)
+    for source in sources:
+        alike[source.name].append(source)
+    for same in alike.values():
+        folders = [_SEPARATORS.split(source.folder) for source in same]
+        levels = zip(*folders, strict=False)
+        common = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+        for source, folder in zip(same, folders, strict=True):
+            source.label = "/".join((*folder[common:], source.name))
 
 
 def find_inputs(path: str) -> tuple[list[ByteSource], bool]:

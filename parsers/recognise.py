@@ -210,14 +210,14 @@ def recognise(source: ByteSource) -> Format:
 def _empty(source: ByteSource) -> InputError:
     if source.cut:
         return InputError(
-            f"cut off before its first complete event: {source.name} ({source.cut})",
+            f"cut off before its first complete event: {source.label} ({source.cut})",
             "nothing can be saved from it; record or copy the trace again",
         )
-    return NotATrace(f"an empty file: {source.path or source.name}", "record the trace again")
+    return NotATrace(f"an empty file: {source.path or source.label}", "record the trace again")
 
 
 def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
-    return NotATrace(f"{source.path or source.name} is {what.what}", what.hint)
+    return NotATrace(f"{source.path or source.label} is {what.what}", what.hint)
 
 
 def _unknown(head: bytes) -> Foreign:

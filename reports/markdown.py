@@ -24,6 +24,8 @@ from traceflops.reports.wording import (
     collective_label,
     collective_rate,
     gap_place,
+    job_files,
+    job_size,
     mean_message,
 )
 from traceflops.results import COMPONENTS
@@ -54,6 +56,7 @@ def render_markdown(
         _head(analysis, authored.title),
         _authored(authored.blocks),
         _untimed(analysis),
+        _jobs(analysis),
         _components(analysis),
         _findings(analysis),
         _waterfall(analysis),
@@ -107,6 +110,18 @@ def _authored(blocks: Iterable[Block]) -> Iterator[str]:
             yield f"> **{plain(block.lines[0])}**"
         else:
             yield f"> {first_of_line(plain(block.lines[0]))}"
+
+
+def _jobs(analysis: Analysis) -> Iterator[str]:
+    """Yield the jobs that the files are of, where none of them is chosen."""
+    jobs = analysis.jobs[:_DEVICES] if analysis.of_no_job else ()
+    shown = [
+        (str(job.number), code(job_files(job)), plain(job_size(job)), plain(job.verdict or ""))
+        for job in jobs
+    ]
+    if shown:
+        yield from _table(("Job", "Files", "Work", "Result"), shown, numbers=(0,))
+        yield from _more(len(analysis.jobs) - len(shown))
 
 
 def _untimed(analysis: Analysis) -> Iterator[str]:

@@ -29,6 +29,9 @@ _REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activi
 _YES_NO: Final = {True: "yes", False: "no"}
 
 
+_OF_A_JOB: Final = frozenset({"window_ns", "components_ns"})
+
+
 def _windows(report: _Report) -> Iterator[Row]:
     for device in report["devices"]:
         yield from ({"device": device["label"], **window} for window in device["windows"])
@@ -43,6 +46,13 @@ def _devices(report: _Report) -> Iterator[Row]:
     for device in report["devices"]:
         kept = {k: v for k, v in device.items() if k not in ("windows", "gaps", "whole", "chosen")}
         yield {**kept, **device["chosen"]}
+
+
+def _jobs(report: _Report) -> Iterator[Row]:
+    for job in report["jobs"]:
+        plain = {key: value for key, value in job.items() if key != "total"}
+        total = job["total"] or {}
+        yield {**plain, **{key: total[key] for key in total if key in _OF_A_JOB}}
 
 
 def _waterfall(report: _Report) -> Iterable[Row]:
@@ -78,6 +88,7 @@ TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
     "gaps": _gaps,
     "memory": _memory,
     "totals": _of_untimed("rows"),
+    "jobs": _jobs,
     "notes": lambda report: report["notes"],
 }
 """The tables of a folder; one without rows is not written."""

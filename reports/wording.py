@@ -10,13 +10,14 @@ from traceflops.reports.units import (
     UNKNOWN,
     count,
     duration,
+    percent,
     place,
     ratio,
     shorten_middle,
     significant,
     size,
 )
-from traceflops.results import Collective, DeviceReport, Gap
+from traceflops.results import Collective, DeviceReport, Gap, JobReport
 from traceflops.windows.steptimes import STANDS_OUT, StepSpread, idle_before_next, spread_of
 from traceflops.words import several
 
@@ -54,6 +55,20 @@ def _product(device: DeviceReport) -> str:
     return (device.product or unknown) + (f" ({device.partition})" if device.partition else "")
 
 
+def job_files(job: JobReport) -> str:
+    """Return the files of a job in a few words."""
+    return some_files(job.files, 2)
+
+
+def job_size(job: JobReport) -> str:
+    """Return how many GPUs a job has and for how long: "2 GPUs, 1.2 s, 40.0 % idle"."""
+    if not job.devices or job.total is None:
+        return "no GPU work with known times"
+    components = job.total.components
+    idle = f"{percent(components.share('idle'))} idle"
+    return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
+
+
 def ranks(devices: Sequence[DeviceReport]) -> str:
     """Return which ranks are shown, "" where none is known."""
     known = sorted(
@@ -87,7 +102,9 @@ def selected(analysis: Analysis) -> str:
         "runs": chosen.run,
     }
     given = [name for name, value in names.items() if value is not None]
-    return f"selected {' and '.join(given)}" if given else ""
+    some = f"selected {' and '.join(given)}" if given else ""
+    job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
+    return ", ".join(text for text in (job, some) if text)
 
 
 def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:

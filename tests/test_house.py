@@ -26,6 +26,7 @@ TABLES_OF_A_PARSER = {
     "words",
     "notes",
     "devices.streamnumbers",
+    "jobs",
 }
 LAZY = {
     ("traceflops/results.py", "traceflops.reports"),

@@ -14,9 +14,11 @@ from traceflops.collectivework import collective_work
 from traceflops.columns import numbers
 from traceflops.devices.devicelabels import told_apart
 from traceflops.devices.deviceparts import partition_text
+from traceflops.errors import UsageError
 from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
+from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job
 from traceflops.kernels import category_table, kernel_table
 from traceflops.launchcalls import NO_DEVICE_RECORDS, unrecorded_launches
 from traceflops.mfu.measurement import Measurement, measure
@@ -27,12 +29,18 @@ from traceflops.overhead import profiler_notes
 from traceflops.phases import phase
 from traceflops.prepare import Prepared, prepare
 from traceflops.remedies import remedy
-from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, Window
+from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, JobReport, Window
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import check_privacy
 from traceflops.sharing.redact import removed
 from traceflops.trace import Note, Trace
-from traceflops.verdict import basis_of, missing_records_verdict, untimed_verdict, verdict
+from traceflops.verdict import (
+    basis_of,
+    jobs_verdict,
+    missing_records_verdict,
+    untimed_verdict,
+    verdict,
+)
 from traceflops.whole import whole_span
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.selection import Selection
@@ -70,10 +78,57 @@ def analyze(
         "include_environment": include_environment,
         "placeholders": placeholders,
     }
-    prepared = prepare(trace, selection, **asked)
-    other = prepare_pair(pair, **asked) if pair is not None else None
-    analysis = analysis_of(prepared, peaks, pair=other)
+    chosen = selection or Selection()
+    if is_undecided(of_job(trace, chosen)):
+        if pair is not None:
+            check_decided(trace, "--pair")
+        analysis = _of_several(trace, chosen, peaks, asked)
+    else:
+        prepared = prepare(trace, chosen, **asked)
+        other = prepare_pair(pair, **asked) if pair is not None else None
+        analysis = analysis_of(prepared, peaks, pair=other)
+        analysis = replace(analysis, jobs=_listed(trace, asked, chosen.job))
     return analysis if placeholders is None else with_removed(analysis, placeholders)
+
+
+def _of_several(
+    trace: Trace, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
+) -> Analysis:
+    """Return what there is to say of several jobs, of which none is chosen: each by itself."""
+    jobs = [
+        _with_figures(trace, job, replace(selection, job=job.number), peaks, asked)
+        for job in _listed(trace, asked)
+    ]
+    without = prepare(replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=()), **asked)
+    empty = replace(analysis_of(without, peaks), prepared=None)
+    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=tuple(jobs))
+
+
+def _with_figures(
+    trace: Trace, job: JobReport, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
+) -> JobReport:
+    """Return a job with its figures; where the selection leaves nothing of it, that is said."""
+    try:
+        analysis = analysis_of(prepare(trace, selection, **asked), peaks)
+    except UsageError as error:
+        return replace(job, verdict=f"Nothing to show: {error.message}.")
+    return replace(
+        job,
+        devices=sum(device.type != "cpu" for device in analysis.devices),
+        total=analysis.total,
+        verdict=analysis.verdict.sentence,
+    )
+
+
+def _listed(
+    trace: Trace, asked: dict[str, Any], chosen: int | None = None
+) -> tuple[JobReport, ...]:
+    return listed_jobs(
+        trace,
+        chosen,
+        include_environment=asked["include_environment"],
+        placeholders=asked["placeholders"],
+    )
 
 
 def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:

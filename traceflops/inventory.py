@@ -11,6 +11,7 @@ from traceflops.devices.deviceparts import partition_text
 from traceflops.devices.processes import ranks_of_devices
 from traceflops.errors import UsageError
 from traceflops.missing import Missing, how_to_record, missing_from
+from traceflops.results import JobReport
 from traceflops.schema import TABLES
 from traceflops.trace import Note, Source, Trace
 from traceflops.windows.steps import find_marked_steps
@@ -46,7 +47,8 @@ class Inventory:
     """What is in a trace.
 
     `rows` are the rows of each table, `steps` the marked steps' numbers, `record` the command line
-    that would record what is missing.
+    that would record what is missing. `jobs` are those that the files are
+    of, where there are several.
     """
 
     source: Source
@@ -59,6 +61,7 @@ class Inventory:
     missing: tuple[Missing, ...]
     record: str | None
     notes: tuple[Note, ...]
+    jobs: tuple[JobReport, ...] = ()
 
 
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:

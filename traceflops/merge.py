@@ -125,6 +125,8 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
         description=_agreed(traces),
         lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
+        resolution_ns=max(trace.source.resolution_ns for trace in traces),
+        kinds_apart=all(trace.source.kinds_apart for trace in traces),
     )
 
 

@@ -17,6 +17,7 @@ from traceflops.columns import numbers
 from traceflops.errors import UsageError
 from traceflops.groups import distinct
 from traceflops.hostwork import whole_work, with_host_activities
+from traceflops.jobs import of_job
 from traceflops.kernels import InWindows
 from traceflops.links import link
 from traceflops.phases import phase
@@ -24,6 +25,7 @@ from traceflops.results import Window
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import redacted
 from traceflops.sharing.redact import HIDDEN, Redaction
+from traceflops.timeless import with_fine_times, with_known_idle
 from traceflops.trace import Trace
 from traceflops.untimed import Untimed, untimed
 from traceflops.windows.choice import StepPlan, plan_steps
@@ -72,6 +74,8 @@ def prepare(
     the categories of kernels, and what is a step.
     """
     selection = selection or Selection()
+    trace = of_job(trace, selection)
+    trace = with_known_idle(with_fine_times(trace))
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
         classifier = load(rules)

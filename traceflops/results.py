@@ -310,6 +310,25 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class JobReport:
+    """One of several jobs that the files are of.
+
+    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
+    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
+    chosen windows and `verdict` the sentence on it; else they are None.
+    """
+
+    number: int
+    format: str
+    files: tuple[str, ...]
+    ranks: tuple[int, ...]
+    chosen: bool
+    devices: int | None = None
+    total: Account | None = None
+    verdict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """Everything a report shows.
 
@@ -317,8 +336,9 @@ class Analysis:
     one per (top, sub); see `traceflops.kernels` for their columns. `measured` is what the trace
     says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
     what they cost. `collectives` are there where the trace says which of them a kernel ran.
-    `prepared` is what all of it was computed from, for reports that show single events; None where
-    that was not kept.
+    `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
+    is known but the source and the notes. `prepared` is what all of it was computed from, for
+    reports that show single events; None where that was not kept.
     """
 
     source: Source
@@ -334,7 +354,13 @@ class Analysis:
     untimed: Untimed | None = None
     findings: tuple[Finding, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    jobs: tuple[JobReport, ...] = ()
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def of_no_job(self) -> bool:
+        """Return whether the files are of several jobs and none of them is chosen."""
+        return bool(self.jobs) and not any(job.chosen for job in self.jobs)
 
     @property
     def components(self) -> Components:

@@ -66,6 +66,8 @@ class Source:
     category, read or not. `description` is what the files say of their run, by the words in
     docs/selfdescribing.md: plain JSON values, as they were written. `lifetimes` are the first and
     the last moment of each process on the trace's clock, where the file states them.
+    `resolution_ns` are the steps in which the text of the file writes starts.
+    `kinds_apart` says that kernels and copies are recorded, or exported, each by themselves.
     """
 
     format: str
@@ -78,6 +80,21 @@ class Source:
     identities: tuple[str, ...] = ()
     description: Mapping[str, object] | None = None
     lifetimes: tuple[tuple[int, int], ...] = ()
+    resolution_ns: int = 1
+    kinds_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The traces of files that belong together, and the number of their job, counted from 1."""
+
+    number: int
+    traces: tuple[Trace, ...] = field(repr=False, compare=False)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the files."""
+        return tuple(file.name for trace in self.traces for file in trace.source.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,8 @@ class Trace:
     where it tells of none. They are in no table. `clocks` name the clock of each process where not
     all have the same; times of different clocks cannot be compared. `runs` say for each row of the
     devices table of which GPU it is, by number, and which run on it, counted from 1; they are empty
-    where no GPU did work of several runs.
+    where no GPU did work of several runs. `jobs` are there where the files are of several; `job` is
+    the one of them that the tables are of, None for all (see `jobs`).
     """
 
     source: Source
@@ -98,6 +116,8 @@ class Trace:
     places: tuple[str | None, ...] = ()
     clocks: tuple[str, ...] = ()
     runs: tuple[tuple[int, int], ...] = ()
+    jobs: tuple[Job, ...] = ()
+    job: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse tables that do not follow the declared schema."""

@@ -104,6 +104,11 @@ def missing_records_verdict(launches: int, how: str) -> Verdict | None:
     return Verdict(sentence, None, None)
 
 
+def jobs_verdict(count: int) -> Verdict:
+    """Return what to say of files of several jobs, which have no figures in common."""
+    return Verdict(f"These files are from {count} jobs; choose one with --job N.", None, None)
+
+
 def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
     """Return what a trace without a timeline says in one sentence; None for any other trace."""
     if untimed is None:

@@ -41,6 +41,8 @@ _COLUMN: Final = re.compile(r"column #(\d+)")
 _MOST_RETRIES: Final = 3
 _LONGEST_NUMBER: Final = 40
 _TWO_63: Final = 2**63
+_ROUNDING: Final = 2.0**-50
+"""How far, as a share of it, a product of decimals may be from the whole number that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,25 @@ class Texts:
 
 
 Column = Array | Texts
+
+
+def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
+    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
+
+    It is the last decimal that any of them has.
+    """
+    values = column[np.isfinite(column)]
+    for power in range(len(str(scale))):
+        parts = int(10**power)
+        scaled = values * parts
+        if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():
+            return max(scale // parts, 1)
+    return 1
+
+
+def finest(first: int | None, second: int | None) -> int | None:
+    """Return the smaller of two steps, of which any may be unknown."""
+    return min((step for step in (first, second) if step is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

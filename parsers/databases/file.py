@@ -166,7 +166,7 @@ def _unpacked(source: ByteSource, folder: Path) -> tuple[Path, list[Note]]:
 def _no_room(source: ByteSource, error: OSError) -> InputError:
     reason = error.strerror or str(error)
     return InputError(
-        f"cannot unpack: {source.name} (in {tempfile.gettempdir()}: {reason})",
+        f"cannot unpack: {source.label} (in {tempfile.gettempdir()}: {reason})",
         "unpack it where there is room and give the database itself, or set TMPDIR",
     )
 

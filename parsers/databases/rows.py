@@ -69,7 +69,7 @@ class Database:
         except FAULTS as error:
             self.close()
             raise InputError(
-                f"an SQLite database that is damaged beyond reading: {source.name} ({error})",
+                f"an SQLite database that is damaged beyond reading: {source.label} ({error})",
                 "its list of tables is lost; copy the file again, or record again",
             ) from None
 
@@ -167,7 +167,7 @@ class Database:
         if self._mended:
             text = f"{several(self._mended, 'text')} with invalid UTF-8: it was replaced by U+FFFD."
             found.append(Note("repaired", "invalid-utf8", text, self._mended))
-        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.name) for n in found)
+        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in found)
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.

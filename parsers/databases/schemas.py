@@ -129,8 +129,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _failure(source: ByteSource, error: InputError) -> Note:
     code = "not-a-trace" if isinstance(error, NotATrace) else "file-not-read"
-    reason = error.message.replace(str(source.path), source.name)
-    return Note("dropped", code, f"A database could not be read: {reason}.", 1, source.name)
+    reason = error.message.replace(str(source.path), source.label)
+    return Note("dropped", code, f"A database could not be read: {reason}.", 1, source.label)
 
 
 def read_database(source: ByteSource) -> Sequence[Trace]:
@@ -167,16 +167,16 @@ def _empty(database: Database) -> NotATrace:
 
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
         return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
-    log = f"{database.source.name}-wal"
+    log = f"{database.source.label}-wal"
     return NotATrace(
         f"{_place(database)} is an SQLite database without tables: all of it is in the log of "
         f"transactions beside it ({log}), which is not there or cannot be read",
-        how_to_copy(database.source.name),
+        how_to_copy(database.source.label),
     )
 
 
 def _place(database: Database) -> str:
-    return str(database.source.path or database.source.name)
+    return str(database.source.path or database.source.label)
 
 
 def _printable(name: str) -> str:

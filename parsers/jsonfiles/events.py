@@ -155,7 +155,7 @@ class EventStream(Generic[B]):
                 continue  # the key stands in another object
             if body[key.end() : key.end() + 1] != b"[":
                 raise InputError(
-                    f"traceEvents is not a list: {self.source.name}",
+                    f"traceEvents is not a list: {self.source.label}",
                     "the file was changed by another tool; export the trace again",
                 )
             self.header.update(header)
@@ -179,11 +179,11 @@ class EventStream(Generic[B]):
         whole, _ = first_value(memoryview(text))
         if self.source.cut or (not whole and violation(text) is None):
             return InputError(
-                f"cut off before its first complete event: {self.source.name}",
+                f"cut off before its first complete event: {self.source.label}",
                 "nothing can be saved from it; record or copy the trace again",
             )
         return NotATrace(
-            f"no events in it: {self.source.name} (JSON without a traceEvents list)",
+            f"no events in it: {self.source.label} (JSON without a traceEvents list)",
             "give a trace written by torch.profiler (prof.export_chrome_trace)",
         )
 

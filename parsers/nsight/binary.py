@@ -62,7 +62,7 @@ def _ncu_refused(source: ByteSource) -> NotATrace:
 
 
 def _place(source: ByteSource) -> str:
-    return str(source.path or source.name)
+    return str(source.path or source.label)
 
 
 def _argument(source: ByteSource, otherwise: str) -> str:

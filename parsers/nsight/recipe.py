@@ -102,7 +102,7 @@ def damaged(source: ByteSource, error: BaseException) -> InputError:
     """Return what to say of a Parquet file that cannot be read."""
     reason = " ".join(str(error).split())[:120]
     return InputError(
-        f"a damaged or cut Parquet file: {source.name} ({reason})",
+        f"a damaged or cut Parquet file: {source.label} ({reason})",
         "its directory stands at its end, so nothing can be saved; copy or export it again",
     )
 
@@ -116,7 +116,7 @@ def read_recipes(files: Sequence[Opened]) -> list[Trace]:
     devices = [file for file in files if file.has_devices]
     if not ranges:
         raise NotATrace(
-            f"only says which devices the machine has: {files[0].source.name}",
+            f"only says which devices the machine has: {files[0].source.label}",
             "give the report's SQLite export (nsys export --type sqlite) or the recipe's "
             "trace.parquet beside it",
         )
@@ -144,13 +144,14 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
         raise damaged(source, error) from None
     if not gathered["marks"].count:
         raise InputError(
-            f"no range with a time in it: {source.name}", "run the recipe again, or use nsys export"
+            f"no range with a time in it: {source.label}",
+            "run the recipe again, or use nsys export",
         )
     overflowed = gathered.overflowed
     made = Source(
         format=FORMAT,
         files=tuple(
-            SourceFile(one.source.name, one.source.stored_bytes, one.source.stored_bytes)
+            SourceFile(one.source.label, one.source.stored_bytes, one.source.stored_bytes)
             for one in (file, *devices)
         ),
         tool="Nsight Systems recipe nvtx_gpu_proj_trace",
@@ -160,8 +161,8 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
             "GPU operations in ranges": told["operations"],
         },
     )
-    notes = [*_notes(told), *overflow_notes(overflowed, source.name)]
-    return Trace(made, gathered.finish(), tuple(replace(one, file=source.name) for one in notes))
+    notes = [*_notes(told), *overflow_notes(overflowed, source.label)]
+    return Trace(made, gathered.finish(), tuple(replace(one, file=source.label) for one in notes))
 
 
 def _add(
@@ -198,7 +199,7 @@ def _processes(pid: IntArray, rank: IntArray, source: ByteSource, gathered: Gath
     numbered = []
     for one, of in pairs.T.tolist():
         facts = ProcessFacts(
-            source.name,
+            source.label,
             rank=of if 0 <= of < _MOST_RANKS else None,
             pid=None if one == ABSENT else one,
         )

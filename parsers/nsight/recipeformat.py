@@ -50,11 +50,11 @@ def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]
         try:
             file = opened(source)
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
             continue
         place = next((at for at, (knows, _) in enumerate(KINDS) if knows(file)), None)
         if place is None:
-            failed.append((source.name, _unknown(file)))
+            failed.append((source.label, _unknown(file)))
         else:
             kinds[place].append(file)
     traces: list[Trace] = []
@@ -64,14 +64,14 @@ def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]
         try:
             traces += reader(files)
         except InputError as error:
-            failed += [(file.source.name, error) for file in files]
+            failed += [(file.source.label, error) for file in files]
     return with_set_aside(traces, failed)
 
 
 def _unknown(file: Opened) -> NotATrace:
     listed = ", ".join(_printable(name) for name in file.columns[:5])
     return NotATrace(
-        f"{file.source.path or file.source.name} is a Parquet file that is not known "
+        f"{file.source.path or file.source.label} is a Parquet file that is not known "
         f"(its columns: {listed})",
         "give the report's SQLite export (nsys export --type sqlite), or trace.parquet of the "
         "recipe nvtx_gpu_proj_trace",

@@ -76,14 +76,14 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
     metadata = read_metadata(stream.header, source.name)
     devices = _number_devices(collected)
     tables = {
-        "processes": processes_table([_process(metadata, collected.pids, source.name)]),
+        "processes": processes_table([_process(metadata, collected.pids, source.label)]),
         "devices": devices_table(_devices(metadata, devices)),
         **{name: in_order_of_time(table) for name, table in collected.tables.items()},
     }
     return Trace(
         source=Source(
             format="pytorch",
-            files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+            files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
             tool="PyTorch profiler (Kineto)",
             origin_unix_ns=_origin(metadata, tables),
             facts=metadata.facts,
@@ -103,7 +103,7 @@ def assemble(source: ByteSource, stream: EventStream[KinetoBlock], collected: Co
                 devices.tolist(),
                 python_stacks=collected.python_stacks,
             ),
-            *overflow_notes(collected.overflowed, source.name),
+            *overflow_notes(collected.overflowed, source.label),
         ),
     )
 

@@ -47,7 +47,7 @@ def reading_notes(
         *_event_notes(counts, odd, python_stacks),
         *_content_notes(tables, metadata, devices, _is_lossy(source, stream, odd)),
     ]
-    return tuple(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes)
+    return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
 
 
 def printable(name: str) -> str:

@@ -85,7 +85,7 @@ class _Reader:
         known = pid in self._processes or len(self._processes) < _MOST_PROCESSES
         pid = pid if known else ABSENT
         self._processes.add(pid)
-        facts = ProcessFacts(self._database.source.name, pid=None if pid == ABSENT else pid)
+        facts = ProcessFacts(self._database.source.label, pid=None if pid == ABSENT else pid)
         return self._gathered.process(pid, facts)
 
     def _read_calls(self) -> Calls:

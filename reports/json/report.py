@@ -11,7 +11,16 @@ from traceflops._version import __version__
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.json.memory import memory_object
 from traceflops.reports.json.untimed import untimed_object
-from traceflops.results import Account, Analysis, Collective, DeviceReport, Gap, WholeSpan, Window
+from traceflops.results import (
+    Account,
+    Analysis,
+    Collective,
+    DeviceReport,
+    Gap,
+    JobReport,
+    WholeSpan,
+    Window,
+)
 from traceflops.trace import Source
 from traceflops.windows.selection import Selection
 from traceflops.windows.steptimes import spread_of
@@ -59,6 +68,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         ],
         "memory": memory_object(analysis),
         "untimed": untimed_object(analysis.untimed),
+        "jobs": [_job(job) for job in analysis.jobs],
     }
 
 
@@ -108,6 +118,20 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "to_ns": selection.to_ns,
         "step_mark": selection.step_mark,
         "run": selection.run,
+        "job": selection.job,
+    }
+
+
+def _job(job: JobReport) -> dict[str, Any]:
+    return {
+        "number": job.number,
+        "format": job.format,
+        "files": list(job.files),
+        "ranks": list(job.ranks),
+        "chosen": job.chosen,
+        "devices": job.devices,
+        "total": _account(job.total) if job.total is not None else None,
+        "verdict": job.verdict,
     }
 
 

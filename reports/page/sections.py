@@ -60,6 +60,14 @@ def _head(analysis: Analysis) -> Content:
     )
 
 
+def _jobs(analysis: Analysis) -> Content | None:
+    if not analysis.of_no_job:
+        return None
+    few = shown.Few(analysis.jobs[: shown.MOST_JOBS], len(analysis.jobs))
+    rows = [(job, wording.job_files(job), wording.job_size(job)) for job in few.rows]
+    return Content({"jobs": rows, "hidden": few.hidden})
+
+
 def _findings(analysis: Analysis) -> Content | None:
     if not analysis.components.window_ns or analysis.on_host:
         return None
@@ -197,6 +205,7 @@ def _method(analysis: Analysis) -> Content:
 
 SECTIONS: Final = (
     Section("head", None, _head),
+    Section("jobs", "Jobs", _jobs),
     Section("findings", "Findings", _findings),
     Section("peak", "Peak", _peak),
     Section("steps", "Steps", _steps),

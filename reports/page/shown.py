@@ -33,6 +33,7 @@ T = TypeVar("T")
 MOST_DEVICES = 32
 MOST_GAPS = 10
 MOST_NOTES = 200
+MOST_JOBS = 100
 MOST_COLLECTIVES = 200
 MOST_NAMES = 8
 BAR_UNITS = 1000
@@ -98,6 +99,8 @@ def document_title(analysis: Analysis) -> str:
 def _headline(analysis: Analysis) -> str:
     """Return MFU or else the largest loss, or in a few words that there is neither."""
     verdict, figure = analysis.verdict, analysis.measured.figure
+    if analysis.of_no_job:
+        return f"{len(analysis.jobs)} jobs"
     if any(note.code == NO_DEVICE_RECORDS for note in analysis.notes):
         return "No device records"
     if analysis.untimed is not None:
@@ -123,12 +126,17 @@ def provenance(analysis: Analysis) -> list[str]:
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
         some_files([file.name for file in source.files], MOST_NAMES),
-        "no timeline" if analysis.untimed else products(analysis.devices),
+        "" if analysis.of_no_job else _work(analysis),
         ranks(analysis.devices),
         steps_used(analysis),
         selected(analysis),
     ]
     return [part for part in parts if part]
+
+
+def _work(analysis: Analysis) -> str:
+    """Return which devices did work."""
+    return "no timeline" if analysis.untimed else products(analysis.devices)
 
 
 def clocks(analysis: Analysis) -> Origins:

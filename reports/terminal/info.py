@@ -9,6 +9,7 @@ from typing import Any, Final
 from traceflops.devices.processes import ranks_text
 from traceflops.inventory import DeviceEntry, Inventory
 from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
+from traceflops.reports.wording import some_files
 from traceflops.words import several
 
 SCHEMA: Final = "traceflops.info/1"
@@ -35,6 +36,16 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "steps": list(inventory.steps),
         "missing": [asdict(missing) for missing in inventory.missing],
         "record": inventory.record,
+        "jobs": [
+            {
+                "number": job.number,
+                "format": job.format,
+                "files": list(job.files),
+                "ranks": list(job.ranks),
+                "chosen": job.chosen,
+            }
+            for job in inventory.jobs
+        ],
         "notes": [note.as_dict() for note in inventory.notes],
     }
 
@@ -42,12 +53,25 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
 def render_info(inventory: Inventory) -> list[str]:
     """Return the lines of the inventory."""
     return [
+        *_jobs(inventory),
         *_source(inventory),
         *_devices(inventory),
         *_contents(inventory),
         *_missing(inventory),
         *(f"note        {visible(note.text)}" for note in inventory.notes),
     ]
+
+
+def _jobs(inventory: Inventory) -> Iterator[str]:
+    """Yield the jobs that the files are of; the lines below are on the chosen one, or on all."""
+    for job in inventory.jobs:
+        ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
+        chosen = ", chosen" if job.chosen else ""
+        yield _line(
+            f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}"
+        )
+    if inventory.jobs and not any(job.chosen for job in inventory.jobs):
+        yield _line("", "choose one with --job N; below is what all of them hold together")
 
 
 def _line(label: str, text: str) -> str:

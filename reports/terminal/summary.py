@@ -29,6 +29,8 @@ from traceflops.reports.units import (
 from traceflops.reports.wording import (
     basis,
     gap_place,
+    job_files,
+    job_size,
     products,
     selected,
     steps_used,
@@ -82,7 +84,8 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
     lines = [
         *_head(analysis, style),
         *_untimed(analysis, style),
-        *([] if analysis.untimed else [Text()]),
+        *_jobs(analysis, style),
+        *([] if analysis.untimed or analysis.of_no_job else [Text()]),
         *_parts(analysis, style),
         *_devices(analysis, style),
         *_gaps(analysis, style),
@@ -143,7 +146,8 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
-    yield "no timeline" if analysis.untimed else products(analysis.devices)
+    if not analysis.of_no_job:
+        yield "no timeline" if analysis.untimed else products(analysis.devices)
     typical = analysis.steps.typical_ns
     if typical is not None:
         yield f"median step {duration(typical)}"
@@ -240,6 +244,15 @@ def _device_row(device: DeviceReport, style: Style, label: int, bar: int) -> Tex
     for name in _SHARES:
         row.append(f"{percent(account.components.share(name)):>9}")
     return row
+
+
+def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the jobs that the files are of, where none of them is chosen."""
+    for job in analysis.jobs if analysis.of_no_job else ():
+        yield Text()
+        yield Text(f"Job {job.number}  {job_files(job)} ({job_size(job)})", "bold")
+        for line in wrapped(visible(job.verdict or ""), style.width - len(_INDENT)):
+            yield Text(f"{_INDENT}{line}")
 
 
 def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:

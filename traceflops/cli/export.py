@@ -57,6 +57,7 @@ def export(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
+        from traceflops.jobs import of_job
         from traceflops.reports.tables import check_request, export_tables
         from traceflops.sharing.privacy import redacted
         from traceflops.sharing.redact import Redaction
@@ -64,7 +65,7 @@ def export(
 
         folder = path_of(output)
         check_request(folder, table, format_, force=force)
-        trace = read_trace(traces, reading)
+        trace = of_job(read_trace(traces, reading), selection)
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)
         names = privacy.placeholders()

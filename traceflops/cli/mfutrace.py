@@ -120,6 +120,7 @@ def mfu_of_traces(
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from traceflops.analysis import analysis_of, with_removed
+    from traceflops.jobs import check_decided, of_job
     from traceflops.mfu.measurement import measure
     from traceflops.mfu.pairing.captured import prepare_pair
     from traceflops.mfu.reconciled.selfdescribed import without_description
@@ -131,7 +132,8 @@ def mfu_of_traces(
     # Before the trace is read: a slip in an option should not cost the time of reading.
     given = described.card_and_run() if described.is_given() else None
     peaks, selection = peak_options(described.devices), question.selection()
-    trace = read_trace(traces, reading)
+    trace = of_job(read_trace(traces, reading), selection)
+    check_decided(trace, "MFU")
     if described.answer.ignore_description:
         trace = without_description(trace)
     names = privacy.placeholders()

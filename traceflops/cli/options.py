@@ -94,6 +94,15 @@ class Question:
         ),
     ] = None
 
+    job: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Which of several jobs in a folder, from 1, as traceflops info lists them.",
+            show_default=False,
+        ),
+    ] = None
+
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
         return Selection(
@@ -104,6 +113,7 @@ class Question:
             to_ns=parse_duration("--to", self.end) if self.end is not None else None,
             step_mark=self.step_mark,
             run=self.run,
+            job=self.job,
         )
 
 

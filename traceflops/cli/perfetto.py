@@ -56,6 +56,7 @@ def perfetto(
         privacy.check()
         selection = question.selection()
         from traceflops.analysis import analysis_of
+        from traceflops.jobs import check_decided, of_job
         from traceflops.prepare import prepare
         from traceflops.reports.perfetto import check_suffix, render_perfetto
         from traceflops.reports.write import check_new, write_pieces
@@ -65,7 +66,8 @@ def perfetto(
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
         check_new(target, force=force)
-        trace = read_trace(traces, reading)
+        trace = of_job(read_trace(traces, reading), selection)
+        check_decided(trace, "a timeline")
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)
         marks = Selection(step_mark=selection.step_mark)

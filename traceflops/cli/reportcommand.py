@@ -56,6 +56,7 @@ def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "--ranks": question.ranks,
         "--gpu": question.gpu,
         "--run": question.run,
+        "--job": question.job,
         "--from": question.start,
         "--to": question.end,
         "--step-mark": question.step_mark and (hidden or question.step_mark),

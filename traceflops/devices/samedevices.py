@@ -27,28 +27,33 @@ class Numbering:
     places: tuple[str | None, ...]
 
 
+def identities(trace: Trace) -> list[tuple[str, str] | None]:
+    """Return the clock and the place that name each device in all traces, None where they do not.
+
+    For places that are the same everywhere the calendar is clock enough.
+    """
+    source = trace.source
+    calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
+    keys: list[tuple[str, str] | None] = []
+    for place in trace.places or (None,) * trace.devices.num_rows:
+        clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
+        keys.append((clock, place) if clock is not None and place is not None else None)
+    return keys
+
+
 def number_devices(traces: Sequence[Trace]) -> Numbering:
     """Return numbers for the devices of all traces, the same one for the same device.
 
-    Devices are the same where their traces have the same clock and name the same place. For places
-    that are the same everywhere the calendar is clock enough.
+    Devices are the same where their traces have the same clock and name the same place.
     """
     counts = [trace.devices.num_rows for trace in traces]
     known: dict[tuple[str, str], int] = {}
     first: list[int] = []
     places: list[str | None] = []
-    for trace, count in zip(traces, counts, strict=True):
-        named = trace.places or (None,) * count
-        source = trace.source
-        calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
-        for place in named:
-            row = len(places)
-            clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
-            if clock is not None and place is not None:
-                first.append(known.setdefault((clock, place), row))
-            else:
-                first.append(row)
-            places.append(place)
+    for trace in traces:
+        places += trace.places or (None,) * trace.devices.num_rows
+        for row, key in enumerate(identities(trace), len(first)):
+            first.append(row if key is None else known.setdefault(key, row))
     rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
     ends = np.cumsum(counts)
     return Numbering(

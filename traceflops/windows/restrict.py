@@ -10,6 +10,7 @@ import pyarrow as pa
 from traceflops.columns import BoolArray, number_column, numbers
 from traceflops.errors import UsageError
 from traceflops.groups import groups
+from traceflops.jobs import of_job
 from traceflops.links import link
 from traceflops.trace import Trace
 from traceflops.windows.chosenruns import of_other_runs
@@ -21,7 +22,7 @@ _HOST_TABLES = ("calls", "ops", "marks")
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
-    """Return the rows of the chosen ranks, devices, steps and time.
+    """Return the rows of the chosen job, ranks, devices, steps and time.
 
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
@@ -29,6 +30,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     caused a kept activity are kept with it, so that its category stays what it was. Raises
     UsageError where nothing is left.
     """
+    trace = of_job(trace, selection)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
     _keep_ranks(trace, selection, keep)
     _keep_devices(trace, selection, keep)

@@ -18,7 +18,8 @@ class Selection:
     `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and
     `to_ns` count from the first activity of the trace. `step_mark` is a regular expression: marks
     whose whole name matches it are the steps. `run` is which of several runs one after the other on
-    a GPU, counted from 1; None for the one with most device time.
+    a GPU, counted from 1; None for the one with most device time. `job` is which of several jobs
+    the files are of, counted from 1; None for all of them.
     """
 
     steps: tuple[int | None, int | None] | None = None
@@ -28,6 +29,7 @@ class Selection:
     to_ns: int | None = None
     step_mark: str | None = None
     run: int | None = None
+    job: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -43,6 +45,8 @@ class Selection:
             raise UsageError("--to is not after --from", "give a later end")
         if self.run is not None and self.run < 1:
             raise UsageError("--run counts from 1", "traceflops info lists the runs")
+        if self.job is not None and self.job < 1:
+            raise UsageError("--job counts from 1", "traceflops info lists the jobs")
         if self.step_mark is not None:
             step_pattern(self.step_mark)
 

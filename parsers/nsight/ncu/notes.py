@@ -28,8 +28,8 @@ def run_notes(run: Run) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
         for note in _notes(file):
-            yield replace(note, file=file.source.name)
-    name = run.files[0].source.name if len(run.files) == 1 else None
+            yield replace(note, file=file.source.label)
+    name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
         text = (
             f"{run.passes} pages with other counters each are taken for passes of one run: the "

@@ -47,8 +47,8 @@ def read_report(source: ByteSource) -> Trace:
     except Exception as error:  # the package is not ours: it may raise anything
         reason = " ".join(str(error).split())[:120]
         raise InputError(
-            f"NVIDIA's package ncu_report cannot read: {source.name} ({reason})",
-            f"export it: ncu --import {source.name} --csv --page raw > kernels.csv",
+            f"NVIDIA's package ncu_report cannot read: {source.label} ({reason})",
+            f"export it: ncu --import {source.label} --csv --page raw > kernels.csv",
         ) from None
     fill_sizes(page.table)
     return trace_of(runs([with_values(file)])[0])

@@ -35,7 +35,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
         try:
             files.append(with_values(read_ncu(source)))
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
         finally:
             source.close()
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
@@ -67,7 +67,8 @@ def trace_of(run: Run) -> Trace:
     source = Source(
         format=FORMAT,
         files=tuple(
-            SourceFile(f.source.name, f.source.stored_bytes, f.source.text_bytes) for f in run.files
+            SourceFile(f.source.label, f.source.stored_bytes, f.source.text_bytes)
+            for f in run.files
         ),
         tool="Nsight Compute (ncu)",
         facts={"page": ", ".join(layouts)},
@@ -76,7 +77,7 @@ def trace_of(run: Run) -> Trace:
     )
     notes = [
         *run_notes(run),
-        *overflow_notes(overflowed, run.files[0].source.name),
+        *overflow_notes(overflowed, run.files[0].source.label),
     ]
     return Trace(source, gathered.finish(), tuple(notes))
 
@@ -84,7 +85,7 @@ def trace_of(run: Run) -> Trace:
 def _place(placed: Placed, gathered: Gathered) -> None:
     """Put the numbers of processes and devices in the place of their ids."""
     page, table = placed.page, placed.page.table
-    name = page.source.name
+    name = page.source.label
     processes = {
         pid: gathered.process(
             key, ProcessFacts(name, rank_in_name(name), None, None, None if pid == ABSENT else pid)
@@ -135,7 +136,7 @@ def _launches(page: NcuPage) -> set[tuple[int, ...]]:
 
 
 def _nothing(file: NcuFile) -> InputError:
-    name = file.source.name
+    name = file.source.label
     rows = sum((page.rows for page in file.pages), Counter[str]())
     if rows["metrics"] or rows["kernels"]:
         return InputError(

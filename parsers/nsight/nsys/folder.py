@@ -103,7 +103,7 @@ class Folder:
             "Files of the folder are damaged; every row before the damage is used. Rows are lost "
             f"of {listed}."
         )
-        return (Note("dropped", "rows-lost", text, None, self.source.name),)
+        return (Note("dropped", "rows-lost", text, None, self.source.label),)
 
 
 def _batch(rows: pa.RecordBatch, wanted: Wanted) -> Batch:

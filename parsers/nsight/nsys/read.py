@@ -44,8 +44,8 @@ _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 def read_nsys(database: Database) -> Sequence[Trace]:
     """Return the trace in an SQLite export. Raises InputError where none can be read."""
     source = database.source
-    file = SourceFile(source.name, source.stored_bytes, source.text_bytes)
-    return [trace_of(database, SQLITE, (file,), source.name)]
+    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+    return [trace_of(database, SQLITE, (file,), source.label)]
 
 
 def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str) -> Trace:
@@ -79,6 +79,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
             identities=identities_of(tables, host),
+            kinds_apart=format_ != SQLITE,
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in said)),
@@ -105,4 +106,4 @@ def _refuse_loss(tables: Tables, finished: dict[str, object]) -> None:
     from_tables = [finished[name] for name in _RECORDS]
     if tables.damaged and not any(getattr(table, "num_rows", 0) for table in from_tables):
         again = "export or copy the report again"
-        raise nothing_left(tables.source.name, tables.notes(), again)
+        raise nothing_left(tables.source.label, tables.notes(), again)

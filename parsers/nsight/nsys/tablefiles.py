@@ -81,10 +81,10 @@ def read_arrow_tables(sources: Sequence[ByteSource]) -> list[Trace]:
         try:
             file = _Arrow(source, _arrow_columns(source))
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
             continue
         if table_of(source.name, file.columns) is None:
-            failed.append((source.name, _unknown(file)))
+            failed.append((source.label, _unknown(file)))
         else:
             known.append(file)
     return with_set_aside(_read_folders(known, ARROW) if known else [], failed)
@@ -93,7 +93,7 @@ def read_arrow_tables(sources: Sequence[ByteSource]) -> list[Trace]:
 def _unknown(file: _Arrow) -> NotATrace:
     listed = ", ".join("".join(c for c in one[:30] if c.isprintable()) for one in file.columns[:5])
     return NotATrace(
-        f"{file.source.path or file.source.name} is an Arrow file that is not known "
+        f"{file.source.path or file.source.label} is an Arrow file that is not known "
         f"(its columns: {listed})",
         "give the folder that nsys export --type arrowdir wrote, or a report's SQLite export",
     )
@@ -112,7 +112,7 @@ def _read_folders(files: Sequence[Opened | _Arrow], format_: str) -> list[Trace]
         try:
             traces.append(_read_folder(tables, format_))
         except InputError as error:
-            failed += [(file.source.name, error) for file in tables.values()]
+            failed += [(file.source.label, error) for file in tables.values()]
     return with_set_aside(without_clashes(traces), failed)
 
 
@@ -120,11 +120,11 @@ def _read_folder(tables: Mapping[str, Opened | _Arrow], format_: str) -> Trace:
     first = next(iter(tables.values())).source
     if not any(table.startswith(_WORK) for table in tables):
         raise NotATrace(
-            f"no table of work among the files: {first.name}",
+            f"no table of work among the files: {first.label}",
             "give the whole folder that nsys export --type parquetdir or arrowdir wrote",
         )
     sources = [file.source for file in tables.values()]
-    files = tuple(SourceFile(one.name, one.stored_bytes, one.stored_bytes) for one in sources)
+    files = tuple(SourceFile(one.label, one.stored_bytes, one.stored_bytes) for one in sources)
     readable: dict[str, TableFile] = dict(tables)
     folder = Folder(first, readable)
     return trace_of(folder, format_, files, _folder_name(first))
@@ -132,7 +132,8 @@ def _read_folder(tables: Mapping[str, Opened | _Arrow], format_: str) -> Trace:
 
 def _folder_name(source: ByteSource) -> str:
     """Return the name of the folder, which stands for the report: its files have common names."""
-    return re.split(r"[/\\]", source.folder.rstrip("/\\"))[-1] or source.name
+    folder = source.label.rpartition("/")[0]
+    return folder or re.split(r"[/\\]", source.folder.rstrip("/\\"))[-1] or source.label
 
 
 def _arrow_columns(source: ByteSource) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ def _arrow_columns(source: ByteSource) -> tuple[str, ...]:
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(
-            f"a damaged or cut Arrow file: {source.name} ({reason})",
+            f"a damaged or cut Arrow file: {source.label} ({reason})",
             "copy or export it again",
         ) from None
 

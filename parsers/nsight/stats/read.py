@@ -33,7 +33,7 @@ class StatsFile:
     @property
     def name(self) -> str:
         """Return the file's name, and the profile of several."""
-        return f"{self.source.name} ({self.profile})" if self.profile else self.source.name
+        return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
 def read_stats(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> list[StatsFile]:

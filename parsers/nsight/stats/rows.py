@@ -12,7 +12,7 @@ import numpy as np
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.csvfiles.cells import Column, Texts
+from traceflops.parsers.csvfiles.cells import Column, Texts, finest, step_of
 from traceflops.parsers.csvfiles.parts import Cut, compact
 from traceflops.parsers.nsight.stats.layouts import Report
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE, direction_of, kind_of
@@ -47,6 +47,7 @@ class Part:
     odd: Counter[str] = field(default_factory=Counter)
     ranks: dict[int, set[int]] = field(default_factory=dict)
     rows: int = 0
+    resolution_ns: int | None = None
 
     def __getitem__(self, name: str) -> TableBuilder:
         """Return the collector of a table."""
@@ -66,6 +67,7 @@ class Part:
             self.ranks.setdefault(pid, set()).update(ranks)
         self.odd.update(other.odd)
         self.rows += other.rows
+        self.resolution_ns = finest(self.resolution_ns, other.resolution_ns)
 
 
 def add_rows(cut: Cut, table: Table, part: Part) -> None:
@@ -102,7 +104,10 @@ class _Rows:
             fits = (column > -_LIMIT_NS) & (column < _LIMIT_NS)
             self.part.odd["beyond"] += int(np.count_nonzero(~fits & (column != ABSENT)))
             return np.where(fits, column, ABSENT)
-        scaled = column * float(self.scales.get(role, 1))
+        scale = self.scales.get(role, 1)
+        if role == "start":
+            self.part.resolution_ns = finest(self.part.resolution_ns, step_of(column, scale))
+        scaled = column * float(scale)
         known = np.isfinite(scaled) & (np.abs(scaled) < _LIMIT_NS)
         self.part.odd["beyond"] += int(np.count_nonzero(~known & np.isfinite(column)))
         return np.where(known, np.rint(np.where(known, scaled, 0.0)).astype(np.int64), ABSENT)

@@ -54,7 +54,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
         try:
             files = read_stats(source)
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
             continue
         finally:
             source.close()
@@ -78,7 +78,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
 
 def _nothing(files: Sequence[StatsFile]) -> InputError:
     """Return what to say of files without a record of work."""
-    name = files[0].source.name
+    name = files[0].source.label
     parts = [part for file in files for part in file.parts]
     if any(part.odd["nested"] for part in parts):
         return NotATrace(
@@ -114,4 +114,4 @@ def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
 
 
 def _no_rows(file: StatsFile) -> Note:
-    return Note("missing", "no-rows", "The file holds no record of work.", None, file.source.name)
+    return Note("missing", "no-rows", "The file holds no record of work.", None, file.source.label)

@@ -57,6 +57,7 @@ class Assembly:
         self.told = Told()
         self._pids: list[int] = []
         self._rank: int | None = None
+        self._resolution_ns = 1
         self._ranks: dict[int, int] = {}
 
     def trace(self) -> Trace | None:
@@ -112,6 +113,7 @@ class Assembly:
             self._place_processes(table)
             if name == "activities":
                 self._place_devices(list(part.devices), table)
+                self._resolution_ns = part.resolution_ns or 1
             self.gathered[name].absorb(table)
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
@@ -185,6 +187,7 @@ class Assembly:
             tool="Nsight Systems (nsys stats)",
             facts={"reports": ", ".join(events)},
             event_counts={name: count for name, count in sorted(events.items()) if count},
+            resolution_ns=self._resolution_ns,
         )
 
 

@@ -121,7 +121,7 @@ class RunFacts:
 
     def _process(self, key: int) -> int:
         known = key in self._processes
-        facts = self._processes.get(key) or ProcessFacts(self.run.database.source.name)
+        facts = self._processes.get(key) or ProcessFacts(self.run.database.source.label)
         return self._gathered.process(key if known else None, facts)
 
     def _is_gpu(self, key: int) -> bool:
@@ -144,7 +144,7 @@ def _processes(run: Run) -> dict[int, ProcessFacts]:
     columns = zip(*(rows[name].tolist() for name in ("id", "nid", "pid")), strict=True)
     return {
         key: ProcessFacts(
-            run.database.source.name,
+            run.database.source.label,
             host=hosts.get(node) or None,
             pid=pid if pid != ABSENT else None,
         )

@@ -67,7 +67,7 @@ def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
     origin = Origin("rocpd", _tool(run), facts, *about)
     trace = trace_of(run.database, reading.gathered, reading.tallies, origin)
     if people.is_of_several_machines:
-        notes = (*notes, replace(SEVERAL_MACHINES, file=run.database.source.name))
+        notes = (*notes, replace(SEVERAL_MACHINES, file=run.database.source.label))
     return replace(trace, notes=(*notes, *trace.notes))
 
 

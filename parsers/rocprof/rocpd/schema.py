@@ -81,7 +81,7 @@ def runs_of(database: Database) -> list[Run]:
     endings = {ending for base, ending in found if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
-            f"a rocpd database without any record of work: {database.source.name}",
+            f"a rocpd database without any record of work: {database.source.label}",
             "record with rocprofv3 --kernel-trace --output-format rocpd",
         )
     return [
@@ -96,7 +96,7 @@ def _runs_in_tables(whole: Run, found: Sequence[tuple[str, str]]) -> Iterator[Ru
         guids |= _guids(whole, [base for base, ending in found if ending == whole.ending])
     if len(guids) > _MOST_RUNS:
         raise InputError(
-            f"a rocpd database of {len(guids):,} runs: {whole.database.source.name}",
+            f"a rocpd database of {len(guids):,} runs: {whole.database.source.label}",
             f"give at most {_MOST_RUNS} runs in one file; rocpd can write them apart",
         )
     for guid in sorted(guids) if len(guids) > 1 else [None]:
@@ -144,6 +144,6 @@ def version_of(run: Run) -> tuple[str | None, tuple[Note, ...]]:
 def _too_new(run: Run, version: str | None) -> InputError:
     found = "".join(c if c.isprintable() else "?" for c in (version or "4 (by its columns)")[:20])
     return InputError(
-        f"rocpd schema {found}: {run.database.source.name} (understood is schema 3)",
+        f"rocpd schema {found}: {run.database.source.label} (understood is schema 3)",
         "export it with rocpd convert to CSV, or record with a ROCm 7 rocprofv3",
     )

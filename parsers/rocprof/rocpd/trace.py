@@ -53,20 +53,21 @@ def trace_of(database: Database, gathered: Gathered, tallies: Tallies, origin: O
     tables = gathered.finish()
     recorded = ", ".join(sorted(+tallies.counts))
     rank = place_of(source.folder, source.name).rank
-    notes = content_notes(tables, tallies.odd, overflowed, source.name)
+    notes = content_notes(tables, tallies.odd, overflowed, source.label)
     if rank is not None and tables["processes"].num_rows == 1:
         tables["processes"] = _ranked(tables["processes"], rank)
-        notes = (rank_from_name([rank], source.name), *notes)
+        notes = (rank_from_name([rank], source.label), *notes)
     return Trace(
         source=Source(
             format=origin.format,
-            files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+            files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
             tool=origin.tool,
             clock=origin.clock,
             facts={**origin.facts, **({"recorded": recorded} if recorded else {})},
             event_counts=dict(sorted((+tallies.counts).items())),
             identities=origin.identities,
             lifetimes=origin.lifetimes,
+            kinds_apart=True,
         ),
         tables=tables,
         notes=notes,
@@ -93,6 +94,6 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
     """
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
         again = "record or copy the database again"
-        raise nothing_left(database.source.name, database.place.notes, again)
+        raise nothing_left(database.source.label, database.place.notes, again)
     lost: tuple[Note, ...] = database.notes(label)
     return replace(trace, notes=(*lost, *trace.notes))

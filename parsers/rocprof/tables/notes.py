@@ -52,8 +52,8 @@ def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[
     """Give the notes of a run: those of its files, then those of the whole."""
     of_files = [(place, n) for place, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
-    name = run.files[0].source.name if len(run.files) == 1 else None
-    yield from overflow_notes(told.overflowed, run.files[0].source.name)
+    name = run.files[0].source.label if len(run.files) == 1 else None
+    yield from overflow_notes(told.overflowed, run.files[0].source.label)
     if told.ranks:
         yield rank_from_name(told.ranks)
     if run.number:
@@ -77,7 +77,7 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         *_row_notes(file),
     ]
     for note in notes:
-        yield replace(note, file=file.source.name)
+        yield replace(note, file=file.source.label)
 
 
 def _row_notes(file: TableFile) -> Iterator[Note]:

@@ -96,7 +96,7 @@ def _add(table: Table, cut: Cut, part: Part, file: TableFile, pushes: Pushes) ->
             beside = part.times_beside()
             add_kernels(cut, beside.part, beside.tally)
     elif table.what == "totals":
-        add_totals(cut, part, file.source.name)
+        add_totals(cut, part, file.source.label)
     elif table.what == "pushes":
         pushes.add(cut, part, file.tally)
     elif table.what == "events":

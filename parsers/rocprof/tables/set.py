@@ -37,7 +37,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
         try:
             file = read_table(source)
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
             continue
         finally:
             source.close()
@@ -57,7 +57,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
 
 def _nothing(files: Sequence[TableFile]) -> InputError:
     """Return what to say of files without a record of work."""
-    name = files[0].source.name
+    name = files[0].source.label
     kinds = {kind for file in files for kind in file.kinds}
     if kinds and kinds <= _DESCRIBING:
         return NotATrace(
@@ -97,7 +97,7 @@ def _unused_notes(files: Sequence[TableFile]) -> list[Note]:
     return [
         *notes,
         *(
-            Note("missing", "no-rows", "The file holds no record of work.", None, file.source.name)
+            Note("missing", "no-rows", "The file holds no record of work.", None, file.source.label)
             for file in files
             if not file.agents
         ),

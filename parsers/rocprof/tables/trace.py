@@ -63,7 +63,7 @@ class Assembly:
         return Trace(self._source(), tables, notes, places=self.gathered.places)
 
     def _process(self, place: int, process: Process) -> int:
-        file = process.main_file.source.name
+        file = process.main_file.source.label
         if process.place.rank is not None:
             self.told.ranks.append(process.place.rank)
         facts = ProcessFacts(file, process.place.rank, None, self.host, process.pid)
@@ -122,13 +122,15 @@ class Assembly:
         return Source(
             format="rocprof",
             files=tuple(
-                SourceFile(f.source.name, f.source.stored_bytes, f.source.text_bytes) for f in files
+                SourceFile(f.source.label, f.source.stored_bytes, f.source.text_bytes)
+                for f in files
             ),
             tool=_tool(layouts),
             clock=clock_of_folder(self.run.root) if self.run.is_one_clock else None,
             facts=dict(_facts(layouts, _recorded(files), self.run.system)),
             event_counts={name: events[name] for name in sorted(events) if events[name]},
             identities=tuple(dict.fromkeys(host for host in hosts if host)),
+            kinds_apart=True,
         )
 
 

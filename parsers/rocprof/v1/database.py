@@ -38,7 +38,7 @@ def read_v1_database(database: Database) -> Sequence[Trace]:
     if not any(column in database.columns(table) for table, column in telling.items()):
         named = ", ".join(table for table in telling if table in database.tables)
         raise NotATrace(
-            f"{database.source.path or database.source.name} is an SQLite database with tables "
+            f"{database.source.path or database.source.label} is an SQLite database with tables "
             f"named as those of rocprof ({named}), whose columns are others",
             "give the results.db of rocprof as it was written",
         )
@@ -73,7 +73,7 @@ class _Reader:
     def _process(self, pid: int) -> int:
         pid = pid if pid in self._pids or len(self._pids) < _MOST_PROCESSES else ABSENT
         self._pids.add(pid)
-        facts = ProcessFacts(self._database.source.name, pid=None if pid == ABSENT else pid)
+        facts = ProcessFacts(self._database.source.label, pid=None if pid == ABSENT else pid)
         return self._gathered.process(pid, facts)
 
     def _add_calls(self, table: str, without: str | None = None) -> None:

@@ -68,7 +68,7 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     if not +counts:
         raise _nothing_in(source, stream)
     rows.join()
-    assembly = Assembly(source.name, place.rank, rows, machine_of(stream.header))
+    assembly = Assembly(source.label, place.rank, rows, machine_of(stream.header))
     overflowed = assembly.gathered.overflowed
     tables = assembly.gathered.finish()
     notes = (
@@ -82,8 +82,8 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
         _source(source, place, counts),
         tables,
         (
-            *(Note(n.kind, n.code, n.text, n.count, source.name) for n in notes),
-            *overflow_notes(overflowed, source.name),
+            *(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes),
+            *overflow_notes(overflowed, source.label),
         ),
     )
 
@@ -93,7 +93,7 @@ def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
     recorded = [kind for kind in known if kind not in (ARROW_FROM, ARROW_TO)]
     return Source(
         format="rocprof",
-        files=(SourceFile(source.name, source.stored_bytes, source.text_bytes),),
+        files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
         tool="rocprof JSON",
         clock=clock_of_folder(place.root),
         facts={"generation": "v1", "recorded": ", ".join(recorded)},
@@ -104,11 +104,11 @@ def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
 def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
     if source.cut or stream.damage.cut_bytes is not None or stream.damage.dropped_places:
         return InputError(
-            f"no record of it can be read: {source.name} (cut off or damaged)",
+            f"no record of it can be read: {source.label} (cut off or damaged)",
             "use results.csv or results.db of the same run",
         )
     return NotATrace(
-        f"no record in it: {source.name} (JSON of rocprof without kernels, copies and calls)",
+        f"no record in it: {source.label} (JSON of rocprof without kernels, copies and calls)",
         "record with rocprof --hip-trace or --timestamp on; nothing was launched while it ran",
     )
 

@@ -67,7 +67,7 @@ def _read_run(
             run.add(source, place, number, is_repeated=len(passes) > 1)
             read += 1
         except InputError as error:
-            failed.append((source.name, error))
+            failed.append((source.label, error))
         finally:
             source.close()
     return run.trace() if read else None

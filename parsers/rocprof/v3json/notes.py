@@ -42,7 +42,7 @@ _NO_WORK: Final = (
 def file_notes(source: ByteSource, stream: ListStream, records: ProcessRecords) -> Iterator[Note]:
     """Give what is to be said of one file, whose records are added up."""
     for note in (*_text_notes(source, stream), *_record_notes(records)):
-        yield Note(note.kind, note.code, note.text, note.count, source.name)
+        yield Note(note.kind, note.code, note.text, note.count, source.label)
 
 
 def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:

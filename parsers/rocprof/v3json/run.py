@@ -66,7 +66,7 @@ class Run:
         if number < 0:
             raise _nothing_in(source, stream)
         self._place = self._place or place
-        self._files.append(SourceFile(source.name, source.stored_bytes, source.text_bytes))
+        self._files.append(SourceFile(source.label, source.stored_bytes, source.text_bytes))
         self._notes += file_notes(source, stream, total)
 
     def _finish(
@@ -81,7 +81,7 @@ class Run:
         if key[1] < 0:
             return
         described = records.described
-        facts = ProcessFacts(source.name, place.rank, None, described.host, described.pid)
+        facts = ProcessFacts(source.label, place.rank, None, described.host, described.pid)
         if not +records.counts:
             self._launchers.append((key, facts))
             return
@@ -161,6 +161,7 @@ class Run:
             event_counts={name: self._counts[name] for name in sorted(+self._counts)},
             identities=tuple(dict.fromkeys(hosts)),
             lifetimes=self._lifetimes(),
+            kinds_apart=True,
         )
 
     def _facts(self, releases: str) -> Iterator[tuple[str, str]]:
@@ -209,15 +210,15 @@ def _release(records: ProcessRecords) -> str:
 def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
     if source.cut or stream.cut_in is not None:
         return InputError(
-            f"cut off before its first complete record: {source.name}",
+            f"cut off before its first complete record: {source.label}",
             "nothing can be saved from it; record or copy the file again",
         )
     if stream.damage.dropped_places:
         return InputError(
-            f"no record in it could be read: {source.name} (damaged JSON)",
+            f"no record in it could be read: {source.label} (damaged JSON)",
             "a later tool broke its JSON; copy the file again, or record again",
         )
     return NotATrace(
-        f"no process in it: {source.name} ({ROOT_KEY} holds no records)",
+        f"no process in it: {source.label} ({ROOT_KEY} holds no records)",
         "give the JSON that rocprofv3 --output-format json wrote",
     )

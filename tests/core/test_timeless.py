@@ -1,0 +1,119 @@
+"""Times that tell no idle time give sums by name: copies alone, and starts written too coarsely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import traceflops as tf
+from tests.parsers.nsight.nsysfile import small
+from tests.parsers.nsight.test_stats import TRACE
+from tests.parsers.nsight.test_stats import read as read_stats
+from tests.parsers.rocprof import tablefiles as rocprof
+
+
+def sums(trace: tf.Trace) -> list[tuple[str, str, int, int]]:
+    """Return the sums that are shown in place of an account, which is empty."""
+    analysis = tf.analyze(trace)
+    assert analysis.untimed is not None
+    assert analysis.devices == ()
+    assert analysis.total.components.window_ns == 0
+    assert "idle time and MFU are not known" in analysis.verdict.sentence
+    table = analysis.untimed.of_kind("kernel", "memcpy")
+    columns = ("kind", "name", "count", "sum_ns")
+    return list(zip(*(table[column].to_pylist() for column in columns), strict=True))
+
+
+def is_timed(trace: tf.Trace) -> bool:
+    return bool(tf.analyze(trace).total.components.window_ns)
+
+
+def codes(trace: tf.Trace) -> set[str]:
+    return {note.code for note in tf.analyze(trace).notes}
+
+
+COPIES = rocprof.copies(
+    rocprof.copy(1_000, 1_400, "Agent 0", "Agent 1", "HOST_TO_DEVICE"),
+    rocprof.copy(9_000, 9_100, "Agent 0", "Agent 1", "HOST_TO_DEVICE"),
+)
+
+
+def test_copies_alone_have_no_idle_time(tmp_path: Path) -> None:
+    trace = rocprof.read(tmp_path, {"1_memory_copy_trace.csv": COPIES})
+    assert [(kind, count, ns) for kind, _, count, ns in sums(trace)] == [("memcpy", 2, 500)]
+    assert "copies-only" in codes(trace)
+
+
+def test_copies_beside_kernels_have_a_timeline(tmp_path: Path) -> None:
+    kernels = rocprof.kernels(rocprof.kernel(2_000, 3_000))
+    files = {"1_memory_copy_trace.csv": COPIES, "1_kernel_trace.csv": kernels}
+    trace = rocprof.read(tmp_path, files)
+    assert is_timed(trace)
+    assert "copies-only" not in codes(trace)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_known"), [("hipMemcpy", True), ("hipLaunchKernel", False)]
+)
+def test_calls_show_whether_kernels_are_missing(
+    tmp_path: Path, function: str, is_known: bool
+) -> None:
+    calls = rocprof.calls(rocprof.call(900, 950, Function=function))
+    files = {"1_memory_copy_trace.csv": COPIES, "1_hip_api_trace.csv": calls}
+    trace = rocprof.read(tmp_path, files)
+    assert is_timed(trace) == is_known
+    assert ("copies-only" in codes(trace)) != is_known
+
+
+def test_one_table_of_an_export_of_nsys_is_not_all_work(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    small().save_parquet(folder)
+    for path in folder.glob("*.parquet"):
+        if not path.stem.startswith(("CUPTI_ACTIVITY_KIND_MEMCPY", "StringIds", "ENUM")):
+            path.unlink()
+    trace = tf.read(folder)
+    assert {kind for kind, *_ in sums(trace)} == {"memcpy"}
+
+
+def page(folder: Path, unit: str, *rows: tuple[str, str]) -> tf.Trace:
+    lines = [
+        f"{start},{length},{n},8,2,1,128,1,1,32,0,0,,,,,GPU (0),1,,7,k"
+        for n, (start, length) in enumerate(rows, 1)
+    ]
+    return read_stats(folder, "x.csv", TRACE.replace("(ns)", f"({unit})"), *lines)
+
+
+def test_whole_seconds_carry_no_timeline(tmp_path: Path) -> None:
+    trace = page(tmp_path, "sec", ("1", "0.000002"), ("1", "0.000003"), ("4", "0.000002"))
+    assert sums(trace) == [("kernel", "k", 3, 7_000)]
+    (note,) = [note for note in tf.analyze(trace).notes if note.code == "times-too-coarse"]
+    assert "steps of 1.000 s" in note.text
+
+
+@pytest.mark.parametrize(
+    ("unit", "rows"),
+    [
+        ("sec", (("1.000000001", "0.000002"), ("1.5", "0.000003"))),
+        ("us", (("1000.125", "2.5"), ("1003", "2.5"))),
+        ("sec", (("1", "20"), ("31", "40"))),
+        ("ns", (("1000000000", "2000"), ("2000000000", "2000"))),
+        ("sec", (("1", "0.000002"),)),
+    ],
+    ids=["ns in seconds", "us", "as long as they are coarse", "ns", "one alone"],
+)
+def test_times_as_fine_as_the_work_carry_one(
+    tmp_path: Path, unit: str, rows: tuple[tuple[str, str], ...]
+) -> None:
+    trace = page(tmp_path, unit, *rows)
+    assert is_timed(trace)
+    assert "times-too-coarse" not in codes(trace)
+
+
+def test_runs_of_one_page_are_no_devices_of_one_job(tmp_path: Path) -> None:
+    row = "{},50,{},8,2,1,128,1,1,32,0,0,,,,,GPU (0),1,,7,k"
+    pages = [[TRACE, *(row.format(100 * n, n) for n in range(1, 3 + run))] for run in range(6)]
+    trace = read_stats(tmp_path, "x.csv", *(line for lines in pages for line in lines))
+    assert len(trace.jobs) == 6
+    assert tf.analyze(trace).devices == ()
+    assert len(tf.analyze(trace, tf.Selection(job=1)).devices) == 1

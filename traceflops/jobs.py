@@ -1,0 +1,249 @@
+"""Which files are of one job, and which job is chosen.
+
+Files are of one job unless they contradict each other: they are of different tools, give different
+world sizes, claim one rank twice, or were recorded at different times. Figures of several jobs
+added up would be of none, so whoever wants one figure chooses a job first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from traceflops.columns import numbers
+from traceflops.devices.samedevices import identities
+from traceflops.errors import UsageError
+from traceflops.merge import merge
+from traceflops.results import JobReport
+from traceflops.sharing.placeholders import Placeholders
+from traceflops.sharing.privacy import redacted
+from traceflops.trace import Job, Note, Trace
+from traceflops.windows.selection import Selection
+from traceflops.words import several
+
+_CLOCKS_DIFFER_NS: Final = 10**9
+"""Clocks of machines differ by less than that."""
+_RANKS_DIFFER_NS: Final = 3_600 * 10**9
+"""Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
+_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
+_OF_ONE_JOB: Final = frozenset(
+    {"files-of-different-times", "rank-clash", "rank-unknown", "ranks-missing"}
+)
+"""Notes on files that do not fit together, which is said in other words of several jobs."""
+_TIMED: Final = ("activities", "calls", "ops")
+
+
+def merge_jobs(traces: Sequence[Trace]) -> Trace:
+    """Return one trace of all files, which knows their jobs where there are several."""
+    jobs = split(traces)
+    if len(jobs) == 1:
+        return _merged(traces)
+    numbered = tuple(Job(number, tuple(mine)) for number, mine in enumerate(jobs, 1))
+    trace = merge(traces)
+    notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
+    return replace(trace, notes=(_several_note(len(jobs)), *notes), jobs=numbered)
+
+
+def of_job(trace: Trace, selection: Selection) -> Trace:
+    """Return the trace of the chosen job, the trace itself where none is chosen.
+
+    Raises UsageError where there is no such job.
+    """
+    if selection.job is None or selection.job == trace.job:
+        return trace
+    count = max(1, len(trace.jobs))
+    if selection.job > count:
+        raise UsageError(
+            f"there is no job {selection.job}: the files are of {several(count, 'job')}",
+            "traceflops info lists the jobs",
+        )
+    if not trace.jobs:
+        return trace
+    job = trace.jobs[selection.job - 1]
+    return replace(_merged(job.traces), jobs=trace.jobs, job=job.number)
+
+
+def is_undecided(trace: Trace) -> bool:
+    """Return whether a trace is of several jobs."""
+    return len(trace.jobs) > 1 and trace.job is None
+
+
+def check_decided(trace: Trace, what: str) -> None:
+    """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
+    if is_undecided(trace):
+        raise UsageError(
+            f"{what} is of one job, and the files are of {len(trace.jobs)}",
+            "choose one with --job N; traceflops info lists the jobs",
+        )
+
+
+def listed_jobs(
+    trace: Trace,
+    chosen: int | None = None,
+    *,
+    include_environment: bool = False,
+    placeholders: Placeholders | None = None,
+) -> tuple[JobReport, ...]:
+    """Return the jobs of a trace with the names of their files as they may be shown."""
+    reports = []
+    for job in trace.jobs:
+        plain = [replace(one, tables={}) for one in job.traces]
+        sources = [(one if include_environment else redacted(one)).source for one in plain]
+        files = [file.name for source in sources for file in source.files]
+        if placeholders is not None:
+            files = [placeholders.whole("file", name) for name in files]
+        ranks = {rank for one in job.traces for rank in one.ranks if rank is not None}
+        format_, is_chosen = sources[0].format, job.number == chosen
+        reports.append(
+            JobReport(job.number, format_, tuple(files), tuple(sorted(ranks)), is_chosen)
+        )
+    return tuple(reports)
+
+
+def split(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """Return the traces by job, in the order of the names of their files."""
+    members = sorted(map(_Member, traces), key=lambda member: member.order)
+    jobs: list[list[_Member]] = []
+    for member in members:
+        fitting = [job for job in jobs if not any(map(member.contradicts, job))]
+        if fitting:
+            max(fitting, key=lambda job: max(map(member.closeness, job))).append(member)
+        else:
+            jobs.append([member])
+    by_name = sorted(jobs, key=lambda job: min(member.name for member in job))
+    return [[trace for trace in traces if any(trace is m.trace for m in job)] for job in by_name]
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class _Member:
+    """A trace, and what it says of the job it is of."""
+
+    trace: Trace
+
+    @cached_property
+    def name(self) -> str:
+        return min(file.name for file in self.trace.source.files)
+
+    @cached_property
+    def folder(self) -> str:
+        return self.name.rpartition("/")[0]
+
+    @cached_property
+    def stretch(self) -> tuple[int, int] | None:
+        """The first and the last moment of what was recorded, None without any."""
+        tables = [self.trace.table(name) for name in _TIMED]
+        starts = [numbers(table["start_ns"]) for table in tables if table.num_rows]
+        lengths = [numbers(table["dur_ns"]) for table in tables if table.num_rows]
+        if not starts:
+            return None
+        ends = [int((s + np.maximum(d, 0)).max()) for s, d in zip(starts, lengths, strict=True)]
+        return min(int(start.min()) for start in starts), max(ends)
+
+    @cached_property
+    def is_timed(self) -> bool:
+        """Whether there is time to account for; counters and sums go with any job."""
+        return bool(self.trace.activities.num_rows or self.trace.ops.num_rows)
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether its reader says that it is one of several runs."""
+        return any(note.code in _RUNS for note in self.trace.notes)
+
+    @cached_property
+    def ranks(self) -> frozenset[int]:
+        return frozenset(rank for rank in self.trace.ranks if rank is not None)
+
+    @cached_property
+    def world(self) -> frozenset[int]:
+        return frozenset(self.trace.processes["world_size"].drop_null().to_pylist())
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(self.trace.processes["host"].drop_null().to_pylist())
+
+    @cached_property
+    def devices(self) -> frozenset[tuple[str, str]]:
+        return frozenset(key for key in identities(self.trace) if key is not None)
+
+    @cached_property
+    def order(self) -> tuple[bool, int, str]:
+        """What sorts traces with most evidence first, and those by time."""
+        origin = self.trace.source.origin_unix_ns
+        begin = origin + self.stretch[0] if origin is not None and self.stretch else 0
+        return not self.is_timed, begin, self.name
+
+    def contradicts(self, other: _Member) -> bool:
+        """Return whether two traces cannot be of one job."""
+        if not (self.is_timed and other.is_timed) or self.devices & other.devices:
+            return False  # runs one after the other on one GPU are told apart by --run
+        if (self.is_apart or other.is_apart) and not (self.ranks and other.ranks):
+            return True
+        if self.trace.source.format != other.trace.source.format:
+            return True
+        if self.world and other.world and not self.world & other.world:
+            return True
+        pause = self.pause_ns(other)
+        if self.ranks & other.ranks:
+            on_two_hosts = self.hosts and other.hosts and not self.hosts & other.hosts
+            return not (on_two_hosts and pause == 0)
+        most = _RANKS_DIFFER_NS if self.is_of_one_world_with(other) else _CLOCKS_DIFFER_NS
+        return pause is not None and pause > most
+
+    def is_of_one_world_with(self, other: _Member) -> bool:
+        """Return whether both are ranks of equally many, and not the same ones."""
+        shared = self.world & other.world
+        return any(size > 1 for size in shared) and not self.ranks & other.ranks
+
+    def pause_ns(self, other: _Member) -> int | None:
+        """Return the time between two recordings, 0 where they overlap, None where unknown."""
+        ours, theirs = self.trace.source.origin_unix_ns, other.trace.source.origin_unix_ns
+        if ours is None or theirs is None or self.stretch is None or other.stretch is None:
+            return None
+        begin = max(ours + self.stretch[0], theirs + other.stretch[0])
+        return max(0, begin - min(ours + self.stretch[1], theirs + other.stretch[1]))
+
+    def closeness(self, other: _Member) -> tuple[bool, bool, bool]:
+        """Return how much says that two traces are of one job."""
+        return (
+            bool(self.devices & other.devices),
+            self.folder == other.folder,
+            self.is_seen_with(other),
+        )
+
+    def is_seen_with(self, other: _Member) -> bool:
+        """Return whether something says that two traces are of one job."""
+        clock, pause = self.trace.source.clock, self.pause_ns(other)
+        return (
+            bool(self.devices & other.devices or (self.ranks and other.ranks))
+            or (clock is not None and clock == other.trace.source.clock)
+            or (pause is not None and pause <= _CLOCKS_DIFFER_NS)
+        )
+
+
+def _merged(traces: Sequence[Trace]) -> Trace:
+    """Return the trace of the files of one job, with a note where nothing says that they are."""
+    trace = merge(traces)
+    timed = [member for member in map(_Member, traces) if member.is_timed]
+    lone = len(timed) > 1 and not any(a.is_seen_with(b) for a, b in combinations(timed, 2))
+    return replace(trace, notes=(*trace.notes, _assumed_note(len(timed)))) if lone else trace
+
+
+def _several_note(count: int) -> Note:
+    text = (
+        f"These files are not of one job, but of {count}: they differ in tool, world size or "
+        "time, or two claim one rank. To read one job, use --job N or give its files alone."
+    )
+    return Note("assumed", "several-jobs", text, count)
+
+
+def _assumed_note(count: int) -> Note:
+    text = (
+        f"Nothing says whether these {count} files are of one job; they are taken as one. "
+        "Give them one at a time if they are not."
+    )
+    return Note("assumed", "one-job-assumed", text, count)
