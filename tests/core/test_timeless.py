@@ -19,7 +19,7 @@ def sums(trace: tf.Trace) -> list[tuple[str, str, int, int]]:
     assert analysis.untimed is not None
     assert analysis.devices == ()
     assert analysis.total.components.window_ns == 0
-    assert "idle time and MFU are not known" in analysis.verdict.sentence
+    assert "idle time and MFU are unknown" in analysis.verdict.sentence
     table = analysis.untimed.of_kind("kernel", "memcpy")
     columns = ("kind", "name", "count", "sum_ns")
     return list(zip(*(table[column].to_pylist() for column in columns), strict=True))
