@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ DESCRIPTION_WORDS: Final = (
 """What a trace may say of its own run: options of `traceflops mfu`, without the dashes."""
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
+_QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
@@ -31,6 +33,20 @@ def plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """Return a command line, indented, in lines that a shell takes for one."""
+    whole = _QUOTED.sub(lambda quoted: quoted.group().replace(" ", "\xa0"), command)
+    wrapper = textwrap.TextWrapper(
+        width - 2,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    *first, last = (line.replace("\xa0", " ") for line in wrapper.wrap(whole))
+    return [*(f"{line} \\" for line in first), last]
 
 
 def kernel_name(text: str) -> str:

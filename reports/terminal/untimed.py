@@ -11,6 +11,7 @@ from rich.text import Text
 from traceflops.reports.palette import look
 from traceflops.reports.units import count, duration, percent, size
 from traceflops.totals import DEVICE_KINDS
+from traceflops.words import command_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,12 +54,6 @@ def untimed_lines(found: Untimed, cut: Cut, *, colour: bool, screen: int) -> Ite
         yield Text()
         yield Text("To record a timeline:", "bold")
         yield from map(Text, command_lines(found.record, screen))
-
-
-def command_lines(command: str, screen: int) -> list[str]:
-    """Return a command line in lines that a shell takes for one."""
-    lines = textwrap.wrap(command, screen - 4, break_on_hyphens=False, break_long_words=False)
-    return [f"  {line} \\" for line in lines[:-1]] + [f"  {line}" for line in lines[-1:]]
 
 
 def _title(title: str, rows: int) -> Text:

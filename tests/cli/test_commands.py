@@ -245,6 +245,18 @@ def test_without_arguments_it_helps() -> None:
     assert run("nonsense").exit_code == 2
 
 
+def test_a_trace_without_a_command_gets_a_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(SAMPLE).stdout == run("summary", SAMPLE).stdout
+    assert json.loads(run(JOB, "--ranks", "1", "--json").stdout)["devices"][0]["rank"] == 1
+    assert_refused(run(tmp_path / "absent.json"), 2, "no such command")
+    assert_refused(run(SAMPLE, "--stpes", "1"), 2, "--steps", "traceflops summary --help")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "why").write_bytes(b"")
+    assert run("why", "ampere_sgemm_128x64_nt").stdout.startswith("category"), "a command"
+
+
 def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     import traceflops.analysis
 

@@ -56,7 +56,7 @@ for command, examples in (
     (mfu, MFU_EXAMPLES),
     (devices, DEVICES_EXAMPLES),
 ):
-    app.command(epilog=examples, cls=Sectioned)(command)
+    app.command(epilog="\n".join(examples), cls=Sectioned)(command)
 
 
 def _versions(wanted: bool) -> None:
@@ -85,7 +85,8 @@ def _traceflops(
     """Say from a profiler's trace where the time went, offline.
 
     Reads what the PyTorch profiler, AMD's rocprof and NVIDIA's Nsight leave behind: files, also
-    packed with gzip, zstd or zip, folders of ranks, and - for standard input.
+    packed with gzip, zstd or zip, folders of ranks, and - for standard input. A trace without a
+    command gets a summary: traceflops trace.json.gz.
     """
 
 

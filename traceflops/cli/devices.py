@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from traceflops.mfu.peak.peaks import DeviceSpec
 
 EXAMPLES = (
-    "Examples: traceflops devices | traceflops devices h100 | traceflops devices mi300x --json | "
-    'traceflops devices "NVIDIA A100-SXM4-80GB" | traceflops devices --trace trace.json.gz'
+    "traceflops devices",
+    "traceflops devices h100",
+    "traceflops devices mi300x --json",
+    'traceflops devices "NVIDIA A100-SXM4-80GB"',
+    "traceflops devices --trace trace.json.gz",
 )
 SCHEMA = "traceflops.devices/1"
 

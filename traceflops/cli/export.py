@@ -23,8 +23,8 @@ from traceflops.cli.options import (
 from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
-    "Examples: traceflops export trace.json.gz -o tables/ | traceflops export trace.json.gz "
-    "--table activities --format csv -o tables/"
+    "traceflops export trace.json.gz -o tables/",
+    "traceflops export trace.json.gz --table activities --format csv -o tables/",
 )
 
 

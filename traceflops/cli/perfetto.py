@@ -23,8 +23,8 @@ from traceflops.cli.printing import say
 from traceflops.windows.selection import Selection
 
 EXAMPLES = (
-    "Examples: traceflops perfetto trace.json.gz | traceflops perfetto ranks/ --from 1s --to 2s "
-    "-o job.perfetto.json.gz"
+    "traceflops perfetto trace.json.gz",
+    "traceflops perfetto ranks/ --from 1s --to 2s -o job.perfetto.json.gz",
 )
 SUFFIX = ".perfetto.json.gz"
 

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 EXAMPLES = (
-    "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
-    " | zcat trace.json.gz | traceflops report - -o trace.json | "
-    "traceflops report results.db --pair counters/ | "
-    "traceflops report ranks/ -o tables/ --format csv | "
-    'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open'
+    "traceflops report trace.json.gz",
+    "traceflops report ranks/ -o job.html --steps 10:20",
+    "zcat trace.json.gz | traceflops report - -o trace.json",
+    "traceflops report results.db --pair counters/",
+    "traceflops report ranks/ -o tables/ --format csv",
+    'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open',
 )
 _ADDED = "Title and notes"
 
