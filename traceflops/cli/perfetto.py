@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, read_trace, stem_of
+from traceflops.cli.common import failures, path_of, read_trace, spare_inputs, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -64,6 +64,7 @@ def perfetto(
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
+        spare_inputs([target], [*traces, rules])
         check_new(target, force=force)
         trace = read_trace(traces, reading)
         known = trace if privacy.include_environment else redacted(trace)
