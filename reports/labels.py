@@ -87,7 +87,7 @@ def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
     if len(set(texts)) < len(texts):
         texts = [visible(name[:_LONGEST]) for name in names]
     places = [start for start, _ in _differ(texts)]
-    before = [_word_start(text, start - 1) for text, start in zip(texts, places, strict=True)]
+    before = [_word_before(text, start, width) for text, start in zip(texts, places, strict=True)]
     for starts in (before, places):
         labels = [_around(text, start, width) for text, start in zip(texts, starts, strict=True)]
         if len(set(labels)) == len(labels):
@@ -95,11 +95,23 @@ def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
     return labels
 
 
+def _word_before(text: str, start: int, width: int) -> int:
+    """Return where the word before a place begins, the place itself where both have no room."""
+    near = _word_start(text, start - 1)
+    end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
+    return near if end - near < _room_behind(width) else start
+
+
+def _room_behind(width: int) -> int:
+    """Return how much of a label follows the mark of the cut."""
+    return max(_TAIL + 1, (width - 1) * 2 // 5)
+
+
 def _around(text: str, start: int, width: int) -> str:
     """Return as much of a text as has room: its beginning, and what follows a place in it."""
     if len(text) <= width:
         return text
-    rest = min(len(text) - start, max(_TAIL + 1, (width - 1) * 2 // 5))
+    rest = min(len(text) - start, _room_behind(width))
     head = max(width - 1 - rest, 0)
     if start <= head:
         return _cut(text, width)

@@ -245,7 +245,7 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
     """Write what is to become a file, with its rights if it is there."""
-    stem = target.name.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(errors="ignore")
     _tidy(target.parent, stem)
     handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
     unfinished[Path(name)] = target
