@@ -10,6 +10,7 @@ import io
 import lzma
 import os
 import re
+import select
 import stat
 import struct
 import sys
@@ -17,6 +18,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -31,6 +33,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
 _ZSTD_READ = 1 << 16  # a cut loses what the failing read had already decompressed
+PIPE_PATIENCE_S = 5.0
+"""How long a named pipe is waited for that no program has written to yet."""
 _PACKED = (".gz", ".zst")
 _USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
@@ -279,7 +283,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
         return _members(_standard_input()), True
     place = Path(path)
     if place.is_dir():
-        return _folder(place), False
+        files = files_behind(path)
+        return [source for file in files for source in _members_or_failure(file)], False
     return _members(_file(place)), True
 
 
@@ -287,10 +292,10 @@ def _standard_input() -> ByteSource:
     return _once("stdin", sys.stdin.buffer)
 
 
-def _once(name: str, stream: IO[bytes]) -> ByteSource:
-    """Return a source over a stream that cannot be rewound, such as a pipe."""
+def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
+    """Return a source over a stream that cannot be rewound, of which `begun` has been read."""
     try:
-        first = stream.read(BLOCK_BYTES)
+        first = begun + stream.read(BLOCK_BYTES)
     except OSError as error:
         raise _unreadable(Path(name), error) from None
     return ByteSource(name, lambda: _Rejoined(first, stream))
@@ -320,6 +325,8 @@ def _file(path: Path) -> ByteSource:
         status = path.stat()
     except OSError as error:
         raise _unreadable(path, error) from None
+    if stat.S_ISFIFO(status.st_mode):
+        return _pipe(path)
     if not stat.S_ISREG(status.st_mode):
         stream = _open(path)
         return replace(_once(path.name, stream), release=stream.close)
@@ -334,6 +341,27 @@ def _open(path: Path) -> IO[bytes]:
         raise _unreadable(path, error) from None
 
 
+def _pipe(path: Path) -> ByteSource:
+    """Return a source over a named pipe. Raises InputError where no program writes to it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    stream = os.fdopen(handle, "rb")
+    select.select([handle], [], [], PIPE_PATIENCE_S)
+    begun = b""
+    with suppress(BlockingIOError):  # what a program says that writes, and has not written yet
+        begun = os.read(handle, BLOCK_BYTES)
+        if not begun:
+            stream.close()
+            raise InputError(
+                f"no program writes to the pipe: {path}",
+                "start the program that writes to it, or pipe its output to traceflops - instead",
+            )
+    os.set_blocking(handle, True)
+    return replace(_once(path.name, stream, begun), release=stream.close)
+
+
 def _unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         hint = "check the path; a folder of traces or - (stdin) also works"
@@ -344,15 +372,16 @@ def _unreadable(path: Path, error: OSError) -> InputError:
     )
 
 
-def _folder(folder: Path) -> list[ByteSource]:
-    found: list[ByteSource] = []
-    for root, folders, files in os.walk(folder):
+def files_behind(path: str) -> Iterator[Path]:
+    """Yield the files that an input is read from: itself, or those in the folder it is."""
+    if not Path(path).is_dir():
+        yield Path(path)
+    for root, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            path = Path(root) / name
-            if not name.startswith(".") and path.is_file():
-                found.extend(_members_or_failure(path))
-    return found
+            file = Path(root) / name
+            if not name.startswith(".") and file.is_file():
+                yield file
 
 
 def _members_or_failure(path: Path) -> list[ByteSource]:

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.reports.counts import as_float, flop_count
+from traceflops.reports.labels import short_labels
 from traceflops.reports.units import (
     UNKNOWN,
     count,
     flops,
-    kernel_label,
     percent,
     significant,
     size,
@@ -62,8 +62,9 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
     yield Text()
     heads = "".join(f"{head:>{cell}}" for head, cell in zip(_SHORT, _CELLS, strict=True))
     yield Text(f"{'Kernels by counters':<{name}}{heads}", "bold")
-    for row in rows[:_ROWS]:
-        label = kernel_label(row.name, name - 1)
+    shown = rows[:_ROWS]
+    labels = short_labels([row.name for row in shown], name - 1)
+    for row, label in zip(shown, labels, strict=True):
         cells = "".join(f"{text:>{cell}}" for text, cell in zip(row.cells, _CELLS, strict=False))
         yield Text(f"{label}{' ' * (name - cell_len(label))}{cells}")
     if len(rows) > _ROWS:

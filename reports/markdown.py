@@ -7,10 +7,11 @@ is neither markup nor a mention, an issue, an emoji or a link.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
 from traceflops.reports.authored import NOTHING, Authored, Block
+from traceflops.reports.labels import short_labels
 from traceflops.reports.markdowntext import code, first_of_line, longest_run, plain
 from traceflops.reports.measured import bounds_sentence, facts, parts, why_not
 from traceflops.reports.page.findings import findings_shown
@@ -132,13 +133,13 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
     for part in untimed_parts(found):
         rows = [
             (
-                code(kernel_label(row["name"], _NAME)),
+                name,
                 plain((row["sub"] or "").replace("_", " ")),
                 duration(row["sum_ns"]),
                 percent(row["share"]),
                 count(row["count"]),
             )
-            for row in part.rows[:_KERNELS]
+            for row, name in _named(part.rows[:_KERNELS])
         ]
         heads = (part.title, "Category", "Total time", "Share", "Count")
         yield from _table(heads, rows, numbers=(2, 3, 4))
@@ -146,7 +147,7 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
         yield ""
     if found.counted.num_rows:
         counted = found.counted.slice(0, _KERNELS).to_pylist()
-        shown = [(code(kernel_label(r["name"], _NAME)), count(r["launches"])) for r in counted]
+        shown = [(name, count(row["launches"])) for row, name in _named(counted)]
         yield from _table(("Kernel", "Counted launches"), shown, numbers=(1,))
         yield from _more(found.counted.num_rows - len(shown))
         yield ""
@@ -201,13 +202,13 @@ def _kernels(analysis: Analysis) -> Iterator[str]:
     rows = analysis.kernels.slice(0, _KERNELS).to_pylist()
     shown = [
         (
-            code(kernel_label(row["name"], _NAME)),
+            name,
             plain(row["sub"].replace("_", " ")),
             duration(row["sum_ns"]),
             percent(row["share"]),
             count(row["count"]),
         )
-        for row in rows
+        for row, name in _named(rows)
     ]
     if shown:
         heads = ("Name", "Category", "Total time", "Share", "Count")
@@ -269,13 +270,13 @@ def _idle(analysis: Analysis) -> Iterator[str]:
 def _gaps(analysis: Analysis) -> Iterator[str]:
     labels = {device.device: device.label for device in analysis.devices}
     shown = []
-    for gap in analysis.gaps(_GAPS):
+    gaps = analysis.gaps(_GAPS)
+    names = short_labels([gap.op or gap.before for gap in gaps], _NAME)
+    for gap, name in zip(gaps, names, strict=True):
         waited = f" for {code(kernel_label(gap.waited_for, _NAME))}" if gap.waited_for else ""
         cause = f"{CAUSE_LABELS[gap.causes.largest]}{waited}"
-        until = code(kernel_label(gap.op or gap.before, _NAME))
-        shown.append(
-            (duration(gap.dur_ns), gap_place(gap), plain(labels[gap.device]), cause, until)
-        )
+        device = plain(labels[gap.device])
+        shown.append((duration(gap.dur_ns), gap_place(gap), device, cause, code(name)))
     if shown:
         heads = ("Duration", "Where", "GPU", "Cause", "Until")
         yield from _table(heads, shown, numbers=(0,))
@@ -346,6 +347,12 @@ def _table(
     rule = [_RIGHT if place in right else _LEFT for place in range(len(heads))]
     for row in (heads, rule, *rows):
         yield f"| {' | '.join(row)} |"
+
+
+def _named(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the rows of a table and the cells with their names."""
+    labels = short_labels([row["name"] for row in rows], _NAME)
+    yield from zip(rows, map(code, labels), strict=True)
 
 
 def _more(number: int) -> Iterator[str]:

@@ -54,15 +54,6 @@ LABELS: Final = {
 }
 """The lines of a waterfall: what they are called, and what they are."""
 
-_LIKE: Final = {
-    UNSPLIT: "compute",
-    "useful": "compute",
-    "recompute": "compute",
-    "algorithmic": "compute",
-    "overcompute": "compute",
-    "unattributed": "other",
-    "inefficiency": "memory",
-}
 _FIGURES: Final = (UNSPLIT, "useful")
 """Lines that are a utilisation themselves: they have its digits."""
 
@@ -74,13 +65,12 @@ WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
 class Part:
     """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000.
 
-    `before` are the thousandths of the parts above it, `component` is what it looks like.
+    `before` are the thousandths of the parts above it.
     """
 
     name: str
     thousandths: int
     before: int
-    component: str
     share: Fraction
 
     @property
@@ -105,8 +95,7 @@ def parts(fall: Waterfall) -> list[Part]:
     widths = apportioned([line.amount for line in lines], THOUSAND)
     found, before = [], 0
     for line, width in zip(lines, widths, strict=True):
-        like = _LIKE.get(line.name, line.name)
-        found.append(Part(line.name, width, before, like, Fraction(line.amount, fall.budget)))
+        found.append(Part(line.name, width, before, Fraction(line.amount, fall.budget)))
         before += width
     return found
 

@@ -3,7 +3,8 @@
 The least distance (CIE76) between any two of the six colours is 36.6 in normal vision and, under
 simulated deuteranopia, protanopia and tritanopia (Machado 2009, severity 1.0), 25.6, 25.5 and
 29.3. The ink on a colour has a contrast of at least 5.3:1. Memory, graph and idle are pale on
-white (1.8, 1.3 and 2.2:1), so they are drawn with an outline.
+white (1.8, 1.3 and 2.2:1), so they are drawn with an outline. No text in a terminal is coloured:
+its own foreground is what can be read there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from traceflops.results import COMPONENTS
 
 _WHITE = "#ffffff"
 _BLACK = "#1f2328"
+_TEXTURE = "#000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +46,29 @@ LOOKS = {
     "compute": Look("compute", "#2A6F97", _WHITE, None, "#", "█", ""),
     "memory": Look("memory", "#EEBA4C", _BLACK, "#8a6410", "=", "▓", "horizontal"),
     "other": Look("other kernels", "#6A3DB8", _WHITE, None, "~", "▚", "cross"),
-    "graph": Look("graph launch", "#A8F0BE", _BLACK, "#3c7a52", "+", "▞", "vertical"),
+    "graph": Look("graph launch", "#A8F0BE", _BLACK, "#3c7a52", "+", "▌", "vertical"),
     "communication": Look("exposed communication", "#C1365B", _WHITE, None, "-", "▒", "diagonal"),
     "idle": Look("idle", "#A9B0B7", _BLACK, "#59636e", ".", "░", "dot"),
 }
 """Looks by component, in the order of COMPONENTS."""
 
 
-def _of_compute(label: str, pattern: str) -> Look:
-    """Return the look of compute with a dark texture, on which white ink can still be read."""
-    return replace(LOOKS["compute"], label=label, pattern=pattern, hatch="#000000")
+def _like(component: str, label: str, ascii: str, block: str, pattern: str) -> Look:
+    """Return a component's look with a dark texture, on which white ink can still be read."""
+    textures = {"ascii": ascii, "block": block, "pattern": pattern, "hatch": _TEXTURE}
+    return replace(LOOKS[component], label=label, **textures)
 
 
-LINE_LOOKS = {
+LINE_LOOKS = LOOKS | {
     "useful": LOOKS["compute"],
-    "recompute": _of_compute("recomputation", "horizontal"),
-    "algorithmic": _of_compute("attention recomputation", "cross"),
-    "overcompute": _of_compute("masks and padding", "dot"),
-    UNSPLIT: _of_compute("executed, purpose unknown", "vertical"),
-    "unattributed": LOOKS["other"],
-    "inefficiency": _of_compute("compute below peak", "diagonal"),
+    "recompute": _like("compute", "recomputation", "%", "▀", "horizontal"),
+    "algorithmic": _like("compute", "attention recomputation", "&", "▙", "cross"),
+    "overcompute": _like("compute", "masks and padding", ":", "▖", "dot"),
+    UNSPLIT: _like("compute", "executed, purpose unknown", "@", "▊", "vertical"),
+    "unattributed": _like("other", "compute, FLOPs unknown", "?", "▆", "diagonal"),
+    "inefficiency": _like("compute", "compute below peak", "*", "▄", "diagonal"),
 }
-"""Looks of the lines of a waterfall on the page that are no component."""
+"""Looks of the lines of a waterfall, and of what is a component there."""
 
 CAUSE_LABELS = {
     "host_late": "GPU waiting for CPU",

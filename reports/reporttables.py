@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.columns import dictionary_column, number_column
-from traceflops.errors import UsageError
 from traceflops.reports.json.report import report_object
 from traceflops.reports.tables import FORMATS, folder_for_tables
 from traceflops.reports.write import write_together
@@ -92,20 +91,6 @@ TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
     "notes": lambda report: report["notes"],
 }
 """The tables of a folder; one without rows is not written."""
-
-
-def check_folder(folder: Path, format_: str, *, force: bool) -> None:
-    """Refuse unknown formats, what is no folder and, unless forced, to overwrite anything."""
-    if format_ not in FORMATS:
-        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
-    taken = [name for name in TABLES if (folder / f"{name}.{format_}").exists()]
-    if taken and not force:
-        raise UsageError(
-            f"already there: {folder / f'{taken[0]}.{format_}'}",
-            "choose another folder with -o, or give --force",
-        )
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from traceflops.categories.activities import categorise
 from traceflops.columns import IntArray, codes, dictionary_column, names, number_column
 from traceflops.errors import UsageError
 from traceflops.links import link
-from traceflops.reports.write import write_whole
+from traceflops.reports.write import check_new, write_together
 from traceflops.schema import TABLES
 from traceflops.sharing.redact import Redaction
 from traceflops.trace import Trace
@@ -58,19 +58,25 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 
 def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
     """Refuse unknown tables and formats and, unless forced, to overwrite anything."""
-    if format_ not in FORMATS:
-        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
     unknown = [name for name in tables or () if name not in TABLES]
     if unknown:
         raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
+    check_folder(folder, tables or TABLES, format_, force=force)
+
+
+def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: bool) -> None:
+    """Refuse unknown formats, what is no folder and, unless forced, to overwrite anything."""
+    if format_ not in FORMATS:
+        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
-    taken = [name for name in tables or TABLES if (folder / f"{name}.{format_}").exists()]
-    if taken and not force:
-        raise UsageError(
-            f"already there: {folder / f'{taken[0]}.{format_}'}",
-            "choose another folder with -o, or give --force",
-        )
+    for target in table_files(folder, names, format_) if folder.exists() else ():
+        check_new(target, force=force)
+
+
+def table_files(folder: Path, names: Iterable[str], format_: str) -> list[Path]:
+    """Return the files that tables are written to."""
+    return [folder / f"{name}.{format_}" for name in names]
 
 
 def export_tables(
@@ -80,21 +86,27 @@ def export_tables(
     format_: str,
     rules: Path | None = None,
     redaction: Redaction | None = None,
-) -> Iterator[tuple[Path, int]]:
-    """Write each table to its file; yield the path and the number of rows as each is done.
+) -> dict[Path, int]:
+    """Write each table to its file, all or none; return the number of rows by path.
 
     The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
     the rows of the other tables that caused them. `redaction` takes names out of all of it.
     """
     shown = redaction.trace(trace) if redaction is not None else trace
-    with folder_for_tables(folder):
+    rows: dict[Path, int] = {}
+
+    def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
         for name in dict.fromkeys(tables or TABLES):
             table = shown.table(name)
             if name == "activities":
                 table = _enriched(table, trace, rules, redaction)
             path = folder / f"{name}.{format_}"
-            write_whole(path, FORMATS[format_](table))
-            yield path, table.num_rows
+            rows[path] = table.num_rows
+            yield path, (FORMATS[format_](table),)
+
+    with folder_for_tables(folder):
+        write_together(files())
+    return rows
 
 
 @contextmanager

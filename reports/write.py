@@ -1,8 +1,9 @@
 """Reports into files: chosen by suffix, never half-written, never over somebody else's file.
 
 A file is written beside its place under a name of its own (`.NAME.*.traceflops-part`) and then
-renamed. A link is followed: what it leads to is replaced, the link stays. What a killed run left
-behind is removed by a later one that writes the same file.
+renamed. A link is followed: what it leads to is replaced, the link stays; one that leads to nothing
+only where that is forced. What a killed run left behind is removed by a later one that writes the
+same file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _UNFINISHED: Final = ".traceflops-part"
 _ABANDONED_S: Final = 24 * 3600
 _LONGEST_STEM: Final = 60
 
+MORE_MEMORY: Final = "use a machine with more memory, or fewer ranks with --ranks"
 _REMEDIES: Final = {
+    errno.ENOMEM: MORE_MEMORY,
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, or use another place"),
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS), "use a place where you may write, and enter"
@@ -124,7 +127,8 @@ def check_target(target: Path, *, force: bool) -> None:
             f"{as_tables if suffix[1:] in FORMATS else ''}",
         )
     check_place(target)
-    if target.exists() and not force and not _is_ours(target):
+    _check_link(target, force=force)
+    if target.exists() and not force and not is_report(target):
         raise UsageError(
             f"will not overwrite a file that is not a report of ours: {target}",
             "choose another name with -o, or give --force",
@@ -134,8 +138,18 @@ def check_target(target: Path, *, force: bool) -> None:
 def check_new(target: Path, *, force: bool) -> None:
     """Refuse a target that cannot be, or that is there already."""
     check_place(target)
+    _check_link(target, force=force)
     if target.exists() and not force:
         raise UsageError(f"already there: {target}", "choose another name with -o, or give --force")
+
+
+def _check_link(target: Path, *, force: bool) -> None:
+    """Refuse a link to a file that is not there unless forced: its place was not asked for."""
+    if target.is_symlink() and not target.exists() and not force:
+        raise UsageError(
+            f"a link to a file that does not exist: {target}",
+            "choose another name with -o, or give --force to make that file",
+        )
 
 
 def check_place(target: Path) -> None:
@@ -162,9 +176,11 @@ def _real(target: Path) -> Path:
         raise UsageError(f"a link that leads nowhere: {target}", "give another name") from None
 
 
-def _is_ours(target: Path) -> bool:
-    """Return whether a file begins, or as an archive ends, as a report of ours does."""
+def is_report(target: Path) -> bool:
+    """Return whether a file is a report of ours: it begins, or as an archive ends, as these do."""
     try:
+        if not target.is_file():
+            return False
         with target.open("rb") as file:
             begins = file.read(_LOOKED_AT)
             file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
@@ -174,7 +190,7 @@ def _is_ours(target: Path) -> bool:
     suffix = target.suffix.lower()
     if suffix == ".zip":
         return _IN_ARCHIVE in ends
-    return re.match(_BEGINS[suffix], begins) is not None
+    return suffix in _BEGINS and re.match(_BEGINS[suffix], begins) is not None
 
 
 def write_whole(target: Path, content: bytes) -> None:
@@ -188,18 +204,31 @@ def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
 
 
 def write_together(files: Iterable[tuple[Path, Iterable[bytes]]]) -> None:
-    """Write files so that all of them are whole, or none is there."""
+    """Write files so that all of them are whole, or none is new."""
     with _removed_unless_renamed() as unfinished:
         for target, pieces in files:
             try:
                 _write_beside(_real(target), pieces, unfinished)
             except OSError as error:
                 raise _unwritable(target, error) from None
+        _put_in_place(unfinished)
+
+
+def _put_in_place(unfinished: dict[Path, Path]) -> None:
+    """Rename files to what they are to be; where one cannot be, the new ones before it go again."""
+    new: list[Path] = []
+    try:
         for name, real in unfinished.items():
-            try:
-                name.replace(real)
-            except OSError as error:
-                raise _unwritable(real, error) from None
+            if not real.exists():
+                new.append(real)
+            name.replace(real)
+    except BaseException as error:
+        for real_before in new:
+            with suppress(OSError):
+                real_before.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(real, error) from None
+        raise
 
 
 @contextmanager
@@ -216,7 +245,7 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
     """Write what is to become a file, with its rights if it is there."""
-    stem = target.name.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(errors="ignore")
     _tidy(target.parent, stem)
     handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
     unfinished[Path(name)] = target

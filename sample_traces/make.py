@@ -1,9 +1,9 @@
-"""Writes the committed simulated samples: `python -m sample_traces.make [folder]`."""
+"""Writes the simulated samples."""
 
 from __future__ import annotations
 
 import gzip
-import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -161,6 +161,14 @@ def _compressed(path: Path) -> Path:
     return packed
 
 
-if __name__ == "__main__":
-    for path in make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE):
+def main(arguments: list[str] | None = None) -> None:
+    """Write the samples to the folder that is given, and say what was written."""
+    parser = ArgumentParser(prog="python -m sample_traces.make", description=__doc__)
+    text = "folder to write to; default: the committed samples are written again"
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help=text)
+    for path in make(parser.parse_args(arguments).folder):
         print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

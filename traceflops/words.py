@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ DESCRIPTION_WORDS: Final = (
 """What a trace may say of its own run: options of `traceflops mfu`, without the dashes."""
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
+_QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
@@ -36,6 +38,20 @@ def plural(noun: str) -> str:
 def capitalized(text: str) -> str:
     """Return a text with its first letter in upper case and the rest as it is."""
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """Return a command line, indented, in lines that a shell takes for one."""
+    whole = _QUOTED.sub(lambda quoted: quoted.group().replace(" ", "\xa0"), command)
+    wrapper = textwrap.TextWrapper(
+        width - 2,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    *first, last = (line.replace("\xa0", " ") for line in wrapper.wrap(whole))
+    return [*(f"{line} \\" for line in first), last]
 
 
 def kernel_name(text: str) -> str:

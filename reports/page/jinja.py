@@ -63,7 +63,7 @@ def environment(narrower: int = 1) -> Environment:
         "trusted": _trusted,
     }
     made.globals |= {
-        "looks": palette.LOOKS | palette.LINE_LOOKS,
+        "looks": palette.LINE_LOOKS,
         "causes": palette.CAUSE_LABELS,
     }
     return made

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.reports.labels import Label, kernel_labels
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.page.labels import Label, kernel_labels
 from traceflops.reports.page.launched import Launched, Way, key_of, launched, missing
 from traceflops.reports.page.work import (
     WorkColumns,

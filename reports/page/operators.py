@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.operators import operators
+from traceflops.reports.labels import Label, labels
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.page.labels import Label, labels
 from traceflops.reports.page.work import (
     WorkColumns,
     WorkShown,

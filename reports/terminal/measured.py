@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from traceflops.reports.measured import (
     roofline,
     why_not,
 )
-from traceflops.reports.palette import LOOKS
+from traceflops.reports.palette import LINE_LOOKS
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
 from traceflops.reports.terminal.reconciled import (
     beside_the_bar,
@@ -35,6 +35,7 @@ from traceflops.reports.terminal.reconciled import (
 from traceflops.reports.terminal.summary import (
     NARROWEST,
     Style,
+    cut_to,
     fitted,
     labelled,
     provenance,
@@ -45,7 +46,6 @@ from traceflops.reports.units import (
     apportioned,
     count,
     duration,
-    kernel_label,
     visible,
 )
 from traceflops.words import several
@@ -143,9 +143,8 @@ def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
     yield _bar(found, style, min(style.width, _BAR))
     for part in found:
         line = Text()
-        look = LOOKS[part.component]
-        line.append(style.fill(look) + " ", look.colour if style.colour else "")
-        line.append(f"{part.label:<{_LABEL}}").append(f"{part.percent:>{_SHARE}}  ", "bold")
+        line.append_text(style.drawn(LINE_LOOKS[part.name]))
+        line.append(f" {part.label:<{_LABEL}}").append(f"{part.percent:>{_SHARE}}  ", "bold")
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
@@ -155,8 +154,7 @@ def _bar(found: list[Part], style: Style, width: int) -> Text:
     bar = Text()
     cells = apportioned([part.thousandths for part in found], width)
     for part, number in zip(found, cells, strict=True):
-        look = LOOKS[part.component]
-        bar.append(style.fill(look) * number, look.colour if style.colour else "")
+        bar.append_text(style.drawn(LINE_LOOKS[part.name], number))
     return bar
 
 
@@ -190,8 +188,7 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
     yield from _table_head(f"Kernels with counted {what}", style)
-    for row in rows:
-        yield _row(row, measured, style)
+    yield from _rows(rows, measured, style)
     if any(_is_above_the_peak(row, measured) for row in rows):
         yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
 
@@ -213,8 +210,7 @@ def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield from _table_head("Operators", style)
-    for row in rows:
-        yield _row(row, measured, style)
+    yield from _rows(rows, measured, style)
 
 
 def _table_head(title: str, style: Style) -> Iterator[Text]:
@@ -223,7 +219,13 @@ def _table_head(title: str, style: Style) -> Iterator[Text]:
     yield Text(f"{title:<{_name_width(style)}}{cells}", "bold")
 
 
-def _row(row: KernelRow | OpRow, measured: Measurement, style: Style) -> Text:
+def _rows(rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style) -> Iterator[Text]:
+    names = cut_to([row.name for row in rows], _name_width(style) - 1)
+    for row, name in zip(rows, names, strict=True):
+        yield _row(row, f"{name} ", measured)
+
+
+def _row(row: KernelRow | OpRow, name: str, measured: Measurement) -> Text:
     work, bound = row.measured, roofline(measured, row.measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
@@ -236,12 +238,8 @@ def _row(row: KernelRow | OpRow, measured: Measurement, style: Style) -> Text:
         intensity,
         _BOUNDS[bound.bound] if bound is not None and bound.basis != "category" else UNKNOWN,
     )
-    width = _name_width(style)
-    label = kernel_label(row.name, width - 1)
-    line = Text(f"{label}{' ' * (width - cell_len(label))}")
-    return line.append(
-        "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
-    )
+    figures = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
+    return Text(f"{name}{figures}")
 
 
 def _name_width(style: Style) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from traceflops.mfu.lacks import NEXT_TIME
 from traceflops.reports.countedtable import counted_lines
+from traceflops.reports.labels import short_labels
 from traceflops.reports.measured import why_not
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
 from traceflops.reports.terminal.collectives import collective_lines
@@ -65,7 +66,11 @@ class Style:
         """Return the character that fills a component's part of a bar."""
         if not self.unicode:
             return a_look.ascii
-        return "█" if self.colour else a_look.block
+        return "█" if self.colour and a_look.hatch is None else a_look.block
+
+    def drawn(self, a_look: Look, cells: int = 1) -> Text:
+        """Return a component's part of a bar."""
+        return Text(self.fill(a_look) * cells, a_look.colour if self.colour else "")
 
     def plain(self, text: str) -> str:
         """Return text in characters the terminal has."""
@@ -176,15 +181,15 @@ def _bar(account: Account, style: Style, width: int) -> Text:
     bar = Text()
     cells_of = apportioned(list(account.components.parts().values()), width)
     for name, cells in zip(COMPONENTS, cells_of, strict=True):
-        bar.append(style.fill(LOOKS[name]) * cells, LOOKS[name].colour if style.colour else "")
+        bar.append_text(style.drawn(LOOKS[name], cells))
     return bar
 
 
 def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
     a_look = LOOKS[name]
     line = Text()
-    line.append(style.fill(a_look) + " ", a_look.colour if style.colour else "")
-    line.append(f"{a_look.label:<22}{duration(analysis.mean_ns(ns)):>10}")
+    line.append_text(style.drawn(a_look))
+    line.append(f" {a_look.label:<22}{duration(analysis.mean_ns(ns)):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
     line.append(_listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
     return line
@@ -229,16 +234,16 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield Text()
     heads = "".join(f"{_HEADS.get(name, name):>9}" for name in _SHARES)
     yield Text(f"{_INDENT}{'device':<{label}} {'':<{bar}}{'window':>11}{heads}", "bold")
-    for device in shown:
-        yield _device_row(device, style, label, bar)
+    for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
+        yield _device_row(device, style, name, bar)
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more; --json and the page have all", "dim")
 
 
-def _device_row(device: DeviceReport, style: Style, label: int, bar: int) -> Text:
+def _device_row(device: DeviceReport, style: Style, name: str, bar: int) -> Text:
     account = device.chosen
-    row = Text(f"{_INDENT}{_cut(device.label, label)} ")
+    row = Text(f"{_INDENT}{name} ")
     row.append_text(_bar(account, style, bar) if account.components.window_ns else Text(" " * bar))
     row.append(f"{duration(account.components.window_ns):>11}")
     for name in _SHARES:
@@ -260,7 +265,7 @@ def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.untimed is not None:
         found = analysis.untimed
         yield from counted_lines(analysis.measured, style.width)
-        yield from untimed_lines(found, _cut, colour=style.colour, screen=style.width)
+        yield from untimed_lines(found, cut_to, style.drawn, screen=style.width)
 
 
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -282,7 +287,7 @@ def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
         row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} ")
     if len(analysis.devices) > 1:
         labels = {device.device: device.label for device in analysis.devices}
-        row.append(f"{_cut(labels[gap.device], 18)} ", "dim")
+        row.append(f"{cut_to([labels[gap.device]], 18)[0]} ", "dim")
     room = style.width - row.cell_len - len("until ")
     waited = f", waited for {kernel_label(gap.waited_for, room // 2)}" if gap.waited_for else ""
     until = kernel_label(gap.op or gap.before, max(room - cell_len(waited), 8))
@@ -297,10 +302,11 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield Text()
     what = "operators" if analysis.on_host else "kernels and copies"
     yield Text(f"Top of {count(analysis.kernels.num_rows)} {what}", "bold")
-    width = min(_NAME_WIDTH, style.width - 48)
-    for row in rows:
-        line = Text(f"{_INDENT}{_cut(row['name'], width)}  ")
-        line.append(f"{_cut(row['sub'], 15)}", look(row["top"]).colour if style.colour else "")
+    width = min(_NAME_WIDTH, style.width - 50)
+    for row, name in zip(rows, cut_to([row["name"] for row in rows], width), strict=True):
+        line = Text(f"{_INDENT}{name}  ")
+        line.append_text(style.drawn(look(row["top"])))
+        line.append(f" {row['sub']:<15}")
         line.append(f"{duration(row['sum_ns']):>10}{percent(row['share']):>9}")
         line.append(f"{count(row['count']):>8} ×", "dim")  # noqa: RUF001
         yield line
@@ -327,15 +333,17 @@ def _unsaid(analysis: Analysis) -> list[Note]:
 
 
 def labelled(label: str, text: str, style: Style) -> Iterator[Text]:
-    """Yield a text after a coloured label, its further lines indented as far."""
+    """Yield a text after a bold label, its further lines indented as far."""
     indent = " " * (len(label) + 1)
     for place, line in enumerate(wrapped(visible(text), style.width - len(indent))):
-        yield Text.assemble((indent, "") if place else (f"{label} ", "yellow"), line)
+        yield Text.assemble((indent, "") if place else (f"{label} ", "bold"), line)
 
 
-def _cut(text: str, width: int) -> str:
-    """Return text of exactly `width` cells, shortened in the middle if it is longer."""
-    short = kernel_label(text, width)
-    while cell_len(short) > width:
-        short = shorten_middle(short, len(short) - 1)
-    return short + " " * (width - cell_len(short))
+def cut_to(names: Sequence[str], width: int) -> list[str]:
+    """Return the names of a table in exactly `width` cells each; see `short_labels`."""
+    room = width
+    short = short_labels(names, room)
+    while room > 1 and any(cell_len(label) > width for label in short):  # some signs are wide
+        room -= 1
+        short = short_labels(names, room)
+    return [label + " " * (width - cell_len(label)) for label in short]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from traceflops.reports.palette import look
+from traceflops.reports.palette import Look, look
 from traceflops.reports.units import count, duration, percent, size
 from traceflops.totals import DEVICE_KINDS
+from traceflops.words import command_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,11 +27,13 @@ _TITLES = {
     ("mark",): "Marks with most time, nested ones counted twice",
     ("gpu_mark",): "Ranges with most time on the device, nested ones counted twice",
 }
-Cut = Callable[[str, int], str]
-"""Returns a name of exactly so many cells."""
+Cut = Callable[[Sequence[str], int], list[str]]
+"""Returns the names of a table in exactly so many cells each."""
+Drawn = Callable[[Look], Text]
+"""Returns a cell of a component's colour and texture."""
 
 
-def untimed_lines(found: Untimed, cut: Cut, *, colour: bool, screen: int) -> Iterator[Text]:
+def untimed_lines(found: Untimed, cut: Cut, drawn: Drawn, *, screen: int) -> Iterator[Text]:
     """Yield the totals by category and by name, what was counted, and how to record a timeline.
 
     `screen` is the width of the terminal.
@@ -39,15 +42,17 @@ def untimed_lines(found: Untimed, cut: Cut, *, colour: bool, screen: int) -> Ite
     if found.categories.num_rows:
         yield Text()
         yield Text("Totals by category (overlaps counted twice)", "bold")
-        for row in found.categories.to_pylist():
-            yield _row(row, row["sub"].replace("_", " "), row["top"], cut, colour, 22)
+        rows = found.categories.to_pylist()
+        for row, name in zip(rows, cut([_spaced(row["sub"]) for row in rows], 20), strict=True):
+            yield _row(row, name, drawn)
     for kinds, title in _TITLES.items():
         table = found.of_kind(*kinds)
         if table.num_rows:
             yield Text()
             yield _title(title, table.num_rows)
-            for row in table.slice(0, _ROWS).to_pylist():
-                yield _row(row, row["name"], row["top"], cut, colour, width)
+            rows = _rows(table)
+            for row, name in zip(rows, cut([row["name"] for row in rows], width - 2), strict=True):
+                yield _row(row, name, drawn)
     yield from _counted(found, cut, width, screen)
     if found.record is not None:
         yield Text()
@@ -55,21 +60,18 @@ def untimed_lines(found: Untimed, cut: Cut, *, colour: bool, screen: int) -> Ite
         yield from map(Text, command_lines(found.record, screen))
 
 
-def command_lines(command: str, screen: int) -> list[str]:
-    """Return a command line in lines that a shell takes for one."""
-    lines = textwrap.wrap(command, screen - 4, break_on_hyphens=False, break_long_words=False)
-    return [f"  {line} \\" for line in lines[:-1]] + [f"  {line}" for line in lines[-1:]]
-
-
 def _title(title: str, rows: int) -> Text:
     return Text(f"{title} ({min(rows, _ROWS)} of {count(rows)})", "bold")
 
 
-def _row(
-    row: dict[str, Any], label: str, top: str | None, cut: Cut, colour: bool, width: int
-) -> Text:
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _row(row: dict[str, Any], name: str, drawn: Drawn) -> Text:
     line = Text("  ")
-    line.append(cut(label, width), look(top).colour if colour and top else "")
+    line.append_text(drawn(look(row["top"])) if row["top"] else Text(" "))
+    line.append(f" {name}")
     line.append(f"{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
     line.append(f"{count(row['count']):>10} ×", "dim")  # noqa: RUF001
     if row.get("bytes") is not None:
@@ -82,8 +84,9 @@ def _counted(found: Untimed, cut: Cut, width: int, screen: int) -> Iterator[Text
         return
     yield Text()
     yield _title("Kernels with most launches counted", found.counted.num_rows)
-    for row in _rows(found.counted):
-        yield Text.assemble("  ", cut(row["name"], width), f"{count(row['launches']):>10} ×")  # noqa: RUF001
+    rows = _rows(found.counted)
+    for row, name in zip(rows, cut([row["name"] for row in rows], width), strict=True):
+        yield Text.assemble("  ", name, f"{count(row['launches']):>10} ×")  # noqa: RUF001
     more = len(found.counters) - _COUNTERS
     listed = ", ".join(found.counters[:_COUNTERS]) + (f" and {more} more" if more > 0 else "")
     text = "Launches were run one after the other to be counted, so their times are not used."

@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -107,7 +109,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow", "csv"])
 def test_export(tmp_path: Path, format_: str) -> None:
-    import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -245,6 +246,18 @@ def test_without_arguments_it_helps() -> None:
     assert run("nonsense").exit_code == 2
 
 
+def test_a_trace_without_a_command_gets_a_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(SAMPLE).stdout == run("summary", SAMPLE).stdout
+    assert json.loads(run(JOB, "--ranks", "1", "--json").stdout)["devices"][0]["rank"] == 1
+    assert_refused(run(tmp_path / "absent.json"), 2, "no such command")
+    assert_refused(run(SAMPLE, "--stpes", "1"), 2, "--steps", "traceflops summary --help")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "why").write_bytes(b"")
+    assert run("why", "ampere_sgemm_128x64_nt").stdout.startswith("category"), "a command"
+
+
 def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     import traceflops.analysis
 
@@ -253,6 +266,51 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(traceflops.analysis, "analyze", broken)
     assert_refused(run("summary", SAMPLE), 1, "TRACEFLOPS_DEBUG=1")
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [MemoryError(), pa.ArrowMemoryError("malloc"), OSError(12, "Cannot allocate memory")],
+)
+def test_no_room_in_memory_is_no_fault_of_ours(
+    monkeypatch: pytest.MonkeyPatch, shortage: Exception
+) -> None:
+    import traceflops.analysis
+
+    def short(*_: object, **__: object) -> None:
+        raise shortage
+
+    monkeypatch.setattr(traceflops.analysis, "analyze", short)
+    assert_refused(run("summary", SAMPLE), 2, "more memory", "--ranks")
+
+
+def test_a_named_pipe_that_nobody_writes_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceflops.parsers.inputs.PIPE_PATIENCE_S", 0)
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(run("summary", tmp_path / "pipe"), 3, "no program writes to the pipe")
+
+
+@pytest.mark.parametrize("patience", [0, 60])
+def test_a_named_pipe_is_read_once_it_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    """Without patience, what writes has the pipe open already; with it, it may come later."""
+    monkeypatch.setattr("traceflops.parsers.inputs.PIPE_PATIENCE_S", patience)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    handle = os.open(pipe, os.O_RDWR) if patience == 0 else None
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(written_to, pipe, handle)
+        assert run("summary", pipe, "--json").exit_code == 0
+        written.result()
+
+
+def written_to(pipe: Path, handle: int | None) -> None:
+    """Write the sample to a pipe, opened here unless it is open."""
+    with open(pipe if handle is None else handle, "wb") as file:
+        file.write(SAMPLE.read_bytes())
 
 
 def test_pipes() -> None:

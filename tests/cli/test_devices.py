@@ -14,7 +14,7 @@ from traceflops.cli.devices import EXAMPLES, devices
 from traceflops.mfu.peak.peaks import load_devices
 
 APP = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-APP.command(epilog=EXAMPLES)(devices)
+APP.command(epilog="\n".join(EXAMPLES))(devices)
 
 
 def run(*words: str | Path, width: int = 400) -> Result:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,38 @@ def test_nothing_in_a_trace_acts_on_the_terminal(
     assert "Traceback" not in done.output
     assert not UNSEEN & set(done.stdout), f"stdout of {command}"
     assert not UNSEEN & set(done.stderr), f"stderr of {command}"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="all names are UTF-8 there")
+@pytest.mark.parametrize("place", ["trace\udcff.json.gz", "folder\udcfe"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("report", "-q", "-o", f"a\udcff.{suffix}") for suffix in ("html", "json", "md", "zip")),
+        ("report", "-q"),
+        ("report", "-q", "--format", "csv"),
+        ("report", "-q", "--title", "t\udcff", "-o", "b.html"),
+        ("perfetto",),
+        ("export", "--table", "calls", "--format", "csv", "-o", "e\udcff"),
+        ("export", "--table", "calls", "--json", "-o", "e\udcff"),
+        *((command, "--json") for command in ("summary", "info", "mfu")),
+        *((command,) for command in ("summary", "info", "mfu")),
+    ],
+)
+def test_a_name_need_not_be_utf_8(
+    words: tuple[str, ...], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = Path(place) / "r\udcffnk0.json.gz" if "folder" in place else Path(place)
+    target.parent.mkdir(exist_ok=True)
+    kernel = event("kernel", "k", 10, 400, device=0, stream=7)
+    content = {"schemaVersion": 1, "traceEvents": [kernel]}
+    target.write_bytes(gzip.compress(json.dumps(content).encode()))
+    done = run(*words, place)
+    assert (done.exit_code, done.stderr) == (0, "")
+    for file in tmp_path.rglob("*"):
+        if file.suffix in (".html", ".json", ".md", ".csv"):
+            file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

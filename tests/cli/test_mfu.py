@@ -496,6 +496,7 @@ def test_help_groups_the_options() -> None:
         "What is trained, and how",
         "What to answer",
         "Options",
+        "Examples",
     ]
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "-\n" not in text

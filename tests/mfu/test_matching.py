@@ -347,11 +347,44 @@ def test_a_given_rate_is_taken_for_every_type() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("H100 SXM", "h100-sxm"),
+        ("h100_pcie", "h100-pcie"),
+        ("rtx4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("nvidia geforce rtx 4090", "rtx-4090"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80"),
+        ("NVIDIA A10", "a10"),
+        ("amd mi300x", "mi300x"),
+        ("AMD Instinct MI250X", "mi250x-gcd"),
+        ("Gaudi 3", "gaudi3"),
+        ("google tpu v5e", "tpu-v5e"),
+    ],
+)
+def test_a_device_may_be_given_in_any_spelling(text: str, expected: str) -> None:
+    assert chosen(text, None, seen()).spec == chosen(expected, None, seen()).spec
+
+
+def test_every_id_and_product_names_its_own_row_in_any_spelling() -> None:
+    for spec in load_devices():
+        for text in (spec.id, spec.id.replace("-", " ").upper(), f"{spec.vendor} {spec.product}"):
+            found = chosen(text, None, seen()).spec
+            assert found is not None and found.id == spec.id, text
+
+
+@pytest.mark.parametrize(
     ("given_id", "near"),
     [
         ("h100", "h100-nvl, h100-pcie, h100-sxm, h100-96-hbm2e"),
-        ("H100 SXM", "h100-sxm"),
-        ("NVIDIA A100-SXM4-80GB", "near it: a100-sxm-80"),
+        ("H200", "near it: h200-sxm, gh200, h200-nvl"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "near it: a100-sxm-80"),
+        ("AMD Instinct MI250X/MI250", "mi250-gcd, mi250x-gcd"),
+        ("rtx 4090 d", "rtx-4090"),
+        ("NVIDIA", "nothing"),
         ("mi300", "mi300a, mi300x"),
         ("a100-sxm-81", "a100-sxm-80"),
         ("zzz", "nothing"),

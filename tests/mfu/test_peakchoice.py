@@ -44,7 +44,9 @@ def test_notes_on_what_was_given() -> None:
     (note,) = choose_peak(None, Fraction(900), "zz").notes
     assert note == "'zz' is no data type of the table: the peak is taken for it"
     for tflops in (None, Fraction(9)):
-        with pytest.raises(UsageError, match="no id of the device table; near it: h100-sxm"):
+        with pytest.raises(
+            UsageError, match="not one device of the device table; near it: h100-sxm"
+        ):
             choose_peak("h100-sxmm", tflops, "fp8")
     with pytest.raises(UsageError, match="too large"):
         choose_peak(None, Fraction(10**9), None)

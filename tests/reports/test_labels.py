@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
+
+import traceflops as tf
 from traceflops.reports import timeaxis
-from traceflops.reports.page.labels import Label, kernel_labels, labels
+from traceflops.reports.labels import Label, kernel_labels, labels, short_labels
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.terminal.summary import cut_to, render_terminal
 from traceflops.reports.units import kernel_label, kernel_text
 
 FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
@@ -64,6 +75,53 @@ def test_labels_differ_where_names_do(number: int) -> None:
 def test_the_same_name_has_the_same_label() -> None:
     one, other = labels(["aten::mm", "aten::mm"])
     assert one == other == Label("aten::mm")
+
+
+TILES = (
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{0}x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_"
+    "ASEM1_CLR1_CADS0_DTLA0_DTLB0_DTVA0_DTVB0_EPS0_FDSI0_GRPM1_GRVWA8_GRVWB8_GSU0_WS64_WG64_4_1"
+)
+
+
+def test_a_name_is_cut_where_it_is_equal_to_others() -> None:
+    names = [TILES.format(tile) for tile in ("320x224", "256x224", "256x96")]
+    for width in (32, 52, 90):
+        found = short_labels([*names, "other_kernel"], width)
+        for label, tile in zip(found, ("MT320x224", "MT256x224", "MT256x96"), strict=False):
+            assert label.startswith("Cijk_")
+            assert tile in label
+            assert len(label) <= width
+    alone = short_labels(names[:1], 52)
+    assert alone == [kernel_label(names[0], 52)], "what looks like no other keeps its usual form"
+
+
+@given(
+    st.lists(st.text("ab<>:(,)… \x1b\u4e00", max_size=90) | st.text(), unique=True, max_size=12),
+    st.integers(12, 60),
+)
+def test_short_labels_differ_where_names_do(names: list[str], width: int) -> None:
+    for found in (short_labels(names, width), cut_to(names, width)):
+        assert len({label.strip() for label in found}) == len(names)
+    assert all(len(label) <= width for label in short_labels(names, width))
+    assert all(cell_len(label) == width for label in cut_to(names, width))
+
+
+@pytest.mark.parametrize("render", [render_terminal, render_markdown])
+def test_no_two_kernels_of_a_report_look_alike(
+    render: Callable[[tf.Analysis], str | list[Text]], tmp_path: Path
+) -> None:
+    names = [TILES.format(f"{size}x224") for size in (320, 256, 192)]
+    kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 9}
+    events = [
+        kernel | {"name": name, "ts": 10 * n, "args": {"device": 0, "stream": 7}}
+        for n, name in enumerate(names)
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    shown = render(tf.analyze(tf.read(path)))
+    text = shown if isinstance(shown, str) else "\n".join(line.plain for line in shown)
+    for size in (320, 256, 192):
+        assert f"MT{size}x224" in text
 
 
 def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:

@@ -7,8 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from traceflops.idlecauses import IdleCauses
+from traceflops.reports.measured import LABELS
 from traceflops.reports.palette import (
     CAUSE_LABELS,
+    LINE_LOOKS,
     LOOKS,
     category_label,
     look,
@@ -103,8 +105,20 @@ def test_every_component_and_cause_has_its_own_look() -> None:
         assert len({getattr(each, attribute) for each in LOOKS.values()}) == len(COMPONENTS)
 
 
+@pytest.mark.parametrize("attribute", ["ascii", "block"])
+def test_every_part_of_a_bar_has_its_own_texture(attribute: str) -> None:
+    assert set(LINE_LOOKS) == set(LABELS) | set(COMPONENTS)
+    textures = [getattr(LINE_LOOKS[name], attribute) for name in LABELS]
+    assert len(set(textures)) == len(LABELS)
+
+
+def test_every_line_of_a_waterfall_differs_on_the_page() -> None:
+    drawn = [(LINE_LOOKS[name].colour, LINE_LOOKS[name].pattern) for name in LABELS]
+    assert len(set(drawn)) == len(LABELS)
+
+
 def test_textures_are_single_characters() -> None:
-    for each in LOOKS.values():
+    for each in LINE_LOOKS.values():
         assert len(each.ascii) == 1
         assert each.ascii.isascii()
         assert len(each.block) == 1

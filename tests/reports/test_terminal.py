@@ -1,14 +1,21 @@
 """The terminal report: it fits, it tells the truth, and names in it do nothing."""
 
 import io
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.style import Style as RichStyle
+from rich.text import Text
 
 import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
-from traceflops.reports.palette import LOOKS
+from traceflops.mfu.waterfall import Waterfall, WaterfallLine
+from traceflops.reports.measured import LABELS
+from traceflops.reports.palette import LINE_LOOKS, LOOKS
+from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import Style, render_terminal
 from traceflops.results import COMPONENTS
 
@@ -39,6 +46,44 @@ def test_the_bar_has_the_shares_of_the_components() -> None:
         share = analysis.components.share(name)
         assert share is not None
         assert abs(bar.count(LOOKS[name].block) - 100 * share) < 1
+
+
+@pytest.mark.parametrize("colour", [True, False])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_every_part_of_the_bar_of_mfu_is_drawn_in_its_own_way(unicode: bool, colour: bool) -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    lines = tuple(WaterfallLine(name, 1) for name in LABELS)
+    fall = Waterfall(len(lines), lines, ("bf16",), "FLOP")
+    measured = replace(analysis.measured, waterfall=fall)
+    style = Style(unicode=unicode, colour=colour)
+    shown = render_measured(replace(analysis, measured=measured), style)
+    bar = next(line for line in shown if len(line) == 100 and " " not in line.plain)
+    assert len(cells_of(bar)) == len(lines)
+
+
+def cells_of(line: Text) -> set[tuple[str, str]]:
+    """Return the different cells of a line: the character and its colour."""
+    spans = [(span.start, span.end, str(span.style)) for span in line.spans]
+    return {
+        (char, next((style for start, end, style in spans if start <= place < end), ""))
+        for place, char in enumerate(line.plain)
+    }
+
+
+@pytest.mark.parametrize("render", [render_terminal, render_measured])
+@pytest.mark.parametrize(
+    "sample", ["gpt_ddp_4rank", "nsight_h100/kernels.ncu.csv", "nsight_h100/run.sqlite"]
+)
+def test_no_text_is_coloured(
+    sample: str, render: Callable[[tf.Analysis, Style], list[Text]]
+) -> None:
+    """On a dark and on a light ground its own foreground can be read; blocks have the colours."""
+    blocks = {look.block for look in LINE_LOOKS.values()}
+    lines = render(tf.analyze(tf.read(SAMPLES / sample)), Style())
+    for line in lines:
+        for span in line.spans:
+            if RichStyle.parse(str(span.style)).color is not None:
+                assert set(line.plain[span.start : span.end]) <= blocks
 
 
 def test_ascii_is_ascii_and_keeps_the_textures_apart() -> None:

@@ -91,7 +91,7 @@ def test_totals_stand_in_markdown() -> None:
 
 def test_totals_stand_in_the_terminal() -> None:
     lines = terminal(analysis_of(totals=TOTALS))
-    assert "  gemm                        900 ns   90.0 %         3 ×" in lines  # noqa: RUF001
+    assert "  █ gemm                      900 ns   90.0 %         3 ×" in lines  # noqa: RUF001
     assert "Kernels and copies with most time (2 of 2)" in lines
     assert "Calls with most time (1 of 1)" in lines
     assert not [line for line in lines if "idle" in line and "%" in line]

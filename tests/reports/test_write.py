@@ -23,9 +23,10 @@ from traceflops.reports.write import check_place, save, write_pieces, write_toge
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
 
 
-def refused(*words: object) -> str:
+def refused(*words: object, command: str | None = "report -q") -> str:
     """Return what a command that cannot write says; it is one error and one hint."""
-    result = CliRunner().invoke(app, ["report", str(SAMPLE), "-q", *map(str, words)])
+    given = [*(command.split() if command else ()), *map(str, words), str(SAMPLE)]
+    result = CliRunner().invoke(app, given)
     assert result.exit_code == 2, result.output
     lines = result.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "hint"]
@@ -54,11 +55,75 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     assert [one.name for one in real.parent.iterdir()] == ["r.md"]
 
 
-def test_a_link_to_a_file_that_is_not_there_makes_it(tmp_path: Path) -> None:
-    (tmp_path / "latest.md").symlink_to(tmp_path / "new.md")
-    save(factory.analysis(), tmp_path / "latest.md")
-    assert (tmp_path / "new.md").is_file()
-    assert (tmp_path / "latest.md").is_symlink()
+@pytest.mark.parametrize(
+    ("words", "link"),
+    [
+        (("report", "-o", "latest.md"), "latest.md"),
+        (("report", "--format", "csv", "-o", "."), "kernels.csv"),
+        (("export", "--table", "calls", "--format", "csv", "-o", "."), "calls.csv"),
+        (("perfetto", "-o", "latest.json"), "latest.json"),
+    ],
+)
+def test_a_link_to_a_file_that_is_not_there_makes_it_only_if_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], link: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(link).symlink_to("new")
+    assert "a link to a file that does not exist" in refused(*words, command=None)
+    assert not Path("new").exists()
+    assert CliRunner().invoke(app, [*words, str(SAMPLE), "-f"]).exit_code == 0
+    assert Path("new").is_file()
+    assert Path(link).is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "inputs"),
+    [
+        (("report", "-o", "t.json"), ["t.json"]),
+        (("report", "-o", "link.json"), ["t.json"]),
+        (("report", "-o", "t.json"), ["ranks"]),
+        (("report", "-o", "ranks/rank0.json"), ["ranks"]),
+        (("report", "-o", "t.json", "--pair", "t.json"), ["ranks"]),
+        (("report", "-o", "notes.md", "--notes", "notes.md"), ["t.json"]),
+        (("report", "--format", "csv", "-o", "ranks"), ["ranks/kernels.csv"]),
+        (("perfetto", "-o", "t.json"), ["t.json"]),
+        (("export", "-o", "ranks", "--format", "csv"), ["ranks"]),
+        (("export", "-o", "ranks", "--format", "csv"), ["ranks/calls.csv"]),
+    ],
+)
+def test_no_input_is_overwritten_even_if_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], inputs: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ranks").mkdir()
+    Path("link.json").symlink_to("t.json")
+    Path("t.json").write_text("a trace")
+    os.link("t.json", "ranks/rank0.json")
+    for name in ("notes.md", "ranks/calls.csv", "ranks/kernels.csv"):
+        Path(name).write_text("mine")
+    for force in ((), ("-f",)):
+        result = CliRunner().invoke(app, [*words, *inputs, *force])
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: would overwrite its own input: ")
+    kept = [*Path().glob("*.json"), *Path("ranks").iterdir(), Path("notes.md")]
+    assert {one.read_text() for one in kept} == {"a trace", "mine"}
+
+
+def test_standard_input_is_not_overwritten(tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    trace.write_text("a trace")
+    command = [sys.executable, "-m", "traceflops", "report", "-", "-f", "-o", str(trace)]
+    with trace.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    assert (done.returncode, trace.read_text()) == (2, "a trace")
+    assert "its own input" in done.stderr
+
+
+def test_a_report_in_the_folder_of_its_traces_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "t.json.gz").write_bytes(SAMPLE.read_bytes())
+    for _ in range(2):
+        words = ["report", str(tmp_path), "-q", "-o", str(tmp_path / "report.md")]
+        assert CliRunner().invoke(app, words).exit_code == 0
 
 
 def test_a_link_to_a_strangers_file_is_refused(tmp_path: Path) -> None:
@@ -134,6 +199,50 @@ def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(tmp_path: Path)
         write_together([(tmp_path / "a.csv", (b"whole",)), (tmp_path / "b.csv", pieces())])
     with pytest.raises(KeyboardInterrupt):
         write_pieces(tmp_path / "p.json", _interrupted())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_put_in_place_takes_back_the_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").mkdir()
+    (tmp_path / "b.csv" / "mine").write_text("mine")
+    names = [tmp_path / f"{one}.csv" for one in "abc"]
+    with pytest.raises(UsageError, match=r"cannot write: .*b\.csv"):
+        write_together([(name, (b"whole",)) for name in names])
+    assert [one.name for one in tmp_path.iterdir()] == ["b.csv"]
+
+
+def test_an_export_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["export", str(SAMPLE), "--format", "csv", "-o", str(tmp_path / "new" / "tables")]
+    rename, done = Path.chmod, []
+
+    def full(self: Path, mode: int) -> None:
+        done.append(self)
+        if len(done) == 5:
+            raise OSError(28, "No space left on device")
+        rename(self, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "chmod", full)
+        result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "No space left on device" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit for the size of files")
+def test_a_real_limit_of_size_stops_a_whole_export(tmp_path: Path) -> None:
+    code = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
+        "sys.argv[0] = 'traceflops'; runpy.run_module('traceflops', run_name='__main__')"
+    )
+    words = ["export", str(SAMPLE), "--format", "csv", "-o", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "File too large" in done.stderr
+    assert "make room" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

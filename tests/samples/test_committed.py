@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sample_traces.make import HERE, SAMPLES, make
+from sample_traces.make import HERE, SAMPLES, main, make
 from sample_traces.record_torch_cpu import NAME, STEPS, scrub
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
@@ -33,6 +33,17 @@ def test_make_writes_the_committed_files(tmp_path: Path) -> None:
     for name in made:
         again = f"{name}: run python -m sample_traces.make"
         assert text_of(tmp_path / name) == text_of(HERE / name), again
+
+
+@pytest.mark.parametrize(("option", "code"), [("--help", 0), ("-h", 0), ("--nothing", 2)])
+def test_an_option_is_no_folder(
+    option: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([option])
+    assert ended.value.code == code
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", COMMITTED, ids=str)

@@ -1,7 +1,7 @@
 """The command line: reads options, calls the core, picks a renderer, sets the exit code.
 
-Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be read, is
-not recognised or cannot be true.
+Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input cannot be
+read, is not recognised or cannot be true.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
 from traceflops.cli.why import why
 
 EPILOG = (
-    "Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage; 3 the input cannot be "
-    "read, is not recognised or cannot be true. Nothing is ever sent over a network."
+    "Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input "
+    "cannot be read, is not recognised or cannot be true. Nothing is ever sent over a network."
 )
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ for command, examples in (
     (mfu, MFU_EXAMPLES),
     (devices, DEVICES_EXAMPLES),
 ):
-    app.command(epilog=examples, cls=Sectioned)(command)
+    app.command(epilog="\n".join(examples), cls=Sectioned)(command)
 
 
 def _versions(wanted: bool) -> None:
@@ -85,7 +85,8 @@ def _traceflops(
     """Say from a profiler's trace where the time went, offline.
 
     Reads what the PyTorch profiler, AMD's rocprof and NVIDIA's Nsight leave behind: files, also
-    packed with gzip, zstd or zip, folders of ranks, and - for standard input.
+    packed with gzip, zstd or zip, folders of ranks, and - for standard input. A trace without a
+    command gets a summary: traceflops trace.json.gz.
     """
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +91,29 @@ def path_of(output: str) -> Path:
     return Path(output)
 
 
+def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
+    """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
+    from traceflops.parsers.inputs import files_behind
+
+    written = {same: target for target in targets if (same := _identity(target)) is not None}
+    given = [str(name) for name in inputs if name is not None] if written else []
+    for file in (file for name in given for file in files_behind(name)):
+        same = _identity(Path("/dev/stdin") if str(file) == "-" else file)
+        if same is not None and same in written:
+            raise UsageError(
+                f"would overwrite its own input: {written[same]}", "choose another name with -o"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what two names of one file have in common, None where there is no file."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
 @contextmanager
 def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> Iterator[None]:
     """Turn exceptions into one error line, one hint line and an exit code.
@@ -118,8 +142,10 @@ def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> 
         complain(f"reading or writing failed{about} ({error.strerror or error})", remedy(error))
         raise typer.Exit(EXIT_USAGE) from None
     except MemoryError:
-        complain("not enough memory", "use a machine with more, or fewer ranks with --ranks")
-        raise typer.Exit(EXIT_INTERNAL) from None
+        from traceflops.reports.write import MORE_MEMORY
+
+        complain("no room: the memory is used up", MORE_MEMORY)
+        raise typer.Exit(EXIT_USAGE) from None
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
         raise
     except Exception as error:

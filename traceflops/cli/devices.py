@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from traceflops.mfu.peak.peaks import DeviceSpec
 
 EXAMPLES = (
-    "Examples: traceflops devices | traceflops devices h100 | traceflops devices mi300x --json | "
-    'traceflops devices "NVIDIA A100-SXM4-80GB" | traceflops devices --trace trace.json.gz'
+    "traceflops devices",
+    "traceflops devices h100",
+    "traceflops devices mi300x --json",
+    'traceflops devices "NVIDIA A100-SXM4-80GB"',
+    "traceflops devices --trace trace.json.gz",
 )
 SCHEMA = "traceflops.devices/1"
 
@@ -66,10 +69,11 @@ def devices(
 
 
 def _list(text: str | None, json: bool) -> None:
+    from traceflops.mfu.peak.matching import is_full_name
     from traceflops.mfu.peak.peaks import load_devices
 
     found = load_devices() if text is None else _containing(text)
-    if text is not None and (not found or _is_name(text)):
+    if text is not None and (not found or is_full_name(text)):
         _explain_name(text, json)
     elif json:
         _print_json({"devices": [_spec_object(spec) for spec in found]})
@@ -89,15 +93,6 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
     if exact is not None:
         return (exact,)
     return tuple(spec for spec in load_devices() if wanted in _searched(spec))
-
-
-def _is_name(text: str) -> bool:
-    """Return whether a text is what a device of the table is called in a trace, maker first."""
-    from traceflops.mfu.peak.matching import by_name
-    from traceflops.mfu.peak.peaks import load_devices
-
-    maker = text.strip().partition(" ")[0].lower()
-    return maker in {spec.vendor for spec in load_devices()} and by_name(text.strip()) is not None
 
 
 def _explain_name(text: str, json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, read_trace
+from traceflops.cli.common import failures, path_of, read_trace, spare_inputs
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -23,8 +23,8 @@ from traceflops.cli.options import (
 from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
-    "Examples: traceflops export trace.json.gz -o tables/ | traceflops export trace.json.gz "
-    "--table activities --format csv -o tables/"
+    "traceflops export trace.json.gz -o tables/",
+    "traceflops export trace.json.gz --table activities --format csv -o tables/",
 )
 
 
@@ -58,22 +58,23 @@ def export(
         privacy.check()
         selection = question.selection()
         from traceflops.jobs import of_job
-        from traceflops.reports.tables import check_request, export_tables
+        from traceflops.reports.tables import check_request, export_tables, table_files
+        from traceflops.schema import TABLES
         from traceflops.sharing.privacy import redacted
         from traceflops.sharing.redact import Redaction
         from traceflops.windows.restrict import restrict
 
         folder = path_of(output)
+        spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
         check_request(folder, table, format_, force=force)
         trace = of_job(read_trace(traces, reading), selection)
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)
         names = privacy.placeholders()
         redaction = Redaction(names, selection.step_mark) if names is not None else None
-        written = []
-        for path, rows in export_tables(shown, folder, table, format_, rules, redaction):
-            written.append({"table": path.stem, "path": str(path), "rows": rows})
-            if not json:
-                say(f"{path}  {rows:,} rows")
+        rows = export_tables(shown, folder, table, format_, rules, redaction)
+        files = [{"table": path.stem, "path": str(path), "rows": n} for path, n in rows.items()]
         if json:
-            say_object({"schema": "traceflops.export/1", "files": written})
+            say_object({"schema": "traceflops.export/1", "files": files})
+        else:
+            say("\n".join(f"{path}  {count:,} rows" for path, count in rows.items()))

@@ -18,7 +18,10 @@ from traceflops.cli.options import (
 )
 from traceflops.cli.printing import say, say_object
 
-EXAMPLES = "Examples: traceflops info trace.json.gz | traceflops info ranks/ --json"
+EXAMPLES = (
+    "traceflops info trace.json.gz",
+    "traceflops info ranks/ --json",
+)
 
 
 @grouped

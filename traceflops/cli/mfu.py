@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from traceflops.mfu.described.utilisation import Utilisation
 
 EXAMPLES = (
-    "Examples: traceflops mfu trace.json.gz | traceflops mfu ranks/ --peak 989.4 | "
-    "traceflops mfu ranks/ --model llama-3-8b --batch 128 --seq 8192 | "
-    "traceflops mfu results.db --pair trace.json.gz | "
+    "traceflops mfu trace.json.gz",
+    "traceflops mfu ranks/ --peak 989.4",
+    "traceflops mfu ranks/ --model llama-3-8b --batch 128 --seq 8192",
+    "traceflops mfu results.db --pair trace.json.gz",
     "traceflops mfu --model llama-3-8b --batch 128 --seq 8192 --step-time 9.31 --gpus 8 "
-    "--device h100-sxm --dtype bf16 | traceflops mfu --params 405e9 --tokens 1024 --step-time 30 "
-    "--gpus 8 --peak 1300 --lora | traceflops mfu --model palm-540b --seq 2048 --tokens-per-s "
-    "238300 --gpus 6144 --device tpu-v4 --dtype bf16 --reported 46.2% | traceflops mfu --model "
-    "config.json --batch 1 --seq 4096"
+    "--device h100-sxm --dtype bf16",
+    "traceflops mfu --params 405e9 --tokens 1024 --step-time 30 --gpus 8 --peak 1300 --lora",
+    "traceflops mfu --model palm-540b --seq 2048 --tokens-per-s 238300 --gpus 6144 "
+    "--device tpu-v4 --dtype bf16 --reported 46.2%",
+    "traceflops mfu --model config.json --batch 1 --seq 4096",
 )
 
 MODEL, TOKENS, TIME = ModelOptions(), TokenOptions(), TimeOptions()

@@ -308,7 +308,7 @@ class DeviceOptions:
         Text,
         typer.Option(
             metavar="ID",
-            help="Device, an id of `traceflops devices`: h100-sxm.",
+            help="Device: an id of `traceflops devices`, as h100-sxm, or its name.",
             rich_help_panel=_DEVICES,
         ),
     ] = None

@@ -125,7 +125,7 @@ class Rates:
         str | None,
         typer.Option(
             metavar="ID",
-            help="Device that MFU is held against, an id of `traceflops devices`.",
+            help="Device that MFU is held against: an id of `traceflops devices`, or its name.",
         ),
     ] = None
     peak: Annotated[

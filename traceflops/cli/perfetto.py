@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, read_trace, stem_of
+from traceflops.cli.common import failures, path_of, read_trace, spare_inputs, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -23,8 +23,8 @@ from traceflops.cli.printing import say
 from traceflops.windows.selection import Selection
 
 EXAMPLES = (
-    "Examples: traceflops perfetto trace.json.gz | traceflops perfetto ranks/ --from 1s --to 2s "
-    "-o job.perfetto.json.gz"
+    "traceflops perfetto trace.json.gz",
+    "traceflops perfetto ranks/ --from 1s --to 2s -o job.perfetto.json.gz",
 )
 SUFFIX = ".perfetto.json.gz"
 
@@ -65,6 +65,7 @@ def perfetto(
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
+        spare_inputs([target], [*traces, rules])
         check_new(target, force=force)
         trace = of_job(read_trace(traces, reading), selection)
         check_decided(trace, "a timeline")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, print_summary, read_and_analyze, stem_of
+from traceflops.cli.common import (
+    failures,
+    path_of,
+    print_summary,
+    read_and_analyze,
+    spare_inputs,
+    stem_of,
+)
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -35,11 +42,12 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 EXAMPLES = (
-    "Examples: traceflops report trace.json.gz | traceflops report ranks/ -o job.html --steps 10:20"
-    " | zcat trace.json.gz | traceflops report - -o trace.json | "
-    "traceflops report results.db --pair counters/ | "
-    "traceflops report ranks/ -o tables/ --format csv | "
-    'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open'
+    "traceflops report trace.json.gz",
+    "traceflops report ranks/ -o job.html --steps 10:20",
+    "zcat trace.json.gz | traceflops report - -o trace.json",
+    "traceflops report results.db --pair counters/",
+    "traceflops report ranks/ -o tables/ --format csv",
+    'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open',
 )
 _ADDED = "Title and notes"
 
@@ -80,15 +88,18 @@ class Target:
     path: Path
     format: str | None
 
-    def check(self, *, force: bool) -> None:
+    def check(self, inputs: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
-        from traceflops.reports.reporttables import check_folder
-        from traceflops.reports.write import check_target
+        from traceflops.reports.reporttables import TABLES
+        from traceflops.reports.tables import check_folder, table_files
+        from traceflops.reports.write import check_target, is_report
 
         if self.format is None:
+            spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
-            check_folder(self.path, self.format, force=force)
+            spare_inputs(table_files(self.path, TABLES, self.format), inputs)
+            check_folder(self.path, TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
@@ -141,7 +152,7 @@ def report(
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         authored = added.authored()
-        target.check(force=force)
+        target.check([*traces, pair, rules, added.notes], force=force)
         analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         try:
             if json:

@@ -1,11 +1,12 @@
-"""Help in plain text: options under headings (those of `rich_help_panel`), examples unbroken."""
+"""Help in plain text: options under headings (those of `rich_help_panel`), then the examples."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from typer.core import TyperCommand
+
+from traceflops.words import command_lines
 
 _OTHERS = "Options"
 
@@ -30,9 +31,7 @@ class Sectioned(TyperCommand):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples; no line breaks in the middle of an option."""
-        indent = "  "
-        width = formatter.width - len(indent)
-        formatter.write_paragraph()
-        for line in textwrap.wrap(self.epilog or "", width, break_on_hyphens=False):
-            formatter.write(f"{indent}{line}\n")
+        """Write the examples, one per line; a shell takes a broken one as it stands."""
+        formatter.write("\nExamples:\n")
+        for example in (self.epilog or "").splitlines():
+            formatter.write("\n".join(command_lines(example, formatter.width)) + "\n")

@@ -21,10 +21,11 @@ from traceflops.cli.pairing import Pair
 from traceflops.cli.printing import say_json
 
 EXAMPLES = (
-    "Examples: traceflops summary trace.json.gz | traceflops summary ranks/ --ranks 0-3 | "
-    "traceflops summary trace.json --from 1.2s --to 1.5s --json | "
-    "traceflops summary trace.json --peak 989.4 | "
-    "traceflops summary kernel_trace.csv --pair trace.json.gz"
+    "traceflops summary trace.json.gz",
+    "traceflops summary ranks/ --ranks 0-3",
+    "traceflops summary trace.json --from 1.2s --to 1.5s --json",
+    "traceflops summary trace.json --peak 989.4",
+    "traceflops summary kernel_trace.csv --pair trace.json.gz",
 )
 
 

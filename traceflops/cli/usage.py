@@ -1,7 +1,8 @@
-"""Options and commands that there are not: one error line and one hint line, as everywhere."""
+"""Which command is meant; of one that does not exist, one error line and one hint line."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -23,6 +24,12 @@ class Plain(TyperGroup):
         """Parse the options before the command."""
         with _two_lines():
             return super().make_context(*args, **settings)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is named; a file in its place is one to summarise."""
+        if self.get_command(ctx, args[0]) is None and os.path.exists(args[0]):
+            args = ["summary", *args]
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the options of the command, and run it."""

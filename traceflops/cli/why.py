@@ -11,8 +11,9 @@ from traceflops.cli.options import Json, Rules
 from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
-    'Examples: traceflops why "ampere_sgemm_128x64_nt" | '
-    'traceflops why "my_kernel<float>" --rules mine.toml | traceflops why aten::mm --op'
+    'traceflops why "ampere_sgemm_128x64_nt"',
+    'traceflops why "my_kernel<float>" --rules mine.toml',
+    "traceflops why aten::mm --op",
 )
 
 

@@ -23,7 +23,6 @@ from traceflops.mfu.peak.peaks import (
     DeviceSpec,
     HostLink,
     Variant,
-    find,
     load_devices,
     load_variants,
     rate_text,
@@ -41,6 +40,7 @@ __all__ = [
     "by_name",
     "chosen",
     "given_rate",
+    "is_full_name",
     "match",
 ]
 
@@ -333,25 +333,64 @@ def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceS
     )
 
 
-def _find(device_id: str) -> DeviceSpec:
-    spec = find(device_id.strip().lower()) if len(device_id) <= LONGEST_NAME else None
+def _find(text: str) -> DeviceSpec:
+    """Return the row that --device means: by its id or product, or by a device's name in a trace.
+
+    Raises UsageError with the ids near it where that is none, or more than one.
+    """
+    spec = _named_row(text.strip()) if len(text) <= LONGEST_NAME else None
     if spec is not None:
         return spec
-    near = _near(device_id.strip().lower()[:LONGEST_NAME])
+    near = _near(text[:LONGEST_NAME])
     known = f"near it: {', '.join(near)}" if near else "nothing of the table is near it"
     raise UsageError(
-        f"--device {quoted(device_id)} is no id of the device table; {known}",
+        f"--device {quoted(text)} is not one device of the device table; {known}",
         "traceflops devices lists the ids",
     )
+
+
+def _named_row(text: str) -> DeviceSpec | None:
+    """Return the row that a text names in any spelling, None where several or none could be it."""
+    wanted = _spelled(text)
+    rows = {
+        spec.id: spec
+        for spec in load_devices()
+        if wanted in (_spelled(spec.id), _spelled(spec.product))
+    }
+    if len(rows) == 1:
+        return rows.popitem()[1]
+    seen = SeenDevice(text)
+    if seen.sharing or _variant(seen) is not None:
+        return None
+    is_part = any(wanted in _spelled(spec.id) for spec in load_devices())
+    return by_name(text) if is_full_name(text) or not is_part else None
+
+
+def is_full_name(text: str) -> bool:
+    """Return whether a text is what a trace calls a device of the table, the maker first."""
+    maker = text.strip().partition(" ")[0].lower()
+    return maker in _makers() and by_name(text.strip()) is not None
+
+
+def _makers() -> frozenset[str]:
+    return frozenset(spec.vendor for spec in load_devices())
+
+
+def _spelled(text: str) -> str:
+    """Return a name as it is compared: letters and digits in lower case, without the maker."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    return "".join(words[1:] if words and words[0] in _makers() else words)
 
 
 def _near(text: str) -> list[str]:
     """Return ids that contain the text or resemble it, and those of the row it names."""
     ids = [spec.id for spec in load_devices()]
-    inside = [known for known in ids if len(text) > 1 and text in known]
+    wanted = _spelled(text)
+    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
     named = by_name(text.upper())
     first = [named.id] if named is not None else []
-    return list(dict.fromkeys([*first, *inside, *get_close_matches(text, ids, n=4)]))[:6]
+    close = get_close_matches(text.strip().lower(), ids, n=4)
+    return list(dict.fromkeys([*first, *SeenDevice(text).sharing, *inside, *close]))[:6]
 
 
 def _variant(seen: SeenDevice) -> Variant | None:

@@ -7,11 +7,12 @@ one between stays, and is what tells a name from others that begin alike.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Final
 
-from traceflops.reports.units import kernel_text, unqualified, visible
+from traceflops.reports.units import kernel_label, kernel_text, unqualified, visible
 
 _ALIKE: Final = 14
 """Characters of the first piece that are seen however narrow the column is."""
@@ -57,6 +58,72 @@ def labels(
                 found[place] = _pieces(texts[place], start, end)
     by_name = dict(zip(distinct, found, strict=True))
     return [by_name[name] for name in names]
+
+
+def short_labels(names: Sequence[str], width: int) -> list[str]:
+    """Return names of one table in at most `width` characters, different where the names are.
+
+    Of names that would look alike, what is equal is left out and what differs is kept.
+    """
+    short = {name: kernel_label(name, width) for name in names}
+    for alike in _sharing(short):
+        short |= zip(alike, _cut_where_equal(alike, width), strict=True)
+    for alike in _sharing(short):
+        short |= zip(alike, _numbered(short, alike, width), strict=True)
+    return [short[name] for name in names]
+
+
+def _sharing(short: Mapping[str, str]) -> list[list[str]]:
+    """Return the groups of names whose labels look alike."""
+    names = list(short)
+    groups = (
+        [names[place] for place in places] for places in _grouped(map(str.strip, short.values()))
+    )
+    return [group for group in groups if len(group) > 1]
+
+
+def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
+    texts = [visible(unqualified(name)[:_LONGEST]) for name in names]
+    if len(set(texts)) < len(texts):
+        texts = [visible(name[:_LONGEST]) for name in names]
+    places = [start for start, _ in _differ(texts)]
+    before = [_word_before(text, start, width) for text, start in zip(texts, places, strict=True)]
+    for starts in (before, places):
+        labels = [_around(text, start, width) for text, start in zip(texts, starts, strict=True)]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _word_before(text: str, start: int, width: int) -> int:
+    """Return where the word before a place begins, the place itself where both have no room."""
+    near = _word_start(text, start - 1)
+    end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
+    return near if end - near < _room_behind(width) else start
+
+
+def _room_behind(width: int) -> int:
+    """Return how much of a label follows the mark of the cut."""
+    return max(_TAIL + 1, (width - 1) * 2 // 5)
+
+
+def _around(text: str, start: int, width: int) -> str:
+    """Return as much of a text as has room: its beginning, and what follows a place in it."""
+    if len(text) <= width:
+        return text
+    rest = min(len(text) - start, _room_behind(width))
+    head = max(width - 1 - rest, 0)
+    if start <= head:
+        return _cut(text, width)
+    return _cut(f"{text[:head]}…{text[start:]}", width)
+
+
+def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
+    """Give labels of names that differ in nothing that is seen."""
+    taken, label = set(short.values()), short[names[0]]
+    ends = (f"…{number}" for number in count(1))
+    free = (new for end in ends if (new := label[: max(width - len(end), 0)] + end) not in taken)
+    yield from islice(free, len(names))
 
 
 def _cut(text: str, width: int) -> str:
