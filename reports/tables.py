@@ -28,8 +28,28 @@ def _parquet(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(_with_plain_lists(table), sink, compression="zstd")
     return sink.getvalue()
+
+
+def _with_plain_lists(table: pa.Table) -> pa.Table:
+    """Return a table without lists of a fixed size.
+
+    Arrow writes a null among them to Parquet only from version 25 on.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            column = _plain_lists(table.column(place).combine_chunks())
+            table = table.set_column(place, field.with_type(column.type), column)
+    return table
+
+
+def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
+    """Return the same lists, in which a null has no items."""
+    valid = lists.is_valid().to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(lists) + 1, dtype=np.int32)
+    np.cumsum(valid * lists.type.list_size, out=offsets[1:])
+    return pa.ListArray.from_arrays(offsets, lists.flatten(), mask=pa.array(~valid))
 
 
 def _arrow(table: pa.Table) -> bytes:

@@ -132,6 +132,34 @@ def test_export(tmp_path: Path, format_: str) -> None:
     assert listed["files"] == [{"table": "activities", "path": str(path), "rows": table.num_rows}]
 
 
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_export_keeps_lists_and_their_nulls(tmp_path: Path, format_: str) -> None:
+    """Arrow before 25 writes no null of a list of a fixed size to Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}
+    shapes = [None, [7, 1, 2], None, [3, 4, 5]]
+    events = [
+        kernel | ({} if shape is None else {"args": {"grid": shape, "block": shape}})
+        for shape in shapes
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    result = run("export", path, "-o", tmp_path, "--format", format_, "--table", "activities")
+    assert result.exit_code == 0, result.output
+    written = tmp_path / f"activities.{format_}"
+    table = (
+        pyarrow.parquet.read_table(written)
+        if format_ == "parquet"
+        else pa.ipc.open_file(written).read_all()
+    )
+    assert table["grid"].to_pylist() == shapes
+    assert table["block"].to_pylist() == shapes
+    fixed = {pa.types.is_fixed_size_list(column.type) for column in (table["grid"], table["block"])}
+    assert fixed == {format_ == "arrow"}
+
+
 def test_export_refuses_what_there_is_not(tmp_path: Path) -> None:
     assert_refused(run("export", SAMPLE, "-o", tmp_path, "--table", "users"), 2, "activities")
     assert_refused(run("export", SAMPLE, "-o", tmp_path, "--format", "xls"), 2, "parquet")

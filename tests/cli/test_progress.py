@@ -1,19 +1,67 @@
 """Progress is shown on a terminal only, and only for what takes longer than a second."""
 
+import io
 import os
+import select
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, SAMPLES
+from tests.conftest import ROOT
+from traceflops.cli.progress import watching
+from traceflops.parsers.inputs import ByteSource
 
-SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+TRACE = b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]}'
 
 
-def stderr_of_slow_reading(wait_s: float) -> str:
-    """Return what reading the sample from a slow pipe writes to a terminal."""
+def rest_of(terminal: int) -> str:
+    """Return what a terminal still shows whose other side is closed."""
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # what a closed terminal says on Linux
+            part = b""
+        if not part:
+            os.close(terminal)
+            return shown.decode()
+        shown += part
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "inputs", "said"),
+    [(0.99, 1, ""), (1.0, 1, "reading "), (1.0, 4, "reading 2 of 4 ")],
+)
+def test_a_bar_once_a_second_has_passed(
+    passed_s: float, inputs: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ByteSource("trace.json", io.BytesIO, stored_bytes=1000)
+    times = iter([60.0, 60.0 + passed_s])
+    terminal, side = os.openpty()
+    with open(side, "w", encoding="utf-8") as stderr:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with watching(lambda: next(times)) as watch:
+            assert watch is not None
+            watch(source, 1, inputs)
+            source.progress(400)
+    shown = rest_of(terminal)
+    assert (said in shown, "0.4/1.0 kB" in shown) == (True, bool(said)), shown
+    assert bool(shown) == bool(said)
+
+
+def test_no_bar_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "errors").open("w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with watching() as watch:
+            assert watch is None
+
+
+def test_a_bar_while_a_pipe_is_slow() -> None:
+    """The pipe gives spaces until the bar is there, however long that takes."""
     terminal, side = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "traceflops", "summary", "-"],
@@ -25,27 +73,15 @@ def stderr_of_slow_reading(wait_s: float) -> str:
     )
     os.close(side)
     assert process.stdin is not None
-    content = SAMPLE.read_bytes()
-    process.stdin.write(content[:1000])
-    process.stdin.flush()
-    time.sleep(wait_s)
-    process.stdin.write(content[1000:])
-    process.stdin.close()
+    head, bracket, tail = TRACE.partition(b"[")
+    process.stdin.write(head + bracket)
     shown = b""
-    while True:
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # what a closed terminal says on Linux
-            break
-        if not part:
-            break
-        shown += part
-    assert process.wait(60) == 0
-    os.close(terminal)
-    return shown.decode()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_bar_for_slow_reading_and_none_for_fast() -> None:
-    assert "reading" in stderr_of_slow_reading(3.0)
-    assert stderr_of_slow_reading(0.0) == ""
+    while b"reading" not in shown:
+        process.stdin.write(b" " * 65_536)
+        process.stdin.flush()
+        if select.select([terminal], [], [], 0.05)[0]:
+            shown += os.read(terminal, 4096)  # fails where the process ended without a bar
+    process.stdin.write(tail)
+    process.stdin.close()
+    rest_of(terminal)
+    assert process.wait() == 0

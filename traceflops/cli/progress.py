@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ _PATIENCE_S = 1.0
 
 
 class _Bar:
-    def __init__(self) -> None:
-        self._began = time.monotonic()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._label = ""
@@ -35,7 +36,7 @@ class _Bar:
     def advance(self, done: int) -> None:
         """Show how many bytes of the input are read."""
         if self._progress is None:
-            if time.monotonic() - self._began < _PATIENCE_S:
+            if self._clock() - self._began < _PATIENCE_S:
                 return
             self._open()
         if self._progress is not None and self._task is not None:
@@ -73,12 +74,12 @@ class _Bar:
 
 
 @contextmanager
-def watching() -> Iterator[Watcher | None]:
+def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
     """Yield what `read` tells of its inputs: a bar on a terminal, nothing otherwise."""
     if not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar()
+    bar = _Bar(clock)
     try:
         yield bar.watch
     finally:
