@@ -9,9 +9,12 @@ from hypothesis import settings
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a change is not
 # held up by a rare fault of something else; elsewhere they are drawn anew and go on finding some.
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.register_profile("here", deadline=None, max_examples=20)
+settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
+settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "here")
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_traces"
@@ -33,6 +36,25 @@ def _json_follows_its_schema() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(written, "encode", checked(written.encode))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a browser, and what builds or installs the package."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+        if item.path.is_relative_to(ROOT / "tests" / "packaging"):
+            item.add_marker("packaging")
+
+
+def examples(by_night: int) -> int:
+    """Return on how many examples to try a property: by day on a fifth of those of the night."""
+    return by_night * settings().max_examples // 100
+
+
+def by_night() -> pytest.MarkDecorator:
+    """Return the mark of what is run by night only."""
+    return pytest.mark.skipif(examples(1) == 0, reason="by night only: HYPOTHESIS_PROFILE=nightly")
 
 
 def shared_file(name: str) -> Path:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_commands import assert_refused, run, shell
-from tests.conftest import ROOT
+from tests.conftest import ROOT, examples
 from traceflops.mfu.described.conventions import CONVENTIONS
 from traceflops.mfu.described.quantities import parse_reported
 
@@ -413,7 +413,7 @@ def test_hfu_above_everything_is_refused_too() -> None:
     factor=st.integers(min_value=2, max_value=50),
     devices=st.integers(min_value=1, max_value=10**4),
 )
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_mfu_falls_with_time_and_devices(seconds: int, factor: int, devices: int) -> None:
     def mfu(seconds: int, devices: int, tokens: int) -> float:
         options = f"--params 1e9 --tokens {tokens} --step-time {seconds} --gpus {devices}"

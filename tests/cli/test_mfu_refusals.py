@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_commands import assert_refused, run
-from tests.conftest import ROOT
+from tests.conftest import ROOT, examples
 
 CARD = "hidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n"
 CONFIG = {
@@ -289,7 +289,7 @@ OPTIONS = ("params", "tokens", "batch", "seq", "step-time", "tokens-per-s", "gpu
         max_size=6,
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_whatever_is_given_there_is_no_fault(values: dict[str, str]) -> None:
     words = [f"--{name}={text}" for name, text in ({"params": "8e9"} | values).items()]
     for view in ((), ("--json",), ("--all-conventions",)):

@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.conftest import examples
 from tests.core.secrets_in_traces import document_of_secrets, trace_of_secrets, write
 from traceflops.cli import app
 from traceflops.schema import TABLES
@@ -51,7 +52,7 @@ def assert_silent(where: str, text: str, secrets: list[str]) -> None:
     assert not found, f"{where}: {found[:3]}"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**32))
 @example(0)
 def test_no_text_of_a_trace_is_left(seed: int) -> None:

@@ -12,6 +12,7 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, WindowTruth, truth
+from tests.conftest import examples
 from tests.samples.strategies import run_configs
 from traceflops.results import DeviceReport, Window
 
@@ -74,15 +75,15 @@ def tops(expected: DeviceTruth) -> dict[str, int]:
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(max_examples=50, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs())
 def test_components_equal_the_truth_of_random_runs(config: RunConfig) -> None:
     analysis, shift = analysis_of(config, KinetoOptions(compression="none"))
-    expected = truth(simulate(config))
+    run = simulate(config)
+    expected = truth(run)
     assert len(analysis.devices) == len(expected.ranks)
     for found, device_truth in zip(analysis.devices, expected.ranks, strict=True):
         # Each rank's truth is on its own clock, which the files tie to the calendar.
-        run = simulate(config)
         rank_shift = run.ranks[found.process].origin_unix_ns - run.ranks[0].origin_unix_ns
         assert_device(found, device_truth, shift + rank_shift)
         found_tops = {
@@ -91,7 +92,7 @@ def test_components_equal_the_truth_of_random_runs(config: RunConfig) -> None:
         assert found_tops == tops(device_truth)
 
 
-@settings(max_examples=30, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(
     config=run_configs(),
     style=st.sampled_from(["pretty", "compact", "list"]),

@@ -24,7 +24,9 @@ LIMIT_S = 10.0
 BLOCKED = 6
 MEMORY_BYTES = 3 << 30
 _SCHEMA_EVERY = 2
-_SPACE = multiprocessing.get_context("spawn")
+# Forked from a process that has imported all this once and runs nothing.
+_SPACE = multiprocessing.get_context("forkserver")
+_SPACE.set_forkserver_preload(["tests.fuzz.bench", "traceflops.cli.report"])
 
 Runner = Callable[[list[str], Path | None], Outcome]
 """Runs a command, with a file as standard input or none."""

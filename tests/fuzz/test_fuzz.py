@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, examples
 from tests.fuzz.__main__ import keep, main
 from tests.fuzz.bench import Bench, Job, Result, Runner
 from tests.fuzz.cases import COMMANDS, INPUT, Maker, Order
@@ -27,7 +27,9 @@ from tests.fuzz.hunt import hunt, reduced
 from tests.fuzz.packing import FORMS, packed
 from tests.fuzz.seeds import SIZES, Seed, load_seeds
 
+pytestmark = pytest.mark.slow
 COUNT = 500
+TRIED = examples(1000)
 SHARED = os.environ.get("TRACEFLOPS_SHARED")
 
 
@@ -38,12 +40,12 @@ def seeds() -> tuple[Seed, ...]:
 
 def test_damaged_traces_are_read_or_refused(seeds: tuple[Seed, ...]) -> None:
     job = Job(Maker(1, seeds))
-    results = list(hunt(job, range(COUNT), jobs=2))
-    assert sorted(result.order.number for result in results) == list(range(COUNT))
+    results = list(hunt(job, range(TRIED), jobs=2))
+    assert sorted(result.order.number for result in results) == list(range(TRIED))
     assert [f"--replay 1:{r.order.number}: {r.problem}" for r in results if r.problem] == []
     endings = [result.code for result in results]
-    assert endings.count(0) > COUNT / 4
-    assert endings.count(3) > COUNT / 10
+    assert endings.count(0) > TRIED / 4
+    assert endings.count(3) > TRIED / 10
 
 
 # The inputs

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.core.build import trace_of
 from tests.mfu.counting import ADD, GEMM, MI300X, MOPS, TYPES
 from traceflops.analysis import analyze
@@ -60,7 +61,7 @@ def kernels(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(st.lists(kernels(), max_size=12), st.lists(counter_rows(), max_size=25), st.booleans())
 def test_whatever_was_counted_adds_up(
     works: list[dict[str, Any]], counters: list[dict[str, Any]], paired: bool
@@ -91,7 +92,7 @@ def test_whatever_was_counted_adds_up(
         assert row.busy is None or math.isfinite(row.busy)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 2**30), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_order_of_rows_says_nothing(units: list[int], random: Any) -> None:
     """Only dispatch numbers tell which launch was first."""

@@ -19,7 +19,7 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.make import SAMPLES as MADE
 from sample_traces.simulate import simulate
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, examples, shared_file
 from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
 from tests.samples.strategies import run_configs
@@ -112,7 +112,7 @@ def found_of(
 # What is right agrees
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(config=run_configs(cuda_graph=False))
 def test_every_simulated_run_agrees_with_its_description(config: RunConfig) -> None:
     """To the FLOP: no convention and no rounding is between the two."""
@@ -261,7 +261,7 @@ def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) ->
     assert best.words in found.sentence
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(factor=st.integers(2, 64))
 def test_a_batch_that_is_a_multiple_is_always_found(factor: int) -> None:
     found = found_of(of_run(batch=ONE.batch * factor))

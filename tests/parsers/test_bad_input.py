@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read, read_one
@@ -227,7 +228,7 @@ def attempt(data: bytes, size: int) -> Trace | None:
         return None
 
 
-noisy = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+noisy = settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 
 
 @noisy

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.documents import (
     COMPACT,
     LAYOUTS,
@@ -72,7 +73,7 @@ def names(trace: Trace) -> list[str]:
     return found
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), suppress_health_check=list(HealthCheck))
 @given(
     st.dictionaries(st.integers(0, 11), st.sampled_from(WRONG), min_size=1, max_size=3),
     st.sampled_from(LAYOUTS),

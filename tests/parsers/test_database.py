@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.errors import InputError
 from traceflops.parsers import read
@@ -143,7 +144,7 @@ values = st.one_of(
 names = st.sampled_from(['a"b', "end", "gpu-id", "select", "ä%#?"])
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.tuples(values, values, values), max_size=40),
     declared=st.tuples(*[st.sampled_from(["", "INTEGER", "BIGINT", "TEXT", "REAL", "BLOB"])] * 3),
@@ -811,13 +812,13 @@ def is_trace_or_refusal(data: bytes) -> None:
         assert [one.name for one in Path(folder).iterdir()] == ["a.db"]
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(share=st.floats(0, 1))
 def test_cut_anywhere(small: Content, share: float) -> None:
     is_trace_or_refusal(small[: max(16, int(len(small) * share))])
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(
     changes=st.lists(
         st.tuples(

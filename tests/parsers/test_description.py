@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.documents import COMPACT, printed, read_bytes
 from traceflops.merge import merge
 from traceflops.mfu.reconciled.runwords import TOKEN_COUNTS
@@ -124,7 +125,7 @@ def test_odd_values_never_stop_the_reading(text: bytes) -> None:
     assert trace.activities.num_rows == 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=60))
 def test_any_bytes(text: bytes) -> None:
     trace = raw(b'{"model":' + text + b"}")

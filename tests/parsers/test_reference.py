@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers import reference
 from tests.parsers.documents import (
     COMPACT,
@@ -22,7 +23,7 @@ from tests.parsers.documents import (
 )
 
 documents = st.lists(events(), max_size=6).map(anchored)
-careful = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+careful = settings(max_examples=examples(250), suppress_health_check=list(HealthCheck))
 
 
 def expected(data: bytes) -> dict[str, object]:

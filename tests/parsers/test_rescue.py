@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, source_of
 from tests.parsers.test_damage import kernels, names
 from traceflops.errors import InputError
@@ -153,7 +154,7 @@ def test_a_second_trace_in_the_list_is_said() -> None:
         assert "second list of events" in texts or "without a phase" in texts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.dictionaries(st.integers(0, 8), st.binary(max_size=60), min_size=1),
     st.sampled_from(SIZES),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.documents import COMPACT, Token, anchored, codes, printed, read_bytes
 from traceflops.parsers.pytorch.values import LIMIT_NS, exact_nanoseconds, nanoseconds
 from traceflops.trace import Trace
@@ -45,7 +46,7 @@ def test_every_nanosecond_survives_every_notation(ns: int) -> None:
         assert exact_nanoseconds(msgspec.Raw(json.dumps(text).encode())) == ns
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, LIMIT_NS - 1000) | st.integers(0, 10**13), min_size=1, max_size=9))
 def test_every_nanosecond_survives_the_file(wanted: list[int]) -> None:
     tokens = [Token(notations(ns)[place % 4]) for place, ns in enumerate(wanted)]

@@ -17,6 +17,7 @@ from sample_traces.emit_pytorch import KinetoOptions, kineto_text, write_pytorch
 from sample_traces.kineto_text import Digits, micros, ratio, render
 from sample_traces.records import Activity, Call, Op, Run
 from sample_traces.simulate import simulate
+from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -65,7 +66,7 @@ def test_ratio_rounds_down_to_six_decimals() -> None:
     assert ratio(5, 4) == "1.250000"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(run_configs(steps=2), st.sampled_from(["pretty", "compact"]))
 def test_every_time_reads_back_to_the_nanosecond(config: RunConfig, style: Any) -> None:
     run = simulate(config)

@@ -12,9 +12,10 @@ from sample_traces.kernels import Kernels
 from sample_traces.records import Activity, Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import model_flops, truth
+from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
-_few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_few = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 
 
 def by_stream(activities: tuple[Activity, ...]) -> dict[int, list[Activity]]:

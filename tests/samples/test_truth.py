@@ -9,9 +9,10 @@ from sample_traces.config import RunConfig
 from sample_traces.records import Activity, ActivityKind, Call, RankRun, Run, Work
 from sample_traces.simulate import simulate
 from sample_traces.truth import COMPONENTS, DeviceTruth, truth
+from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
-_few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_few = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 
 _KIND: dict[str, ActivityKind] = {"graph": "graph", "memory": "memcpy"}
 
@@ -72,7 +73,7 @@ def _scattered(draw: st.DrawFn) -> list[Activity]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(_scattered(), st.lists(st.integers(0, 80), min_size=1, max_size=3))
 def test_components_equal_a_count_of_single_nanoseconds(
     scattered: list[Activity], step_starts: list[int]

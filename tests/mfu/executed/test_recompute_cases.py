@@ -5,21 +5,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from tests.conftest import by_night
 from tests.mfu.executed.recording import lines, recorded, tiny_step
 from traceflops.mfu.executed.executed import Executed, LineRange
 
 # torch itself uses what it deprecates as soon as it compiles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch")
+
+# One process compiles as fast, and imports torch once.
+torch._inductor.config.compile_threads = 1
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile needs g++, which is not here"
@@ -57,10 +64,23 @@ CASES = {
 }
 
 
-def run(case: Case, batch: int, tokens: int, path: Path) -> Executed:
+PLAIN, TOKENS_AS_WIDE = SIZES = (3, 40), (2, 32)
+"""Sequences and their length; 64 tokens and width 64 make shapes ambiguous."""
+
+
+def marks(case: Case, size: tuple[int, int]) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: compiling is dear, so by day it is done at the harder size."""
+    if not case.compiled:
+        return []
+    return [needs_compiler, pytest.mark.slow, *([by_night()] if size == PLAIN else [])]
+
+
+@cache
+def run(case: Case, batch: int, tokens: int) -> Executed:
     torch._dynamo.reset()
     step = tiny_step(case.mode, batch, tokens, compiled=case.compiled, early_stop=case.early_stop)
-    return recorded(step, path, warm_up=2 if case.compiled else 1)
+    with TemporaryDirectory() as folder:
+        return recorded(step, Path(folder) / "trace.json", warm_up=2 if case.compiled else 1)
 
 
 def expected(case: Case, batch: int, tokens: int) -> dict[str, int]:
@@ -97,17 +117,17 @@ def test_the_expected_lines_are_those_of_the_table() -> None:
         assert sum(expected(case, 3, 40).values()) == TABLE[name]
 
 
-@pytest.mark.parametrize("size", [(3, 40), (2, 32)], ids=["plain", "tokens-as-wide"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "size"),
     [
-        pytest.param(name, marks=needs_compiler if case.compiled else ())
+        pytest.param(name, size, marks=marks(case, size), id=f"{name}-{size}")
         for name, case in CASES.items()
+        for size in SIZES
     ],
 )
-def test_a_step(name: str, size: tuple[int, int], tmp_path: Path) -> None:
+def test_a_step(name: str, size: tuple[int, int]) -> None:
     case, (batch, tokens) = CASES[name], size
-    found = run(case, batch, tokens, tmp_path / "trace.json")
+    found = run(case, batch, tokens)
     assert lines(found) == expected(case, batch, tokens)
     assert found.executed_flops == sum(expected(case, batch, tokens).values())
     assert found.executed_at_least == found.executed_flops
@@ -134,11 +154,9 @@ def test_a_step(name: str, size: tuple[int, int], tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("name", ["compiled none", "compiled nonreentrant"])
-def test_shapes_alone_leave_the_gradients_of_a_compiled_graph_open(
-    name: str, tmp_path: Path
-) -> None:
+def test_shapes_alone_leave_the_gradients_of_a_compiled_graph_open(name: str) -> None:
     """64 tokens and width 64: what is M x N by N x K is as much N x M by M x K."""
-    found = run(CASES[name], 2, 32, tmp_path / "trace.json")
+    found = run(CASES[name], *TOKENS_AS_WIDE)
     forward = 2 * WEIGHTS * 64
     square = 2 * 2 * 64 * 64 * (64 + 256)  # of attention's out and the FFN's down, both blocks
     certain = forward - square

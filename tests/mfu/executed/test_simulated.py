@@ -15,6 +15,7 @@ from sample_traces.kineto_options import KinetoOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import truth
+from tests.conftest import examples
 from tests.mfu.executed.recording import lines
 from tests.samples.strategies import run_configs
 from traceflops.mfu.budget import device_budgets, executed_bounds
@@ -48,7 +49,7 @@ def step_lines(config: RunConfig) -> dict[str, int]:
     }
 
 
-@settings(max_examples=40, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(cuda_graph=False))
 def test_every_step_equals_the_truth(config: RunConfig) -> None:
     run = simulate(config)
@@ -64,7 +65,7 @@ def test_every_step_equals_the_truth(config: RunConfig) -> None:
         assert found.ledger(device, used=False).executed == launched
 
 
-@settings(max_examples=20, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(
     # Kernels that run at once, each at 62 % of the peak, would be above it together. A copy that
     # fetches ahead begins the window of its step before the work of the step begins.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.core.build import table_of
 from tests.mfu.ops.made import op
 from traceflops.mfu.ops import NOTES, RULES, Unknown, count_ops
@@ -34,7 +35,7 @@ VALUES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_no_arguments_whatever_raise(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(RULES)))
@@ -48,7 +49,7 @@ def test_no_arguments_whatever_raise(data: st.DataObject) -> None:
     check(row)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(sorted(RULES)), st.lists(st.text(max_size=40), min_size=4, max_size=4))
 def test_no_texts_whatever_raise(name: str, texts: list[str]) -> None:
     columns = ("input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -71,7 +72,7 @@ def test_long_and_deep_texts(dims: str) -> None:
         check({**op(name, None), "input_dims": dims, "concrete_inputs": dims})
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_plausible_arguments_keep_the_promises(data: st.DataObject) -> None:
     """Small shapes in every place: whatever is known, bounds and counts are in order."""

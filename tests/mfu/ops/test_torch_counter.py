@@ -28,6 +28,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils import flop_counter
 
+from tests.conftest import examples
 from tests.core.build import table_of
 from tests.mfu.ops.dispatched import Dispatched, dispatched, row_of
 from traceflops.mfu.ops import RULES, Core, Correlation, Work, count_ops
@@ -104,7 +105,7 @@ def convolutions(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, dict[str,
     return x, w, options
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(convolutions(), st.booleans())
 def test_convolutions_and_their_gradients(
     drawn: tuple[torch.Tensor, torch.Tensor, dict[str, Any]], biased: bool

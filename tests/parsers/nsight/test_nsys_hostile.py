@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
+from tests.conftest import examples
 from tests.parsers.nsight.nsysfile import SECRET, NsysFile, process, small, thread
 from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.columns import string_column
@@ -46,7 +47,7 @@ def read_or_refuse(path: Path) -> tf.Trace | None:
     return trace
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_in_any_cell(tmp_path: Path, data: st.DataObject) -> None:
     export = small(data.draw(st.sampled_from(["2020", "2022", "2026"])))

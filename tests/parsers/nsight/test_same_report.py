@@ -22,6 +22,7 @@ from sample_traces.nsight.options import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
+from tests.conftest import examples
 from tests.core.test_truth import tops
 from tests.parsers.figures import Figures, differences, in_order, pytorch_report
 from tests.samples.strategies import run_configs
@@ -156,14 +157,14 @@ def test_steps_of_ranges_are_the_true_windows(name: str) -> None:
         }
 
 
-@settings(max_examples=3, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(opaque_graph=False))
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_runs(name: str, config: RunConfig) -> None:
     assert_same(name, simulate(config))
 
 
-@settings(max_examples=6, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(opaque_graphs=True, cuda_graph=True))
 @pytest.mark.parametrize("name", ["nsys 2023", "nsys 2026 of own GPUs", "nsys arrowdir"])
 def test_random_runs_of_graphs(name: str, config: RunConfig) -> None:
@@ -172,7 +173,7 @@ def test_random_runs_of_graphs(name: str, config: RunConfig) -> None:
         assert_true(one, true, CARRIES[name])
 
 
-@settings(max_examples=6, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(opaque_graph=False), data=st.data())
 def test_formats_that_carry_the_same_say_the_same(config: RunConfig, data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(FORMATS))

@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.rocprof.jsonfile import source
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.jsonfiles.lists import ListStream
@@ -104,7 +105,7 @@ def wanted(document: Any) -> dict[Path, list[Any]]:
     return {path: value for path, value in found.items() if value}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     document=documents,
     indent=st.sampled_from([None, 0, 2]),
@@ -121,7 +122,7 @@ def test_sound_documents(document: Any, indent: int | None, block_bytes: int, pr
     assert (damage.dropped_places, damage.tail_bytes) == (0, 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(document=documents, data=st.data(), block_bytes=st.sampled_from([1, 1000, 1 << 22]))
 def test_cut_documents(document: Any, data: st.DataObject, block_bytes: int) -> None:
     text = json.dumps(document).encode()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
+from tests.conftest import examples
 from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
@@ -92,7 +93,7 @@ def read_anything(seed: str, data: bytes, block_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(data=st.data())
 def test_damaged_bytes(seed: str, data: st.DataObject) -> None:
     text = bytearray(SEEDS[seed])
@@ -120,7 +121,7 @@ def test_bytes_that_are_no_text_in_every_key(seed: str) -> None:
             read_anything(seed, changed, 1 << 22)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(data=st.data())
 def test_odd_values(data: st.DataObject) -> None:
     """Sound JSON in which some values are of another kind, missing or without measure."""

@@ -18,6 +18,7 @@ from sample_traces.rocprof.carries import CARRIES, Carries, part_of
 from sample_traces.rocprof.formats import WRITERS
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
+from tests.conftest import examples
 from tests.core.test_truth import tops
 from tests.parsers.rocprof.same import (
     all_in_streams,
@@ -125,14 +126,14 @@ def test_steps_of_markers_are_the_true_windows(name: str) -> None:
             }
 
 
-@settings(max_examples=3, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(machine="mi300x", opaque_graph=False))
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_runs(name: str, config: RunConfig) -> None:
     assert_same(name, simulate(config))
 
 
-@settings(max_examples=6, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(machine="mi300x", opaque_graph=False), data=st.data())
 def test_formats_that_carry_the_same_say_the_same(config: RunConfig, data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(FORMATS))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.parsers.rocprof.tablefiles import (
     V1_NEW,
     V1_TIMES,
@@ -146,7 +147,7 @@ def _damage(draw: st.DrawFn, text: bytearray) -> None:
         text[:] = b"\n".join(draw(st.permutations(lines)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(damaged())
 def test_damaged_files_give_a_trace_or_an_error(files: dict[str, bytes]) -> None:
     for trace in outcome(files):
