@@ -22,6 +22,8 @@ from tests.benchmarks.worst import case_named
 from tests.benchmarks.worstcost import print_worst
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_tiled_trace_is_the_sample_several_times(tmp_path: Path) -> None:
     once = tf.read(SAMPLE)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from sample_traces.truth import DeviceTruth, WindowTruth, truth
 from tests.conftest import examples
 from tests.samples.strategies import run_configs
 from traceflops.results import DeviceReport, Window
+
+pytestmark = pytest.mark.slow
 
 
 def analysis_of(config: RunConfig, options: KinetoOptions) -> tuple[tf.Analysis, int]:

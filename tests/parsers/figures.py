@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ class Held(Protocol):
     def memory(self) -> bool: ...
 
 
+@lru_cache(maxsize=4)
 def pytorch_report(run: Run) -> tf.Analysis:
     """Return the analysis of a run that was written by the PyTorch profiler."""
     with TemporaryDirectory() as folder:

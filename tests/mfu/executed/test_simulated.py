@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import traceflops as tf
@@ -22,6 +23,8 @@ from traceflops.mfu.budget import device_budgets, executed_bounds
 from traceflops.mfu.executed.executed import Executed, executed
 from traceflops.mfu.waterfall import waterfall
 from traceflops.prepare import Prepared, prepare
+
+pytestmark = pytest.mark.slow
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 

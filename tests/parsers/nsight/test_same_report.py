@@ -6,6 +6,7 @@ PyTorch trace of the same part of the run and to the truth about it.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,12 +29,15 @@ from tests.parsers.figures import Figures, differences, in_order, pytorch_report
 from tests.samples.strategies import run_configs
 from traceflops.results import DeviceReport
 
+pytestmark = pytest.mark.slow
+
 FORMATS = sorted(WRITERS)
 TWO_RANKS = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 ONE_RANK = {"ranks": 1, "straggler_rank": None}
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
+@cache
 def rich_run(**changes: Any) -> Run:
     """Return a run with a bit of everything."""
     config: dict[str, Any] = {

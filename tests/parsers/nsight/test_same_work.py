@@ -26,6 +26,8 @@ from sample_traces.simulate import simulate
 from sample_traces.truth import truth
 from traceflops.mfu.measurement import Measurement
 
+pytestmark = pytest.mark.slow
+
 PEAK: dict[str, int] = {"bf16": 989_400, "fp16": 989_400}
 """FLOP per ns of an H100 SXM, dense, on NVIDIA's data sheet."""
 EXACT = ("raw", "details in base units")

@@ -31,6 +31,8 @@ from tests.parsers.rocprof.same import (
 from tests.samples.strategies import run_configs
 from traceflops.results import DeviceReport
 
+pytestmark = pytest.mark.slow
+
 FORMATS = sorted(WRITERS)
 TWO_RANKS = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 ONE_RANK = {"ranks": 1, "straggler_rank": None}
