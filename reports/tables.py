@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from traceflops.categories import load
 from traceflops.categories.activities import categorise
-from traceflops.columns import IntArray, codes, dictionary_column, names, number_column
+from traceflops.columns import (
+    IntArray,
+    codes,
+    dictionary_column,
+    names,
+    number_column,
+    pack_validity,
+    validity,
+)
 from traceflops.errors import UsageError
 from traceflops.links import link
 from traceflops.reports.write import check_new, write_together
@@ -39,17 +47,24 @@ def _with_plain_lists(table: pa.Table) -> pa.Table:
     """
     for place, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
-            column = _plain_lists(table.column(place).combine_chunks())
-            table = table.set_column(place, field.with_type(column.type), column)
+            plain = pa.list_(field.type.value_type)
+            chunks = [_plain_lists(chunk) for chunk in table.column(place).chunks]
+            column = pa.chunked_array(chunks, type=plain)
+            table = table.set_column(place, field.with_type(plain), column)
     return table
 
 
 def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
     """Return the same lists, in which a null has no items."""
-    valid = lists.is_valid().to_numpy(zero_copy_only=False)
-    offsets = np.zeros(len(lists) + 1, dtype=np.int32)
-    np.cumsum(valid * lists.type.list_size, out=offsets[1:])
-    return pa.ListArray.from_arrays(offsets, lists.flatten(), mask=pa.array(~valid))
+    valid = validity(lists)
+    items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
+    ends = np.concatenate(([0], np.cumsum(items)))
+    bitmap, nulls = pack_validity(valid)
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    plain = pa.list_(lists.type.value_type)
+    return pa.Array.from_buffers(
+        plain, len(lists), [bitmap, offsets], nulls, children=[lists.flatten()]
+    )
 
 
 def _arrow(table: pa.Table) -> bytes:
