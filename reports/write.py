@@ -171,9 +171,12 @@ def check_place(target: Path) -> None:
 def _real(target: Path) -> Path:
     """Return the file that is meant: of a link, what it leads to."""
     try:
-        return target.resolve()
-    except RuntimeError:  # what Python says of a link that leads to itself
-        raise UsageError(f"a link that leads nowhere: {target}", "give another name") from None
+        real = target.resolve()
+    except RuntimeError:  # what Python before 3.13 says of a link that leads to itself
+        real = target
+    if real.is_symlink():
+        raise UsageError(f"a link that leads nowhere: {target}", "give another name")
+    return real
 
 
 def is_report(target: Path) -> bool:
