@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, codes, names, number_column, numbers, validity
+from traceflops.columns import BoolArray, codes, floats, names, number_column, numbers, validity
 from traceflops.schema import TABLES
 from traceflops.trace import Note, Trace
 from traceflops.words import several
@@ -74,7 +74,7 @@ def _possible_counters(trace: Trace) -> BoolArray:
     if not of_bytes.any():
         return ~of_bytes
     may_fall = np.array([label.endswith(_CHANGE) for label in labels])[codes(table["name"])]
-    value = table["value"].to_numpy()
+    value = floats(table["value"])
     fits = (np.abs(value) < _MOST) & ((value >= 0) | may_fall)
     possible: BoolArray = ~of_bytes | fits
     return possible

@@ -85,6 +85,18 @@ def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
     return np.where(valid, values, np.int64(null))
 
 
+def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
+    """Return a column of doubles without nulls as numpy; not to be written to.
+
+    Arrow's own `to_numpy` of a chunked column imports pandas.
+    """
+    array = _one_array(column)
+    if len(array) == 0:
+        return np.empty(0, dtype=np.float64)
+    end = array.offset + len(array)
+    return np.frombuffer(array.buffers()[1], np.float64, end)[array.offset :]
+
+
 def validity(column: pa.ChunkedArray | pa.Array) -> BoolArray | None:
     """Return which rows are not null, or None where every row is valid."""
     array = _one_array(column)

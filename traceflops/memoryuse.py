@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.columns import IntArray, codes, floats, names, numbers
 from traceflops.groups import distinct, groups, joint_codes
 from traceflops.sharing.redact import HIDDEN
 from traceflops.windows.choice import REPEATED
@@ -144,7 +144,7 @@ class _Rows:
         kind = kind[codes(table["name"])]
         rows = np.flatnonzero(kind >= 0)
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
-        value = table["value"].to_numpy()[rows].astype(np.int64)
+        value = floats(table["value"])[rows].astype(np.int64)
         process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
         return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows])
 

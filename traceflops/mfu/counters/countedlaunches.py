@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.columns import BoolArray, IntArray, codes, floats, names, numbers
 from traceflops.groups import distinct, group_rows
 from traceflops.mfu.counters.countedrates import with_sums
 from traceflops.mfu.counters.counterformulas import counters_used, plain_counter
@@ -195,7 +195,7 @@ def _values(
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return the value of each counter that a formula has, by place, and its spread."""
     labels, counter = names(table["counter"]), codes(table["counter"])
-    value = np.asarray(table["value"].to_numpy())
+    value = floats(table["value"])
     values, spread = {}, {}
     for name, code in _wanted(labels):
         rows = np.flatnonzero(np.isin(counter, code) & (place >= 0))
