@@ -145,7 +145,7 @@ def _refuse_damaged(trace: Trace) -> None:
         if note.code in LOSSES:
             raise InputError(
                 f"damaged: {note.file} ({note.text})",
-                "leave out --strict to use what can be read of it",
+                "without --strict the readable part is used",
             )
 
 
@@ -155,17 +155,17 @@ def _nothing_in(given: list[str | Path], passed_over: list[tuple[str, InputError
     if passed_over:
         _, first = passed_over[0]
         found = first.message.replace(f"{folder}/", "")
-        return InputError(f"no traces in the folder: {folder} ({found})", first.hint)
+        return InputError(f"no traces in folder: {folder} ({found})", first.hint)
     return InputError(
-        f"no traces in the folder: {folder}",
-        "give a folder that holds traces of torch.profiler, one file per rank",
+        f"no traces in folder: {folder}",
+        "give a folder of torch.profiler traces, one file per rank",
     )
 
 
 def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
     sources, named = find_inputs(path)
     if not sources and named:
-        raise InputError(f"an empty archive: {path}", "pack the trace again")
+        raise InputError(f"empty archive: {path}", "pack the trace again")
     # An archive with several members is a folder in all but name.
     return [(source, named and len(sources) == 1) for source in sources]
 
@@ -192,8 +192,7 @@ def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
         Note(
             "dropped",
             "not-a-trace",
-            f"{several(len(names), 'file')} of the folder could not be read as traces and "
-            f"{'was' if len(names) == 1 else 'were'} passed over: {listed}.",
+            f"{several(len(names), 'file')} in the folder skipped (no readable trace): {listed}.",
             len(names),
         ),
     )

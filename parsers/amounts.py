@@ -84,5 +84,5 @@ def _notes(trace: Trace, wrong: dict[str, int]) -> Iterator[Note]:
     if wrong:
         total = sum(wrong.values())
         listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
-        text = f"{several(total, 'impossible amount')} set aside (negative or too large): {listed}."
+        text = f"{several(total, 'impossible amount')} ignored (negative or too large): {listed}."
         yield Note("dropped", "impossible-amounts", text, total, trace.source.files[0].name)

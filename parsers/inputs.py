@@ -120,7 +120,7 @@ class ByteSource:
             raise InputError(
                 f"unpacks to more than {_MOST_EXPANSION} times its size: {self.name} "
                 f"(stopped at {plain_bytes / 1e9:.1f} GB)",
-                "if it can be trusted, read it with --no-limits",
+                "if you trust the file, read it with --no-limits",
             )
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class ByteSource:
                 try:
                     yield from _inflated(member, pending)
                 except zlib.error as error:
-                    self.cut = f"the gzip stream is damaged ({error}), values in it may be wrong"
+                    self.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
                     return
                 pending = member.unused_data
         if not member.eof:
@@ -355,8 +355,8 @@ def _pipe(path: Path) -> ByteSource:
         if not begun:
             stream.close()
             raise InputError(
-                f"no program writes to the pipe: {path}",
-                "start the program that writes to it, or pipe its output to traceflops - instead",
+                f"no program is writing to the pipe: {path}",
+                "start the writer, or pipe its output to traceflops -",
             )
     os.set_blocking(handle, True)
     return replace(_once(path.name, stream, begun), release=stream.close)
@@ -367,9 +367,7 @@ def _unreadable(path: Path, error: OSError) -> InputError:
         hint = "check the path; a folder of traces or - (stdin) also works"
         return InputError(f"no such file: {path}", hint)
     reason = error.strerror or str(error)
-    return InputError(
-        f"cannot read: {path} ({reason})", "check that it is a file that you may read"
-    )
+    return InputError(f"cannot read: {path} ({reason})", "check that it is a readable file")
 
 
 def files_behind(path: str) -> Iterator[Path]:
@@ -417,15 +415,15 @@ def _members(source: ByteSource) -> list[ByteSource]:
     except (*_UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
         raise InputError(
             f"damaged zip archive: {source.name} ({error})",
-            "unpack it by hand if possible (zip -FF) and give the trace itself",
+            "unpack it manually if possible (zip -FF) and give the trace",
         ) from None
     finally:
         data.rest()
     infos = [info for info in archive.infolist() if _may_be_trace(info)]
     if len(infos) > _MOST_MEMBERS:
         raise InputError(
-            f"holds {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
-            "unpack it and give the folder or the files to read",
+            f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
+            "unpack it and give the folder or files to read",
         )
     return [_member(source, data, archive, info) for info in infos]
 
@@ -453,7 +451,7 @@ def _member(
             data.rest()
             raise InputError(
                 f"cannot unpack: {name} ({error})",
-                "unpack the archive by hand and give the trace itself",
+                "unpack the archive manually and give the trace",
             ) from None
 
     folder = str((source.path or Path()) / Path(info.filename).parent)

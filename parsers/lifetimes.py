@@ -24,8 +24,8 @@ def lifetime_notes(trace: Trace) -> Iterator[Note]:
     before, after = max(0, first - began), max(0, ended - last)
     if before + after > _MUCH_OF_IT * (ended - began):
         text = (
-            f"The process lived {time_amount(ended - began)}; its device work begins "
-            f"{time_amount(before)} after its start and spans {time_amount(last - first)}. What "
-            "lies outside that span counts in no share."
+            f"The process ran for {time_amount(ended - began)}; its GPU operations start after "
+            f"{time_amount(before)} and span {time_amount(last - first)}. Shares cover that span "
+            "only."
         )
         yield Note("assumed", "window", text, None, trace.source.files[0].name)

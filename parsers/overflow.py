@@ -13,7 +13,7 @@ def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
     if not columns:
         return ()
     text = (
-        f"More than {MOST_TEXTS:,} distinct texts are in {', '.join(columns)}. The first are kept; "
-        f"further names read {BEYOND!r}, other texts are left out."
+        f"{', '.join(columns)}: more than {MOST_TEXTS:,} distinct texts. Later names read "
+        f"{BEYOND!r}; other texts are ignored."
     )
     return (Note("dropped", "names-left-out", text, None, file),)

@@ -161,9 +161,9 @@ def _apart_note(trace: Trace, far: Mapping[str, BoolArray]) -> Note:
     return Note(
         "assumed",
         "times-apart",
-        f"{_count(far):,} records begin a day or more from the others: the recording paused, or a "
-        "clock was wrong. They are too many to be set aside, so spans and idle time may hold that "
-        "pause; choose a part with --from and --to.",
+        f"{_count(far):,} records start at least a day from the others: the recording paused or a "
+        "clock was wrong. Spans and idle time may include that gap; select a part with --from and "
+        "--to.",
         _count(far),
         _file(trace),
     )
@@ -193,14 +193,14 @@ def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterat
         return
     parts = []
     if far:
-        parts.append(f"{far:,} more than a day from the others, or at a time that was not set")
+        parts.append(f"{far:,} more than a day from the others or at an unset time")
     if too_long:
-        parts.append(f"{too_long:,} longer than the recording can have been")
+        parts.append(f"{too_long:,} longer than the recording")
     yield Note(
         "dropped",
         "set-aside",
-        f"{several(far + too_long, 'record')} with impossible times set aside: {'; '.join(parts)} "
-        f"({time_amount(device_ns)} of device work).",
+        f"{several(far + too_long, 'record')} with impossible times ignored: {'; '.join(parts)} "
+        f"({time_amount(device_ns)} of GPU time).",
         far + too_long,
         _file(trace),
     )
@@ -220,9 +220,9 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
         yield Note(
             "assumed",
             _VERY_LONG,
-            f"One activity lasts {time_amount(int(length[row]))}, longer than all others of its "
-            f"device together: {name}. It counts in full; if it cannot be true, choose the time "
-            "around it with --from and --to.",
+            f"One GPU operation takes {time_amount(int(length[row]))}, longer than all others of "
+            f"its GPU together: {name}. It counts in full; if it is a fault, exclude it with "
+            "--from and --to.",
             1,
             _file(trace),
         )
@@ -239,8 +239,8 @@ def _check_sums(trace: Trace) -> None:
         total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
         if max(span, int(length.max()), total) > _LONGEST_NS:
             raise InputError(
-                f"the times in it add up to more than 104 days: {_file(trace)}",
-                "ts and dur must be microseconds; convert them if the writer used another unit",
+                f"times add up to more than 104 days: {_file(trace)}",
+                "ts and dur must be in microseconds; convert other units",
             )
 
 

@@ -32,9 +32,7 @@ class Foreign:
     hint: str
 
 
-_FOREIGN_COLUMNS = (
-    "it lacks columns that such a table has; give it as rocprof wrote it, or the whole folder"
-)
+_FOREIGN_COLUMNS = "columns are missing; give the table as rocprof wrote it, or the whole folder"
 _NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 
 _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
@@ -46,7 +44,7 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
         re.compile(rb"\s*<(?:!doctype|html|\?xml|head|body)", re.I),
         Foreign(
             "a web page (HTML), not a trace",
-            "the download gave an error page: fetch the file again",
+            "the server sent an error page; download the file again",
         ),
     ),
     (
@@ -56,8 +54,8 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
     (
         re.compile(rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00"),
         Foreign(
-            "a log of an SQLite database (-wal, -shm, -journal), which is read with it",
-            "give the database that it lies beside",
+            "a log of an SQLite database (-wal, -shm, -journal), not the database",
+            "give the database beside it; its log is read too",
         ),
     ),
     (
@@ -66,21 +64,21 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
             rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])"
         ),
         Foreign(
-            "a Perfetto trace (pftrace), in which the exporter has cut overlapping work",
+            "a Perfetto trace (pftrace), in which overlapping work is cut",
             "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
         ),
     ),
     (
         re.compile(rb"\x03[#B]"),
         Foreign(
-            "a file of an OTF2 archive",
+            "part of an OTF2 archive",
             "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
         ),
     ),
     (
         re.compile(rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:'),
         Foreign(
-            "a broken JSON export of rocprof (v1), without its beginning: a known bug of rocprof",
+            "a rocprof (v1) JSON export without its beginning, a known rocprof bug",
             "use results.csv or results.db of the same run",
         ),
     ),
@@ -91,22 +89,22 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
             rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
         ),
         Foreign(
-            "JSON of rocprofv2's plugin, whose times are cut to whole microseconds and whose "
-            "copies are of no device",
+            "rocprofv2 plugin JSON, whose times are truncated to microseconds and whose copies "
+            "name no GPU",
             "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
         ),
     ),
     (
         re.compile(rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:'),
         Foreign(
-            "a PyTorch execution trace (Chakra), which has no times of device work",
+            "a PyTorch execution trace (Chakra) without GPU times",
             "give the profiler's trace of the same run (prof.export_chrome_trace)",
         ),
     ),
     (
         re.compile(rb"\s*\[\s*\[\s*-?\d"),
         Foreign(
-            "a memory timeline export, which has no times of work",
+            "a memory timeline export without GPU times",
             "give the profiler's trace of the same run (prof.export_chrome_trace)",
         ),
     ),
@@ -115,25 +113,26 @@ _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
             rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)"
         ),
         Foreign(
-            "a text listing of rocprofv2 (ROCm 5.5 and 5.6), which is no table",
-            "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file of ROCm 5.7 on",
+            "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
+            "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or "
+            "later)",
         ),
     ),
-    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file, as nsys exports with --type hdf", _NSYS)),
+    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file (nsys export --type hdf)", _NSYS)),
     (
         re.compile(
             rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
             rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)'
         ),
-        Foreign("a JSON export of Nsight Systems, which lacks what its SQLite has", _NSYS),
+        Foreign("an Nsight Systems JSON export, which is less complete than SQLite", _NSYS),
     ),
     (
         re.compile(rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"'),
-        Foreign("a report of nsys stats as JSON", "write it as a table: nsys stats --format csv"),
+        Foreign("an nsys stats report as JSON", "write it as CSV: nsys stats --format csv"),
     ),
     (
         re.compile(rb"\x80[\x02-\x05]"),
-        Foreign("a Python pickle, which is never opened", "export the trace as JSON"),
+        Foreign("a Python pickle, which is unsafe to open", "export the trace as JSON"),
     ),
 )
 
@@ -144,27 +143,27 @@ _TABLES: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = (
             rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
             re.I,
         ),
-        Foreign("a table of rocprof", _FOREIGN_COLUMNS),
+        Foreign("a rocprof table", _FOREIGN_COLUMNS),
     ),
     (
         re.compile(rb'\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]', re.I),
         Foreign(
-            "a table of Nsight Systems that tells nothing of CUDA work",
-            "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: "
-            "nsys export --type sqlite",
+            "an Nsight Systems table without CUDA work",
+            "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
+            "export --type sqlite",
         ),
     ),
     (
         re.compile(rb'\s*"?ID"?,"?Process ID"?,', re.I),
         Foreign(
-            "a table of Nsight Compute without metrics",
+            "an Nsight Compute table without metrics",
             "export again: ncu --import FILE --csv --page raw",
         ),
     ),
     (
         re.compile(rb"==PROF==|  Section: "),
         Foreign(
-            "what Nsight Compute prints, without a table",
+            "Nsight Compute console output without a table",
             "profile with ncu --csv --page raw --log-file kernels.csv",
         ),
     ),
@@ -211,9 +210,9 @@ def _empty(source: ByteSource) -> InputError:
     if source.cut:
         return InputError(
             f"cut off before its first complete event: {source.label} ({source.cut})",
-            "nothing can be saved from it; record or copy the trace again",
+            "nothing can be recovered; record or copy the trace again",
         )
-    return NotATrace(f"an empty file: {source.path or source.label}", "record the trace again")
+    return NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
 
 
 def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
@@ -225,16 +224,16 @@ def _unknown(head: bytes) -> Foreign:
     if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
         return Foreign(
             f"the first {len(head)} bytes of an SQLite database",
-            "the rest of it is lost: copy the database again, or record again",
+            "the rest is lost; copy the database again or record again",
         )
     lines = head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:_LINES_LOOKED_AT]
     for sign, what in _TABLES:
         if any(sign.match(line) for line in lines):
             return what
     return Foreign(
-        f"not JSON; it begins with {_printable(head[:40])}",
-        "give a trace of torch.profiler (.json, .gz, .zst, .zip), an export of rocprof (rocpd, "
-        "CSV, JSON), of nsys (SQLite, parquetdir, CSV of nsys stats), or a CSV page of ncu",
+        f"not a known trace; it begins with {_printable(head[:40])}",
+        "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
+        "JSON), an nsys export (SQLite, parquetdir, nsys stats CSV) or an ncu CSV page",
     )
 
 

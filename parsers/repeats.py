@@ -21,7 +21,7 @@ _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "e
 """The id by which records of a table are told apart; of others nothing proves a repeat."""
 
 _NOUNS: Final = {
-    "activities": "device record",
+    "activities": "GPU record",
     "calls": "call",
     "ops": "operator",
     "marks": "mark",
@@ -40,12 +40,12 @@ def without_repeats(trace: Trace) -> Trace:
     counts = {name: int(again.sum()) for name, again in same.items()}
     device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
     listed = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
-    amount = f" ({time_amount(device_ns)} of device work)" if counts["activities"] else ""
+    amount = f" ({time_amount(device_ns)} of GPU time)" if counts["activities"] else ""
     note = Note(
         "repaired",
         "written-twice",
-        "Records that are the same in everything stand in the file more than once; each counts "
-        f"once. Left out: {listed}{amount}.",
+        "Identical records appear more than once in the file and count once. Ignored: "
+        f"{listed}{amount}.",
         sum(counts.values()),
         trace.source.files[0].name,
     )

@@ -76,8 +76,8 @@ def _copies_note(kept: Trace, copies: Sequence[Trace]) -> Note:
     stays = ", ".join(file.name for file in kept.source.files[:3])
     more = ", …" if len(names_) > 3 else ""
     text = (
-        f"The same recording is there more than once: its processes, clock and kernels are the "
-        f"same. It counts once, from {stays}; left out: {', '.join(names_[:3])}{more}."
+        "The same recording is given more than once (same processes, clock and kernels). It "
+        f"counts once, from {stays}; ignored: {', '.join(names_[:3])}{more}."
     )
     return Note("dropped", "same-run", text, len(names_))
 
@@ -152,7 +152,7 @@ def _is_covered(trace: Trace, runs: frozenset[str], others: Sequence[frozenset[s
 def _note(trace: Trace, kept: Trace) -> Note:
     left, stays = (", ".join(file.name for file in t.source.files[:3]) for t in (trace, kept))
     text = (
-        f"{left} and {stays} hold the same kernels at the same times: they are exports of one run. "
-        f"It counts once, from {stays}."
+        f"{left} and {stays} hold the same kernels at the same times, as exports of one run. It "
+        f"counts once, from {stays}."
     )
     return Note("dropped", "same-run", text, len(trace.source.files))

@@ -17,9 +17,9 @@ _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""
 
 _SENTENCES: Final[dict[str, tuple[NoteKind, str]]] = {
-    "no-time": ("dropped", "left out: no start that can be a time"),
+    "no-time": ("dropped", "skipped: no valid start time"),
     "no-duration": ("repaired", "without an end: counted as 0 ns"),
-    "negative-duration": ("repaired", "of negative duration: counted as 0 ns"),
+    "negative-duration": ("repaired", "with negative duration: counted as 0 ns"),
 }
 
 

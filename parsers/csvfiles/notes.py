@@ -10,17 +10,14 @@ from traceflops.parsers.csvfiles.text import Damage
 from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
-_CUT: Final = "The file ends within a row: that row is left out, and later ones are missing."
+_CUT: Final = "The file ends within a row. That row is ignored and later rows are missing."
 _REPAIRED: Final = (
-    "{n} [row|rows] had a quote, comma or line end in a name that was not escaped: the fields "
-    "before and behind it were told from the ends of the row, the rest is the name. No number "
-    "depends on it."
+    "{n} [row has|rows have] an unescaped quote, comma or line break in a name. The name is what "
+    "remains between the other fields; no number is affected."
 )
-_LOST: Final = "{n} [row|rows] could not be read and [was|were] left out."
-_REPEATED: Final = "The header stands in it {n} more [time|times]."
-_NO_HEADER: Final = (
-    "The file has no header: what its columns are was told by the rows, as their tool writes them."
-)
+_LOST: Final = "{n} unreadable [row was|rows were] skipped."
+_REPEATED: Final = "The header is repeated {n} [time|times]."
+_NO_HEADER: Final = "The file has no header: columns are identified from the rows."
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
@@ -32,9 +29,9 @@ def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
         yield Note("dropped", "text-cut", _CUT, 1)
     if damage.replaced_characters:
         text = (
-            f"{several(damage.replaced_characters, 'character')} in "
-            f"{several(damage.rows_with_replacements, 'row')} are no UTF-8 and became U+FFFD, the "
-            f"first at byte {damage.first_bad_byte:,}."
+            f"Invalid UTF-8: {several(damage.replaced_characters, 'character')} in "
+            f"{several(damage.rows_with_replacements, 'row')} became U+FFFD, the first at byte "
+            f"{damage.first_bad_byte:,}."
         )
         yield Note("repaired", "invalid-utf8", text, damage.replaced_characters)
     counted: tuple[tuple[NoteKind, str, str, int], ...] = (

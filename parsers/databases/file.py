@@ -157,9 +157,7 @@ def _unpacked(source: ByteSource, folder: Path) -> tuple[Path, list[Note]]:
         raise _no_room(source, error) from None
     if source.cut is None:
         return path, []
-    text = (
-        f"{source.cut[0].upper()}{source.cut[1:]}: what lies behind that in the database is lost."
-    )
+    text = f"{source.cut[0].upper()}{source.cut[1:]}: the rest of the database is lost."
     return path, [Note("dropped", "input-cut", text)]
 
 
@@ -167,7 +165,7 @@ def _no_room(source: ByteSource, error: OSError) -> InputError:
     reason = error.strerror or str(error)
     return InputError(
         f"cannot unpack: {source.label} (in {tempfile.gettempdir()}: {reason})",
-        "unpack it where there is room and give the database itself, or set TMPDIR",
+        "unpack it on a disk with enough space and give the database, or set TMPDIR",
     )
 
 
@@ -238,28 +236,27 @@ def _write_ahead_log(path: Path) -> _Log:
         Note(
             "repaired",
             "log-applied",
-            "The last transactions lay in a log beside the database (-wal); they were read with "
-            "it, from a copy.",
+            "The last transactions were read from the write-ahead log (-wal) beside the database.",
         ),
         Note(
             "missing",
             "log-unread",
-            "A log of transactions (-wal) lies beside the database and could not be read with it: "
-            "the last rows are missing. Copy both to a disk with room and run there: sqlite3 COPY "
+            "The write-ahead log (-wal) beside the database could not be read, so the last rows "
+            "are missing. Copy both files to a disk with enough space and run there: sqlite3 COPY "
             "'PRAGMA wal_checkpoint(TRUNCATE)'",
         ),
     )
 
 
 _UNFINISHED = (
-    "A transaction was not finished when the file was taken (a -journal lies beside it): its "
-    "writer was stopped, or is still running. "
+    "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
+    "still running. "
 )
 
 
 def _rollback_journal(path: Path, *, usable: bool) -> _Log:
-    taken_back = f"{_UNFINISHED}It was taken back in a copy, so the last rows may be missing."
-    as_it_is = f"{_UNFINISHED}The database was read as it is, so its last rows may be incomplete."
+    taken_back = f"{_UNFINISHED}It was rolled back in a copy, so the last rows may be missing."
+    as_it_is = f"{_UNFINISHED}The database was read unchanged, so the last rows may be incomplete."
     return _Log(
         path,
         ("SELECT 1 FROM sqlite_schema LIMIT 1",),

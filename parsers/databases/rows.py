@@ -69,8 +69,8 @@ class Database:
         except FAULTS as error:
             self.close()
             raise InputError(
-                f"an SQLite database that is damaged beyond reading: {source.label} ({error})",
-                "its list of tables is lost; copy the file again, or record again",
+                f"SQLite database damaged beyond reading: {source.label} ({error})",
+                "its list of tables is lost; copy the file again or record again",
             ) from None
 
     def __enter__(self) -> Self:
@@ -159,13 +159,13 @@ class Database:
         if self.place.missing_bytes and not any(note.code == "input-cut" for note in found):
             text = (
                 f"The file ends {several(self.place.missing_bytes, 'byte')} before the end of the "
-                "database: what lay there is lost."
+                "database. The rest is lost."
             )
             found.append(Note("dropped", "input-cut", text))
         if self._lost:
             found.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
         if self._mended:
-            text = f"{several(self._mended, 'text')} with invalid UTF-8: it was replaced by U+FFFD."
+            text = f"Invalid UTF-8 in {several(self._mended, 'text')} was replaced by U+FFFD."
             found.append(Note("repaired", "invalid-utf8", text, self._mended))
         return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in found)
 
@@ -301,7 +301,7 @@ def _lost_note(lost: Mapping[str, int | None]) -> Note:
     )
     more = ", …" if len(lost) > _MOST_NAMED else ""
     text = (
-        f"The database is damaged; every row that could be read is used. Rows are lost of {listed}"
-        f"{more}."
+        "The database is damaged. Every readable row is used; rows are missing from "
+        f"{listed}{more}."
     )
     return Note("dropped", "rows-lost", text, sum(known) if len(known) == len(counts) else None)

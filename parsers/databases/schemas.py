@@ -92,9 +92,9 @@ SCHEMAS: Final = (
         "rocprof-compute analysis",
         _all_of("compute_workload", "compute_metric_definition"),
         _refused(
-            "an analysis database of rocprof-compute: it holds metrics, not what was measured",
-            "give the folder of the workload (pmc_perf.csv and sysinfo.csv), or for a timeline "
-            "record with rocprofv3 --kernel-trace --output-format rocpd",
+            "a rocprof-compute analysis database: it holds metrics, not measurements",
+            "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
+            "rocprofv3 --kernel-trace --output-format rocpd",
         ),
     ),
     Schema("rocprof (v1)", _any_of("KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"), _read_v1),
@@ -154,10 +154,10 @@ def _foreign(database: Database) -> NotATrace:
     if not names:
         return _empty(database)
     named = ", ".join(_printable(name) for name in names[:_MOST_NAMED])
-    more = f", … {len(names)} in all" if len(names) > _MOST_NAMED else ""
+    more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
     return NotATrace(
-        f"{_place(database)} is an SQLite database that is not known (its tables: {named}{more})",
-        "give one of nsys export --type sqlite, of rocprof (rocpd, results.db) or of RPD",
+        f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
+        "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
     )
 
 
@@ -169,8 +169,8 @@ def _empty(database: Database) -> NotATrace:
         return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
     log = f"{database.source.label}-wal"
     return NotATrace(
-        f"{_place(database)} is an SQLite database without tables: all of it is in the log of "
-        f"transactions beside it ({log}), which is not there or cannot be read",
+        f"{_place(database)} is an SQLite database without tables: its content is in the "
+        f"write-ahead log beside it ({log}), which is missing or unreadable",
         how_to_copy(database.source.label),
     )
 

@@ -29,9 +29,9 @@ def unfinished_note(log: Path, finished: int) -> Note | None:
     if lost <= 0:
         return None
     text = (
-        "The log of transactions beside the database (-wal) ends in the middle of one: it was cut, "
-        f"or its writer was still at work. What it holds behind that ({several(lost, 'page')}) is "
-        "lost; copy database and log again when the writer is done."
+        "The write-ahead log (-wal) ends within a transaction: it was cut, or its writer was "
+        f"still running. The rest ({several(lost, 'page')}) is lost; copy database and log again "
+        "when the writer has finished."
     )
     return Note("dropped", CUT, text, lost)
 
@@ -41,18 +41,18 @@ def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError
 
     `notes` are those on it, `again` is what else than its log can be had again.
     """
-    message = f"damaged: no record of it can be read: {database}"
+    message = f"damaged, with no readable record: {database}"
     if any(note.code == CUT for note in notes):
-        reason = " (the log of transactions beside it, which holds them, is cut)"
+        reason = " (the write-ahead log that holds them is cut)"
         return InputError(f"{message}{reason}", how_to_copy(database))
-    return InputError(message, f"nothing can be saved from it; {again}")
+    return InputError(message, f"nothing can be recovered; {again}")
 
 
 def how_to_copy(database: str) -> str:
     """Return what to do about a log of which the copy cannot be read, where the whole one is."""
     return (
-        f"copy {database}-wal again, with {database}; or, where they were written, run: sqlite3 "
-        f"{database} 'PRAGMA wal_checkpoint(TRUNCATE)' and copy {database}"
+        f"copy {database} and {database}-wal again; or run sqlite3 {database} 'PRAGMA "
+        f"wal_checkpoint(TRUNCATE)' on the original and copy {database}"
     )
 
 

@@ -138,7 +138,7 @@ class EventStream(Generic[B]):
                 return body[1:]
             if _begins_with_event(body):
                 self._in_object, self._in_list = False, False
-                self.damage.repaired["events that stand in no list read like one"] += 1
+                self.damage.repaired["events outside a list read as a list"] += 1
                 return body
             events = self._after_header(body)
             if events is not None:
@@ -156,7 +156,7 @@ class EventStream(Generic[B]):
             if body[key.end() : key.end() + 1] != b"[":
                 raise InputError(
                     f"traceEvents is not a list: {self.source.label}",
-                    "the file was changed by another tool; export the trace again",
+                    "another tool changed the file; export the trace again",
                 )
             self.header.update(header)
             return body[key.end() + 1 :]
@@ -180,11 +180,11 @@ class EventStream(Generic[B]):
         if self.source.cut or (not whole and violation(text) is None):
             return InputError(
                 f"cut off before its first complete event: {self.source.label}",
-                "nothing can be saved from it; record or copy the trace again",
+                "nothing can be recovered; record or copy the trace again",
             )
         return NotATrace(
-            f"no events in it: {self.source.label} (JSON without a traceEvents list)",
-            "give a trace written by torch.profiler (prof.export_chrome_trace)",
+            f"no events: {self.source.label} (JSON without a traceEvents list)",
+            "give a torch.profiler trace (prof.export_chrome_trace)",
         )
 
     # The events

@@ -37,9 +37,9 @@ from traceflops.parsers.jsonfiles.window import Window
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
 _LOOK_BACK: Final = 1 << 10
-_COMMAS: Final = "commas too many or too few passed over"
-_EARLY_END: Final = "ends of objects and lists that came too early passed over"
-_NO_END: Final = "ends of objects and lists that are missing passed over"
+_COMMAS: Final = "extra or missing commas ignored"
+_EARLY_END: Final = "early closing brackets ignored"
+_NO_END: Final = "missing closing brackets assumed"
 _MEMBER: Final = re.compile(
     rb"([\s,]*+)(?:(?P<close>\})|(?P<key>" + STRING + rb")\s*+:)", re.DOTALL
 )

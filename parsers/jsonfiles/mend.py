@@ -69,23 +69,23 @@ class Repair(NamedTuple):
 
 
 REPAIRS: Final = (
-    Repair("quotes that were not escaped kept as text", re.compile(rb'"'), _with_escaped_quotes),
+    Repair("unescaped quotes kept as text", re.compile(rb'"'), _with_escaped_quotes),
     Repair(
-        "backslashes that were not escaped kept as text",
+        "unescaped backslashes kept as text",
         re.compile(rb"\\"),
         _with_escaped_backslashes,
     ),
     Repair(
-        "values that are not JSON, such as NaN, read as missing",
+        "non-JSON values such as NaN read as missing",
         re.compile(_BARE),
         _without_bare_values,
     ),
     Repair(
-        "commas before a closing bracket left out", re.compile(rb",\s*[}\]]"), _without_last_commas
+        "commas before a closing bracket ignored", re.compile(rb",\s*[}\]]"), _without_last_commas
     ),
     Repair("raw control characters read as spaces", re.compile(rb"[\0-\x1f]"), _without_control),
     Repair(INVALID_UTF8, re.compile(rb"[\x80-\xff]"), valid_utf8),
-    Repair("half surrogates read as U+FFFD", re.compile(rb"\\u[dD]"), _without_lone_surrogates),
+    Repair("lone surrogates read as U+FFFD", re.compile(rb"\\u[dD]"), _without_lone_surrogates),
 )
 """What is tried on damaged text, in order and added up.
 

@@ -21,18 +21,18 @@ def event_text_notes(source: ByteSource, damage: Damage, at_end: str) -> Iterato
         yield Note(
             "dropped",
             "second-trace",
-            "Another trace seems to begin behind the one that was read, in the same file: "
-            f"{several(damage.tail_bytes, 'byte')} were not read{_events_in(damage.tail_events)}. "
-            "To see it, split the file there.",
+            "The file seems to hold a second trace, which was not read: "
+            f"{several(damage.tail_bytes, 'byte')}{_events_in(damage.tail_events)}. Split the "
+            "file to see it.",
             damage.tail_bytes,
         )
     elif damage.tail_cut or damage.tail_bytes:
         yield Note(
             "dropped",
             "tail-cut" if damage.tail_cut else "tail-unread",
-            f"{'The file ends too early' if damage.tail_cut else 'Text'} after its list of events: "
-            f"{several(damage.tail_bytes, 'byte')} there were not read"
-            f"{_events_in(damage.tail_events)}, and {at_end} may be missing.",
+            f"{'The file ends early' if damage.tail_cut else 'Extra text'} after the event list: "
+            f"{several(damage.tail_bytes, 'byte')}{_events_in(damage.tail_events)} not read; "
+            f"{at_end} may be missing.",
             damage.tail_bytes,
         )
 
@@ -43,13 +43,13 @@ def input_cut(cut: str, damage: Damage) -> Note:
         return Note(
             "assumed",
             "no-checksum",
-            "The gzip stream ends without its checksum. The trace in it is whole; whether it is as "
-            "it was written cannot be checked.",
+            "The gzip stream has no checksum. The trace is complete, but cannot be verified.",
         )
     return Note(
         "dropped",
         "input-cut",
-        f"{cut[0].upper()}{cut[1:]}: later times may be missing and the last step incomplete.",
+        f"{cut[0].upper()}{cut[1:]}: later times may be missing and the last step may be "
+        "incomplete.",
     )
 
 
@@ -63,28 +63,28 @@ def repairs_and_losses(damage: Damage, noun: str) -> Iterator[Note]:
     events = damage.dropped_events
     where = f"{several(damage.dropped_bytes, 'byte')} in {several(damage.dropped_places, 'place')}"
     if events:
-        what = f"{several(events, noun)} could not be read: left out {where}"
+        what = f"{several(events, noun)} could not be read ({where})"
     else:
-        what = f"left out {where}, in which no {noun} begins"
+        what = f"{where} without a complete {noun} skipped"
     yield Note("dropped", "json-dropped", f"Damaged JSON: {what}.", damage.dropped_places)
 
 
 def _events_in(number: int) -> str:
-    return f" ({several(number, 'event')} among them)" if number else ""
+    return f" ({several(number, 'event')})" if number else ""
 
 
 def _text_cut(lost_bytes: int, lost_events: int, at_end: str) -> Note:
     if lost_events > 1:
         what = f"The last {several(lost_bytes, 'byte')}, in which {lost_events:,} events begin, "
-        what += "could not be read. "
+        what += "are unreadable. "
     elif lost_bytes:
-        what = f"{several(lost_bytes, 'byte')} of an unfinished one are lost. "
+        what = f"{several(lost_bytes, 'byte')} of an incomplete event lost. "
     else:
         what = ""
     return Note(
         "dropped",
         "text-cut",
-        "The file ends before its list of events does. Every complete event before that is used. "
-        f"{what}Later times are missing, and so is what the writer puts at the end ({at_end}).",
+        f"The file ends within its event list. Every complete event is used. {what}Later times "
+        f"and what is written last ({at_end}) are missing.",
         lost_bytes,
     )

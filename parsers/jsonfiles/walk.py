@@ -31,9 +31,9 @@ _LEAD = re.compile(rb"[\s,]*+")
 _CLOSERS = re.compile(rb"(\s*+[\]}][\s\]}]*+),?\s*(?=\{)|(\s*+\}[\s}]*+)(?=\])")
 _OPENERS = re.compile(rb"\[[\s\[]*+(?=" + EVENT_START.pattern + rb")")
 _BRACES = re.compile(rb"\}[\s}]*+")
-SECOND_LIST = "a second list of events read like the first"
-_COMMAS = "commas with nothing before them left out"
-_UNPARTED = "events without a comma between them told apart"
+SECOND_LIST = "second event list read like the first"
+_COMMAS = "stray commas ignored"
+_UNPARTED = "missing commas between events assumed"
 
 Check = Callable[[bytes], int | None]
 """Returns how many events a JSON list holds, None where it cannot be decoded."""
@@ -201,7 +201,7 @@ class Walker:
     def _close(self, text: bytes, rest: int, close: int) -> None:
         begin: int | None = rest if text[rest:close].strip(SPACE) else None
         if begin is None and self.some:
-            self.damage.repaired["a comma before the end of the list left out"] += 1
+            self.damage.repaired["comma at the end of the event list ignored"] += 1
         while begin is not None:
             resume = self._values(text[:close], begin, [close])
             if resume == begin:

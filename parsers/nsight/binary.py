@@ -27,10 +27,10 @@ def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     version = _version(source.head(256))
     by = f", written by {version}" if version else ""
     raise NotATrace(
-        f"{_place(source)} is a binary report of Nsight Systems (.nsys-rep, .qdrep{by})",
-        f"export it with nsys of that version or later: nsys export --type sqlite "
-        f"--include-json=true {_argument(source, 'REPORT.nsys-rep')} (from 2024.6 on also "
-        "--type parquetdir, better for very large ones)",
+        f"{_place(source)} is a binary Nsight Systems report (.nsys-rep, .qdrep{by})",
+        "export it with the same or a newer nsys: nsys export --type sqlite --include-json=true "
+        f"{_argument(source, 'REPORT.nsys-rep')} (since 2024.6 also --type parquetdir, better for "
+        "very large reports)",
     )
 
 
@@ -55,9 +55,9 @@ def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _ncu_refused(source: ByteSource) -> NotATrace:
     return NotATrace(
-        f"{_place(source)} is a binary report of Nsight Compute (.ncu-rep)",
+        f"{_place(source)} is a binary Nsight Compute report (.ncu-rep)",
         f"export it: ncu --import {_argument(source, 'REPORT.ncu-rep')} --csv --page raw > "
-        "kernels.csv; or install NVIDIA's package ncu_report, with which it is read as it is",
+        "kernels.csv; or install NVIDIA's ncu_report package to read it directly",
     )
 
 

@@ -102,8 +102,8 @@ def damaged(source: ByteSource, error: BaseException) -> InputError:
     """Return what to say of a Parquet file that cannot be read."""
     reason = " ".join(str(error).split())[:120]
     return InputError(
-        f"a damaged or cut Parquet file: {source.label} ({reason})",
-        "its directory stands at its end, so nothing can be saved; copy or export it again",
+        f"damaged or cut Parquet file: {source.label} ({reason})",
+        "its index was at the end, so nothing can be recovered; copy or export it again",
     )
 
 
@@ -116,8 +116,8 @@ def read_recipes(files: Sequence[Opened]) -> list[Trace]:
     devices = [file for file in files if file.has_devices]
     if not ranges:
         raise NotATrace(
-            f"only says which devices the machine has: {files[0].source.label}",
-            "give the report's SQLite export (nsys export --type sqlite) or the recipe's "
+            f"only a list of the machine's GPUs: {files[0].source.label}",
+            "give the SQLite export of the report (nsys export --type sqlite), or the recipe's "
             "trace.parquet beside it",
         )
     return [_trace(file, _beside(file, devices, len(ranges))) for file in ranges]
@@ -144,7 +144,7 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
         raise damaged(source, error) from None
     if not gathered["marks"].count:
         raise InputError(
-            f"no range with a time in it: {source.label}",
+            f"no range with a valid time: {source.label}",
             "run the recipe again, or use nsys export",
         )
     overflowed = gathered.overflowed
@@ -259,16 +259,15 @@ def _device_facts(file: Opened) -> Iterator[tuple[str, str]]:
 
 def _notes(told: Mapping[str, int]) -> Iterator[Note]:
     if told["nameless"]:
-        text = f"{several(told['nameless'], 'range')} without a name: they read {UNNAMED_RANGE!r}."
+        text = f"{several(told['nameless'], 'range')} without a name, shown as {UNNAMED_RANGE!r}."
         yield Note("repaired", "nameless-ranges", text, told["nameless"])
     if told["no-time"]:
-        text = f"{several(told['no-time'], 'range')} left out: no time that can be one."
+        text = f"{several(told['no-time'], 'range')} skipped: no valid time."
         yield Note("dropped", "no-time", text, told["no-time"])
     yield Note("missing", "no-device-work", _NO_KERNELS)
 
 
 _NO_KERNELS: Final = (
-    "The recipe's output holds ranges projected on the GPU and no kernels: times of ranges can be "
-    "told, no idle time, no overlap, no MFU. Give the SQLite export of the report "
-    "(nsys export --type sqlite)."
+    "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, but no "
+    "idle time, overlap or MFU. Give the SQLite export of the report (nsys export --type sqlite)."
 )

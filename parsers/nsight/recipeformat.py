@@ -71,10 +71,9 @@ def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]
 def _unknown(file: Opened) -> NotATrace:
     listed = ", ".join(_printable(name) for name in file.columns[:5])
     return NotATrace(
-        f"{file.source.path or file.source.label} is a Parquet file that is not known "
-        f"(its columns: {listed})",
-        "give the report's SQLite export (nsys export --type sqlite), or trace.parquet of the "
-        "recipe nvtx_gpu_proj_trace",
+        f"{file.source.path or file.source.label} is an unknown Parquet file (columns: {listed})",
+        "give the SQLite export of the report (nsys export --type sqlite), or trace.parquet of "
+        "the recipe nvtx_gpu_proj_trace",
     )
 
 

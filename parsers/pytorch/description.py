@@ -40,15 +40,15 @@ def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
         return Described()
     size = len(bytes(raw))
     if size > LARGEST_BYTES:
-        return _unread(f"it has {size:,} bytes, more than {LARGEST_BYTES:,}")
+        return _unread(f"over the size limit ({size:,} of {LARGEST_BYTES:,} bytes)")
     try:
         found = _DECODER.decode(raw)
     except (*UNDECODABLE, ArithmeticError):
-        return _unread("it is no JSON that can be read")
+        return _unread("not readable as JSON")
     if not isinstance(found, dict):
-        return _unread("it is no object")
+        return _unread("not a JSON object")
     if _is_deeper(found, DEEPEST):
-        return _unread(f"it is nested more than {DEEPEST} deep")
+        return _unread(f"nested more than {DEEPEST} levels deep")
     return _known(found)
 
 
@@ -64,12 +64,12 @@ def _known(found: Mapping[str, object]) -> Described:
         return Described(words or None)
     named = ", ".join(map(_shown, others[:_MOST_NAMED]))
     more = ", …" if len(others) > _MOST_NAMED else ""
-    text = f"{several(len(others), 'unknown key')} left out: {named}{more}"
+    text = f"{several(len(others), 'unknown key')} ignored: {named}{more}"
     return Described(words or None, text)
 
 
 def _unread(problem: str) -> Described:
-    return Described(None, f"it is not used, because {problem}")
+    return Described(None, f"ignored, {problem}")
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -21,11 +21,11 @@ _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
 _NO_PHASE = "phase None"
 _ODD_EVENTS: Final[dict[str, tuple[NoteKind, str, str]]] = {
-    "no-time": ("dropped", "event", "left out: no time that can be one"),
-    "bad-arguments": ("dropped", "event", "without arguments that can be read"),
-    "no-duration": ("repaired", "event", "without a duration that can be one: counted as 0 ns"),
-    "negative-duration": ("repaired", "event", "of negative duration: counted as 0 ns"),
-    "negative-size": ("dropped", "negative number", "of bytes left out"),
+    "no-time": ("dropped", "event", "skipped: no valid time"),
+    "bad-arguments": ("dropped", "event", "with unreadable arguments"),
+    "no-duration": ("repaired", "event", "without a valid duration: counted as 0 ns"),
+    "negative-duration": ("repaired", "event", "with negative duration: counted as 0 ns"),
+    "negative-size": ("dropped", "negative number", "of bytes ignored"),
     "arguments-repaired": ("repaired", "list", f"of arguments repaired: {INVALID_UTF8}"),
 }
 
@@ -68,7 +68,7 @@ def _event_notes(
         yield Note(
             "dropped",
             "unknown-category",
-            f"Events of categories that are not known were left out: {listed}.",
+            f"Events of unknown categories were skipped: {listed}.",
             sum(unknown.values()),
         )
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
@@ -76,11 +76,11 @@ def _event_notes(
         yield Note(
             "dropped",
             "python-stacks-left-out",
-            f"{frames:,} Python frames were left out to save memory; --python-stacks keeps them.",
+            f"{frames:,} Python frames were skipped to save memory; --python-stacks keeps them.",
             frames,
         )
     if counts.get(_NO_PHASE):
-        text = f"{several(counts[_NO_PHASE], 'object')} without a phase left out: no events."
+        text = f"{several(counts[_NO_PHASE], 'object')} without a phase skipped: not events."
         yield Note("dropped", "no-phase", text, counts[_NO_PHASE])
     for code, (kind, noun, text) in _ODD_EVENTS.items():
         if odd[code]:
@@ -97,18 +97,18 @@ def _content_notes(
         yield Note(
             "missing",
             "no-calls",
-            "The file has no runtime calls, so device work cannot be linked to what launched it.",
+            "The file has no runtime calls, so what launched the GPU operations is unknown.",
         )
     ops = tables["ops"]
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield Note(
             "missing",
             "no-shapes",
-            "Operators carry no shapes, so FLOPs cannot be counted from them; record with "
+            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
             "record_shapes=True.",
         )
     if metadata.described.problem:
-        text = f"The trace's own description of its run: {metadata.described.problem}."
+        text = f"Run description in the trace: {metadata.described.problem}."
         yield Note("dropped", "description-left-out", text)
     if metadata.rank_from_name and metadata.rank is not None:
         yield rank_from_name([metadata.rank])
@@ -118,20 +118,20 @@ def _content_notes(
         yield Note(
             "missing",
             "device-ambiguous",
-            f"Which of the listed devices is number {listed} cannot be told: their properties "
-            "differ.",
+            f"Unknown GPU model for device {listed}: the listed GPUs differ and none clearly "
+            "matches.",
         )
 
 
-_SHOWN_INSTEAD = "; where no file has any, the operators of the CPU are shown"
+_SHOWN_INSTEAD = "; CPU operators are shown if no file has any"
 
 
 def _lost(ops: int) -> Note:
     return Note(
         "missing",
         "no-device-work",
-        "No device work is in what could be read. Part of the file was lost (see the other notes), "
-        f"and it may have been there{_SHOWN_INSTEAD if ops else ''}.",
+        "The readable part of the file has no GPU operations. They may be in the part that was "
+        f"lost (see the other notes){_SHOWN_INSTEAD if ops else ''}.",
     )
 
 
@@ -146,12 +146,12 @@ def _no_activities(calls: int, ops: int) -> Note:
         return Note(
             "missing",
             "no-device-work",
-            f"The file has {calls:,} runtime calls and no device work: the profiler "
-            "lost the device's records or was not allowed to record them.",
+            f"The file has {calls:,} runtime calls and no GPU operations: the profiler lost the "
+            "GPU records or could not make them.",
         )
     return Note(
         "missing",
         "no-device-work",
-        f"The run was recorded without device work{_SHOWN_INSTEAD if ops else ''}. To see the GPU "
-        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        f"The file has no GPU operations{_SHOWN_INSTEAD if ops else ''}. To record them use "
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )

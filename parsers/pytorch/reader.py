@@ -52,19 +52,19 @@ def _refuse_foreign(
         return
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
         raise InputError(
-            f"no event in it could be read: {source.label} "
+            f"no readable event: {source.label} "
             f"({several(damage.dropped_places, 'damaged place')})",
-            "the writer or a later tool broke its JSON; export the trace again",
+            "its JSON is broken; export the trace again",
         )
     if not counts and (source.cut or damage.cut_bytes is not None):
         raise InputError(
             f"cut off before its first complete event: {source.label}",
-            "nothing can be saved from it; record or copy the trace again",
+            "nothing can be recovered; record or copy the trace again",
         )
-    seen = ", ".join(printable(name) for name in sorted(counts)[:8]) or "none at all"
+    seen = ", ".join(printable(name) for name in sorted(counts)[:8]) or "none"
     raise NotATrace(
         f"not a PyTorch trace: {source.label} (event categories: {seen[:200]})",
-        "give a trace written by torch.profiler (prof.export_chrome_trace)",
+        "give a torch.profiler trace (prof.export_chrome_trace)",
     )
 
 
@@ -73,8 +73,8 @@ def _refuse_timeless(source: ByteSource, collected: Collected) -> None:
     tables = (collected.activities, collected.calls, collected.ops, collected.marks)
     if collected.odd["no-time"] and not any(table.count for table in tables):
         raise InputError(
-            f"no event in it has a time that can be one: {source.label}",
-            "ts and dur must be microseconds; convert them if the writer used another unit",
+            f"no event has a valid time: {source.label}",
+            "ts and dur must be in microseconds; convert other units",
         )
 
 

@@ -10,9 +10,8 @@ from traceflops.trace import Note
 SEVERAL_MACHINES: Final = Note(
     "assumed",
     "clocks-not-aligned",
-    "The file is of several machines, each with a clock of its own that is not tied to the "
-    "calendar, so times cannot be compared between machines; each one's own figures are not "
-    "affected.",
+    "The file covers several machines whose clocks are not aligned. Times cannot be compared "
+    "between machines; figures of each machine are unaffected.",
 )
 
 

@@ -15,7 +15,7 @@ from traceflops.trace import Note
 from traceflops.words import several
 
 _NO_CALLS: Final = (
-    "No API calls were recorded, so device work cannot be linked to what launched it; rocprofv3 "
+    "No API calls were recorded, so what launched the GPU operations is unknown. rocprofv3 "
     "--hip-trace --kernel-trace records them."
 )
 
@@ -33,16 +33,15 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     nameless = _of_unknown_process(tables)
     if linked < total and nameless:
         text = (
-            f"{several(nameless, 'API call')} do not say which process made them, and several "
-            f"processes worked: of {several(total - linked, 'piece')} of device work it is not "
-            "known which call launched it."
+            f"{several(nameless, 'API call')} without a process, and several processes used GPUs: "
+            f"what launched {several(total - linked, 'GPU operation')} is unknown."
         )
         yield Note("missing", "calls-of-unknown-process", text, nameless)
     elif linked < total:
         text = (
-            f"Of {several(total, 'piece')} of device work {linked:,} ({linked / total:.1%}) have "
-            "the API call that launched them in the file. The calls of others were not recorded "
-            "or were left out by somebody; idle time before these has no known cause."
+            f"{linked:,} of {several(total, 'GPU operation')} ({linked / total:.1%}) have their "
+            "launch call in the file. The other calls were not recorded or were removed; the cause "
+            "of idle time before their work is unknown."
         )
         yield Note("missing", "calls-missing", text, total - linked)
 

@@ -11,31 +11,29 @@ from traceflops.trace import Note
 COUNTERS_ONLY: Final = Note(
     "missing",
     "no-timeline",
-    "Only counters are here. Kernels run one by one while they are read, so their times are not "
-    "used: no timeline. Give a run of rocprofv3 --kernel-trace beside it.",
+    "The files hold only hardware counters. Reading them serializes kernels, so there is no "
+    "timeline; give a run of rocprofv3 --kernel-trace beside it.",
 )
 COUNTED_WHILE_TIMED: Final = Note(
     "assumed",
     "counted-while-timed",
-    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
-    "time and overlap are not those of a normal run.",
+    "Hardware counters were recorded in the timed run, which serializes kernels: idle time and "
+    "overlap are not those of a normal run.",
 )
 LAUNCH_IS_QUEUEING: Final = Note(
     "assumed",
     "launch-is-queueing",
-    "No API calls were recorded. The launch of a kernel is taken to be when it was put into its "
-    "queue (DispatchNs).",
+    "No API calls were recorded. Kernel launch time is taken as the time of queueing (DispatchNs).",
 )
 DEVICE_UNKNOWN: Final = Note(
     "assumed",
     "device-unknown",
-    "Some records do not say on which device they ran; they are shown as of the only one, or of "
-    "device 0.",
+    "Some records name no GPU. They count for the only GPU, else for device 0.",
 )
 
 _INSTANCES: Final = (
-    "Counters are there once for each instance of a part of the chip: {n} [value|values] added to "
-    "others (of GRBM counters, which count the same in each, the largest stands)."
+    "{n} counter [value|values] of chip instances merged: summed per launch (GRBM counters: "
+    "largest value)."
 )
 
 

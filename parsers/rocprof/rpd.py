@@ -30,7 +30,7 @@ _USER: Final = "UserMarker"
 _TRACER: Final = re.compile(r"\w+::writeRows|rpdflush|run_to_completion|\w+_activity_callback")
 """What the tracer says of its own work."""
 _CUDA: Final = ((re.compile("cuda[A-Z]"), "runtime"), (re.compile("cu[A-Z]"), "driver"))
-_UNNAMED: Final = "(without a name)"
+_UNNAMED: Final = "(unnamed)"
 _MARK, _OVERHEAD, _TOLD = "mark", "overhead", "told"
 _CALLS: Final = (*APIS, "runtime", "driver")
 _KINDS: Final = (*_CALLS, _MARK, _OVERHEAD, _TOLD)

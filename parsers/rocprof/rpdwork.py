@@ -152,7 +152,7 @@ class Operations:
         certain = (size >= 0) & (self._operations_of(call) == 1)
         ways = by_distinct(rows["opType_id"], lambda key, _: self._direction(key))
         return {
-            "name": self._strings.coder(table.names["name"], "(a copy)")(rows["opType_id"]),
+            "name": self._strings.coder(table.names["name"], "(unnamed copy)")(rows["opType_id"]),
             "direction": ways,
             "bytes": np.where(certain, size, ABSENT),
         }

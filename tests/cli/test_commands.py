@@ -225,7 +225,7 @@ CUT_GZIP = gzip.compress(b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat
         (b"   \n", "empty file"),
         (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
-        (b"hello", "not JSON"),
+        (b"hello", "not a known trace"),
         (b'{"a": 1}', "no events"),
         (b'{"schemaVersion": 1, "traceEvents": {}}', "not a list"),
         (
@@ -253,7 +253,7 @@ def test_what_is_no_trace_gets_two_lines_and_exit_code_3(
 
 def test_missing_things(tmp_path: Path) -> None:
     assert_refused(run("summary", tmp_path / "absent.json"), 3, "no such file")
-    assert_refused(run("summary", tmp_path), 3, "no traces in the folder")
+    assert_refused(run("summary", tmp_path), 3, "no traces in folder")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -321,7 +321,7 @@ def test_a_named_pipe_that_nobody_writes_to_is_refused(
 ) -> None:
     monkeypatch.setattr("traceflops.parsers.inputs.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "pipe")
-    assert_refused(run("summary", tmp_path / "pipe"), 3, "no program writes to the pipe")
+    assert_refused(run("summary", tmp_path / "pipe"), 3, "no program is writing to the pipe")
 
 
 @pytest.mark.parametrize("patience", [0, 60])

@@ -36,7 +36,7 @@ def damaged(folder: Path, how: str) -> Path:
 def test_strict_refuses_a_loss(how: str, tmp_path: Path) -> None:
     path = damaged(tmp_path, how)
     assert run("summary", path).exit_code == 0
-    assert_refused(run("summary", path, "--strict"), 3, "damaged: trace.json", "leave out --strict")
+    assert_refused(run("summary", path, "--strict"), 3, "damaged: trace.json", "without --strict")
     assert_refused(run("report", path, "--strict", "-o", tmp_path / "o.html"), 3, "damaged")
     assert not (tmp_path / "o.html").exists()
 
@@ -75,7 +75,7 @@ def test_python_frames_are_left_out_on_request() -> None:
     assert left.source.event_counts == kept.source.event_counts
     notes = [note for note in left.notes if note.code == "python-stacks-left-out"]
     assert [note.count for note in notes] == [frames]
-    assert f"{frames} Python frames were left out" in run(
+    assert f"{frames} Python frames were skipped" in run(
         "summary", SAMPLE, "--no-python-stacks"
     ).stdout.replace("\n     ", " ")
 
@@ -117,4 +117,4 @@ def test_phases_are_told_also_of_a_run_that_fails(tmp_path: Path) -> None:
     empty.write_bytes(b"")
     told = run("summary", empty, "-v")
     assert told.exit_code == 3
-    assert told.stderr.splitlines()[-2].startswith("error: an empty file")
+    assert told.stderr.splitlines()[-2].startswith("error: empty file")

@@ -216,7 +216,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_compression_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(InputError, match="not a known trace"):
         read(file(tmp_path, bz2.compress(document())))
 
 
@@ -375,5 +375,5 @@ def test_archives_of_a_folder_hold_no_files_open(tmp_path: Path) -> None:
 def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(inputs, "_MOST_MEMBERS", 2)
     path = file(tmp_path, zipped(*((f"{n}.json", document()) for n in range(3))), "t.zip")
-    with pytest.raises(InputError, match=r"holds 3 files, more than 2: t\.zip"):
+    with pytest.raises(InputError, match=r"archive of 3 files, more than 2: t\.zip"):
         read(path)

@@ -149,8 +149,8 @@ def test_links_and_devices_get_an_answer(tmp_path: Path) -> None:
     for name, words in {
         "loop": "cannot read",
         "nowhere": "no such file",
-        "zero": "not JSON",
-        "null": "an empty file",
+        "zero": "not a known trace",
+        "null": "empty file",
     }.items():
         with pytest.raises(InputError, match=words):
             read(tmp_path / name)

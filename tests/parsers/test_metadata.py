@@ -161,7 +161,7 @@ def test_a_rocm_number_is_no_index() -> None:
     assert products(trace) == {1: None}
     assert trace.devices["sm_count"].to_pylist() == [None]
     (note,) = [note for note in trace.notes if note.code == "device-ambiguous"]
-    assert "number 1 " in note.text
+    assert "device 1:" in note.text
 
 
 @pytest.mark.parametrize("memory", [85_899_345_920, 85_899_345_921])

@@ -128,7 +128,7 @@ def test_records_written_twice_count_once() -> None:
     assert twice.calls.equals(once.calls)
     assert notes_of(twice) == {"written-twice": 11}
     text = next(n.text for n in twice.notes if n.code == "written-twice")
-    assert "Left out: 6 device records, 5 calls (201.000 µs of device work)." in text
+    assert "Ignored: 6 GPU records, 5 calls (201.000 µs of GPU time)." in text
 
 
 def test_of_a_repeated_file_everything_counts_once() -> None:

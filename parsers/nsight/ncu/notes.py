@@ -14,12 +14,12 @@ from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
 _ODD: Final[tuple[tuple[str, NoteKind, str, str, str], ...]] = (
-    ("none", "missing", "not-available", "value", "n/a: not counted on this device, or not used"),
+    ("none", "missing", "not-available", "value", "n/a (not counted on this GPU, or not used)"),
     ("instances", "dropped", "instances-unread", "metric", "a list of instances without a total"),
-    ("text", "dropped", "no-number", "value", "a word and no number"),
+    ("text", "dropped", "no-number", "value", "text instead of a number"),
     (
         *("unit", "dropped", "unit-unknown", "value"),
-        "in no unit, or in one that is not known, of bytes, times or rates",
+        "without a known unit of bytes, time or rate",
     ),
 )
 
@@ -32,12 +32,12 @@ def run_notes(run: Run) -> Iterator[Note]:
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
         text = (
-            f"{run.passes} pages with other counters each are taken for passes of one run: the "
-            "n-th launch of a kernel in one is that in the others."
+            f"{run.passes} pages with different counters are treated as passes of one run. The "
+            "n-th launch of a kernel is the same in each."
         )
         yield Note("assumed", "pages-together", text, run.passes, name)
     if run.repeated:
-        text = f"{several(run.repeated, 'page')} left out: the same as one before, value by value."
+        text = f"{several(run.repeated, 'page')} ignored: every value repeats an earlier page."
         yield Note("dropped", "page-repeated", text, run.repeated, name)
     yield Note("missing", "no-timeline", _NO_TIMES, None, name)
 
@@ -47,13 +47,12 @@ def _notes(file: NcuFile) -> Iterator[Note]:
     odd = sum((page.odd for page in file.pages), Counter[str]())
     bad = sum(file.damage.bad_cells.values())
     if bad:
-        text = f"{several(bad, 'number')} could not be read and are left out."
+        text = f"{several(bad, 'number')} could not be read."
         yield Note("dropped", "bad-cells", text, bad)
     for what, kind, code, noun, sentence in _ODD:
         count = odd[what]
         if count:
-            verb = "is" if count == 1 else "are"
-            text = f"{several(count, noun)} {verb} {sentence}: left out."
+            text = f"{several(count, noun)} ignored: {sentence}."
             yield Note(kind, code, text, count)
     if odd["scaled"]:
         yield Note("assumed", "values-rounded", _ROUNDED, odd["scaled"])
@@ -61,19 +60,19 @@ def _notes(file: NcuFile) -> Iterator[Note]:
         yield Note("assumed", "decimal-commas", _COMMAS)
     if file.marks.is_open:
         text = (
-            f"Nothing in the file tells which mark of its numbers is that of decimals: "
-            f"{file.marks.ambiguous} and the like are read with a decimal point."
+            f"The decimal mark is ambiguous: numbers such as {file.marks.ambiguous} are read with "
+            "a decimal point."
         )
         yield Note("assumed", "marks-ambiguous", text)
 
 
 _ROUNDED: Final = (
-    "Values stand in the file in units with a prefix (Mbyte, us) and a few digits, so they are as "
-    "exact as that; ncu --import FILE --csv --page raw --print-units base writes them whole."
+    "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu --import FILE --csv "
+    "--page raw --print-units base writes them in full."
 )
-_COMMAS: Final = "Numbers were printed with a decimal comma: the point is the mark of thousands."
+_COMMAS: Final = "Numbers use a decimal comma and points for thousands."
 _NO_TIMES: Final = (
-    "Nsight Compute runs kernels one at a time, repeatedly, with emptied caches and mostly locked "
-    "clocks: its durations are not used, and there is no timeline. Give these counters to a timed "
-    "run of the same program: traceflops report RUN --pair FILE."
+    "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, so its "
+    "durations are not used and there is no timeline. Combine these counters with a timed run of "
+    "the same program: traceflops report RUN --pair FILE."
 )

@@ -24,7 +24,7 @@ from traceflops.parsers.nsight.ncu.values import Marks, Values, values_of
 from traceflops.parsers.nsight.stats.text import from_header
 from traceflops.rows import ABSENT, Array, Names
 
-_UNNAMED: Final = "(a kernel without a name)"
+_UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS: Final = 100
 _MOST_PAGES: Final = 100

@@ -47,7 +47,7 @@ def read_report(source: ByteSource) -> Trace:
     except Exception as error:  # the package is not ours: it may raise anything
         reason = " ".join(str(error).split())[:120]
         raise InputError(
-            f"NVIDIA's package ncu_report cannot read: {source.label} ({reason})",
+            f"NVIDIA's ncu_report package cannot read: {source.label} ({reason})",
             f"export it: ncu --import {source.label} --csv --page raw > kernels.csv",
         ) from None
     fill_sizes(page.table)

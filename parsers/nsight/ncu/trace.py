@@ -140,19 +140,17 @@ def _nothing(file: NcuFile) -> InputError:
     rows = sum((page.rows for page in file.pages), Counter[str]())
     if rows["metrics"] or rows["kernels"]:
         return InputError(
-            f"no metric in it has a value: {name}",
-            "profile again on a device that has them (ncu --query-metrics lists them)",
+            f"no metric has a value: {name}",
+            "profile again on a GPU that supports them (ncu --query-metrics)",
         )
     if rows["rules"]:
         return InputError(
-            f"only rules and no metric are in it: {name}",
+            f"rules only, no metrics: {name}",
             "export again with ncu --import FILE --csv --page raw",
         )
     if file.damage.dropped_rows or file.damage.cut_bytes:
         return InputError(
-            f"no row of it could be read: {name}",
+            f"no readable row: {name}",
             "export again with ncu --import FILE --csv --page raw",
         )
-    return InputError(
-        f"no row in it: {name} (only a header)", "profile again; no kernel was profiled"
-    )
+    return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")

@@ -66,7 +66,7 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
         more = "further " if quoted else ""
         counted = [several(others[one], more + _SEVERITIES[one]) for one in sorted(others)]
         text = (
-            f"Nsight Systems gave {' and '.join(counted)} that may name paths or settings; its own "
-            "window shows them."
+            f"Nsight Systems reported {' and '.join(counted)} that may name paths or settings. "
+            "Open the report in Nsight Systems to see them."
         )
         yield Note("missing", "profiler-warnings", text, others.total())

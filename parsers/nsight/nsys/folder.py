@@ -100,8 +100,8 @@ class Folder:
             return ()
         listed = ", ".join(label(name) for name in list(self._lost)[:4])
         text = (
-            "Files of the folder are damaged; every row before the damage is used. Rows are lost "
-            f"of {listed}."
+            "Some files of the folder are damaged. Every row before the damage is used; rows are "
+            f"missing from {listed}."
         )
         return (Note("dropped", "rows-lost", text, None, self.source.label),)
 

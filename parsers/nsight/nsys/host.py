@@ -18,7 +18,7 @@ from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import Shown, texts_of
 from traceflops.rows import ABSENT
 
-UNNAMED: Final = "(without a name)"
+UNNAMED: Final = "(unnamed)"
 
 _CALL: Final = Wanted(
     integers=("start", "end", "eventClass", "globalTid", "correlationId", "nameId")

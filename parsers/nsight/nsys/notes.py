@@ -26,31 +26,28 @@ _COUNTED: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "open-range": (
         "repaired",
         "range",
-        "without an end: still open when the recording stopped, so [it ends|they end] with the "
-        "last record",
+        "without an end: still open when recording stopped, so [it ends|they end] with the last "
+        "record",
     ),
-    "unnamed": ("missing", "range", "without a text: the text is not in the export"),
-    "copy-kind": ("missing", "copy", "of a kind that is not known: no direction"),
-    "metrics-left-out": ("dropped", "sample", "of GPU metrics left out to save memory"),
+    "unnamed": ("missing", "range", "without a text in the export"),
+    "copy-kind": ("missing", "copy", "of unknown kind and direction"),
+    "metrics-left-out": ("dropped", "sample", "of GPU metrics skipped to save memory"),
 }
 _NO_CALLS: Final = (
-    "No CUDA API calls are in the export, so device work cannot be linked to what launched it; "
-    "nsys profile --trace=cuda records them."
+    "The export has no CUDA API calls, so what launched the GPU operations is unknown. nsys "
+    "profile --trace=cuda records them."
 )
 _CALLS_LOST: Final = (
-    "The CUDA API calls of the export are lost with the damaged part of it, so device work cannot "
-    "be linked to what launched it."
+    "The CUDA API calls are in the damaged part of the export, so what launched the GPU "
+    "operations is unknown."
 )
 _WITHOUT_CUDA: Final[Mapping[str | None, str]] = {
     "true": (
-        "CUDA was traced, and nothing of it came: the program made no call of CUDA while it was "
-        "recorded, or the process that did was not traced, or its records are lost."
+        "CUDA was traced but left no records: the program made no CUDA calls while recording, its "
+        "process was not traced, or the records were lost."
     ),
-    "false": "It was recorded without CUDA tracing: nsys profile --trace=cuda,nvtx records it.",
-    None: (
-        "Whether CUDA was traced is not said: nsys profile --trace=cuda,nvtx records its work, "
-        "where there is any."
-    ),
+    "false": "CUDA was not traced: nsys profile --trace=cuda,nvtx records it.",
+    None: "Whether CUDA was traced is unknown; nsys profile --trace=cuda,nvtx records it.",
 }
 """What to say where there is no record of CUDA at all, by whether it was traced."""
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
@@ -94,8 +91,8 @@ def _counted(odd: Counter[str]) -> Iterator[Note]:
             yield counted_note(kind, code, of_noun(noun, f"{sentence}."), odd[code])
     if odd["device-unknown"]:
         text = (
-            "Some records do not say on which GPU they ran: they count for the only one that their "
-            "process used, or as of device -1."
+            "Some records name no GPU. They count for the only GPU of their process, else for "
+            "device -1."
         )
         yield Note("assumed", "device-unknown", text, odd["device-unknown"])
 
@@ -109,9 +106,8 @@ def _lost_work(lost: frozenset[str]) -> Iterator[Note]:
     if not _is_work_lost(lost):
         return
     text = (
-        "Device work is lost with the damaged part of the file. Where it lay, mostly at the end of "
-        "the recording, devices look idle, or the recording seems to end: how long they were idle "
-        "there is not known."
+        "GPU operations are missing from the damaged part of the file, mostly at the end. GPUs "
+        "look idle there; their true idle time is unknown."
     )
     yield Note("missing", "work-lost", text)
 
@@ -123,15 +119,15 @@ def _work(
         return
     calls = tables["calls"].num_rows
     others = sum(reading.counts[one] for one in _OF_CUDA)
-    counts = ((calls, "CUDA call"), (others, "other CUDA record" if calls else "CUDA record"))
+    counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
     found = " and ".join(several(count, noun) for count, noun in counts if count)
     lost = (
-        f"{found} {'is' if calls + others == 1 else 'are'} there, so the driver lost the records "
-        "of the device or was not allowed to make them, or the program gave it nothing to do."
+        f"It has {found}, so the driver lost the GPU records, could not make them, or the GPU had "
+        "nothing to do."
         if found
         else _WITHOUT_CUDA[traced]
     )
-    yield Note("missing", "no-device-work", f"No kernel, copy or graph is in the export. {lost}")
+    yield Note("missing", "no-device-work", f"The export has no GPU operations. {lost}")
 
 
 def _calls(tables: Mapping[str, pa.Table], lost: frozenset[str]) -> Iterator[Note]:
@@ -148,16 +144,14 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     count = int(np.count_nonzero(~known[numbers(activities["process"])]))
     if count:
         text = (
-            f"{several(count, 'record')} of device work {'does' if count == 1 else 'do'} not say "
-            f"which of {several(int(known.sum()), 'process')} made {'it' if count == 1 else 'them'}"
-            ", so what launched such work is unknown."
+            f"{several(count, 'GPU operation')} without a process (one of "
+            f"{several(int(known.sum()), 'process')}): the launch calls are unknown."
         )
         apart = int(np.count_nonzero(~known[numbers(tables["devices"]["process"])]))
         if apart and known.any():
             text += (
-                " Of some of it the GPU is not known either: it is shown as "
-                f"{several(apart, 'device')} of an unknown process, though it is work of the "
-                "others."
+                f" Some GPUs are unknown too: they appear as {several(apart, 'device')} of an "
+                "unknown process, although the work belongs to the others."
             )
         yield Note("missing", "calls-of-unknown-process", text, count)
 
@@ -172,8 +166,8 @@ def _names(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     if count:
         wording = of_noun(
             "kernel",
-            "of the export [has|have] no name (its text is not in StringIds): of what category "
-            "such work is cannot be told.",
+            "[has|have] no name (its text is not in StringIds), so [its category is|their "
+            "categories are] unknown.",
         )
         yield counted_note("missing", "kernels-unnamed", wording, count)
 
@@ -190,17 +184,15 @@ def _graphs(tables: Mapping[str, pa.Table], damaged: frozenset[str]) -> Iterator
         count = int(replays.sum())
         length = int(numbers(activities["dur_ns"])[replays].sum())
         text = (
-            f"{several(count, 'replay')} of CUDA graphs ({time_amount(length)}) "
-            f"{'was' if count == 1 else 'were'} recorded as a whole: which kernels ran in them is "
-            "unknown. nsys profile --cuda-graph-trace=node records each kernel (at some cost per "
-            "kernel)."
+            f"{several(count, 'CUDA graph replay')} ({time_amount(length)}) "
+            f"{'was' if count == 1 else 'were'} recorded without individual kernels. nsys profile "
+            "--cuda-graph-trace=node records them, at some cost per kernel."
         )
         yield Note("missing", "graphs-opaque", text, count)
     lost = _launches_without_work(tables)
     if lost and not _is_work_lost(damaged):
         wording = (
-            "CUDA graphs were launched {n} [time|times] without a record on the device: what they "
-            "ran is missing."
+            "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
         )
         yield counted_note("missing", "graph-launches-lost", wording, lost)
 
@@ -223,11 +215,11 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
 def _nccl(odd: Counter[str]) -> Iterator[Note]:
     if odd["nccl-ranges"] and not odd["nccl-payloads"]:
         how = (
-            "stands in this export as bytes only, which are not read"
+            "are exported only as bytes, which are not read"
             if odd["nccl-blobs"]
-            else "is not in this export"
+            else "are not in the export"
         )
-        text = f"NCCL marked its collectives, but how much they moved {how}; {EXPORT} writes it."
+        text = f"NCCL annotated its collectives, but their sizes {how}. {EXPORT} writes them."
         yield Note("missing", "nccl-sizes", text, odd["nccl-ranges"])
 
 
@@ -238,14 +230,14 @@ def _operators(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         return
     if ops["input_dims"].null_count == ops.num_rows:
         text = (
-            "Operators carry no shapes, so FLOPs cannot be counted from them; record with "
+            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
             "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
         )
         yield Note("missing", "no-shapes", text)
     else:
         text = (
-            "Ranges of PyTorch hold the shapes of operators and not their data types: the data "
-            "type of a product is what the name of its kernel tells."
+            "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
+            "taken from its kernel name."
         )
         yield Note("assumed", "types-by-name", text)
 
@@ -257,12 +249,9 @@ def _devices(tables: Mapping[str, pa.Table], *, ambiguous: bool) -> Iterator[Not
         return
     if ambiguous:
         text = (
-            "GPUs of several kinds are listed, and the export does not say which of them a process "
-            "used: MFU is computed only where --device or --peak says what it can do."
+            "The export lists different GPUs and not which one a process used. MFU needs --device "
+            "or --peak."
         )
     else:
-        text = (
-            "The export does not say which GPU this is: MFU is computed only where --device or "
-            "--peak says what it can do."
-        )
+        text = "The export does not name the GPU. MFU needs --device or --peak."
     yield Note("missing", "gpu-unknown", text, unknown)

@@ -21,7 +21,7 @@ from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.texts import text_rows
 from traceflops.rows import ABSENT, Array, Names
 
-UNNAMED: Final = "(a range without a name)"
+UNNAMED: Final = "(unnamed range)"
 
 _TABLE: Final = "NVTX_EVENTS"
 _COLUMNS: Final = ("start", "end", "eventType", "globalTid", "textId", "domainId")

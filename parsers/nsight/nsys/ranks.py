@@ -106,8 +106,8 @@ def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
         return [rank_from_name([found.by_name]), *([_disputed(disputed)] if disputed else [])]
     if found.by_communicator is not None:
         text = (
-            "The ranks are the places of the processes in NCCL's largest communicator, of "
-            f"{several(found.by_communicator, 'rank')}: nothing else in the export tells them."
+            "Ranks are assumed from NCCL's largest communicator "
+            f"({several(found.by_communicator, 'rank')}); the export names them nowhere else."
         )
         return [Note("assumed", BY_COMMUNICATOR, text, len(found.ranks))]
     unknown = len([key for key in workers if key not in found.ranks])
@@ -117,16 +117,15 @@ def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
 def _disputed(place: Place) -> Note:
     """Say that a communicator, which may be the job's, has the process in another place."""
     text = (
-        f"In NCCL's largest communicator, of {several(place.ranks, 'rank')}, the process is number "
-        f"{place.rank}, which is not the rank in the file's name. The name counts: the "
-        "communicator is taken to be that of a part of the job, so how many ranks that has is "
-        "unknown."
+        f"NCCL's largest communicator ({several(place.ranks, 'rank')}) gives rank {place.rank}, "
+        "but the file name gives another. The file name counts; the communicator is taken for "
+        "part of the job, whose world size is unknown."
     )
     return Note("assumed", "rank-disputed", text, 1)
 
 
 def _unknown_note(unknown: int) -> Note:
-    reason = " (NCCL's communicators are of parts of the job)"
+    reason = " (NCCL's communicators cover only parts of the job)"
     return counted_note("missing", RANK_UNKNOWN, rank_unknown(reason), unknown)
 
 

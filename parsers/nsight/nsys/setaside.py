@@ -23,8 +23,8 @@ def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Tr
     damaged = [name for name, error in failed if not isinstance(error, NotATrace)]
     others = [name for name, error in failed if isinstance(error, NotATrace)]
     notes = [
-        *_notes("set-aside", damaged, "damaged and could not be read"),
-        *_notes("not-a-trace", others, "not known and passed over"),
+        *_notes("set-aside", damaged, "damaged"),
+        *_notes("not-a-trace", others, "unknown"),
     ]
     first, *rest = traces
     return [replace(first, notes=(*notes, *first.notes)), *rest]
@@ -34,6 +34,5 @@ def _notes(code: str, names: Sequence[str], what: str) -> list[Note]:
     if not names:
         return []
     listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-    verb = "is" if len(names) == 1 else "are"
-    text = f"{several(len(names), 'file')} of the folder {verb} {what}: {listed}."
+    text = f"{several(len(names), 'file')} in the folder skipped ({what}): {listed}."
     return [Note("dropped", code, text, len(names))]

@@ -93,9 +93,9 @@ def read_arrow_tables(sources: Sequence[ByteSource]) -> list[Trace]:
 def _unknown(file: _Arrow) -> NotATrace:
     listed = ", ".join("".join(c for c in one[:30] if c.isprintable()) for one in file.columns[:5])
     return NotATrace(
-        f"{file.source.path or file.source.label} is an Arrow file that is not known "
-        f"(its columns: {listed})",
-        "give the folder that nsys export --type arrowdir wrote, or a report's SQLite export",
+        f"{file.source.path or file.source.label} is an unknown Arrow file (columns: {listed})",
+        "give the folder written by nsys export --type arrowdir, or the SQLite export of the "
+        "report",
     )
 
 
@@ -120,8 +120,8 @@ def _read_folder(tables: Mapping[str, Opened | _Arrow], format_: str) -> Trace:
     first = next(iter(tables.values())).source
     if not any(table.startswith(_WORK) for table in tables):
         raise NotATrace(
-            f"no table of work among the files: {first.label}",
-            "give the whole folder that nsys export --type parquetdir or arrowdir wrote",
+            f"no table of GPU operations among the files: {first.label}",
+            "give the whole folder written by nsys export --type parquetdir or arrowdir",
         )
     sources = [file.source for file in tables.values()]
     files = tuple(SourceFile(one.label, one.stored_bytes, one.stored_bytes) for one in sources)
@@ -144,7 +144,7 @@ def _arrow_columns(source: ByteSource) -> tuple[str, ...]:
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(
-            f"a damaged or cut Arrow file: {source.label} ({reason})",
+            f"damaged or cut Arrow file: {source.label} ({reason})",
             "copy or export it again",
         ) from None
 

@@ -16,7 +16,7 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.rows import ABSENT
 
-UNNAMED: Final = "(a kernel without a name)"
+UNNAMED: Final = "(unnamed kernel)"
 
 _PLACE: Final = (
     *("start", "end", "deviceId", "contextId", "streamId"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-UNNAMED_RANGE: Final = "(a range without a name)"
+UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
 _ENDS: Final = {"h": "H", "d": "D", "p": "P", "a": "D"}
 _WAY: Final = re.compile(

@@ -17,12 +17,12 @@ from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
 _ODD: Final[tuple[tuple[str, NoteKind, str, str], ...]] = (
-    ("no-time", "dropped", "record", "left out: no start that can be a time"),
+    ("no-time", "dropped", "record", "skipped: no valid start time"),
     ("no-duration", "repaired", "record", "without a duration: counted as 0 ns"),
-    ("negative-duration", "repaired", "record", "of negative duration: counted as 0 ns"),
-    ("other-calls", "dropped", "call", "left out: not of CUDA (the operating system's)"),
-    ("negative-sum", "dropped", "sum", "below 0: unknown, not shown"),
-    ("beyond", "dropped", "number", "too large to be a time or a size in 64 bits: unknown"),
+    ("negative-duration", "repaired", "record", "with negative duration: counted as 0 ns"),
+    ("other-calls", "dropped", "call", "skipped: operating system, not CUDA"),
+    ("negative-sum", "dropped", "sum", "below 0: unknown"),
+    ("beyond", "dropped", "number", "too large for 64 bits: unknown"),
 )
 _NESTED: Final = "nested"
 
@@ -49,8 +49,8 @@ def profile_notes(
     if told.rank is not None:
         yield rank_from_name([told.rank], name)
     if told.repeated:
-        verb = "tells" if len(told.repeated) == 1 else "tell"
-        text = f"{', '.join(told.repeated)} {verb} again what another report tells: not counted."
+        verb = "repeats" if len(told.repeated) == 1 else "repeat"
+        text = f"{', '.join(told.repeated)} {verb} another report: ignored."
         yield Note("dropped", "report-repeated", text, len(told.repeated), name)
     if tables["activities"].num_rows:
         yield from _timeline_notes(tables, told, name)
@@ -67,15 +67,15 @@ def _file_notes(file: StatsFile) -> Iterator[Note]:
         odd.update(part.odd)
     bad = sum(file.damage.bad_cells.values())
     if bad:
-        text = f"{several(bad, 'number')} could not be read and are left out."
+        text = f"{several(bad, 'number')} could not be read."
         yield Note("dropped", "bad-cells", text, bad)
     for code, kind, noun, sentence in _ODD:
         if odd[code]:
             yield counted_note(kind, code, of_noun(noun, f"{sentence}."), odd[code])
     if odd[_NESTED]:
         text = (
-            f"{several(odd[_NESTED], 'row')} of kernels by NVTX range not read: a kernel counts "
-            "there once for each range around it."
+            f"{several(odd[_NESTED], 'row')} of kernels by NVTX range ignored: nested ranges "
+            "repeat a kernel."
         )
         yield Note("dropped", "nested-sums", text, odd[_NESTED])
     yield from _table_notes(file, odd)
@@ -93,22 +93,22 @@ def _table_notes(file: StatsFile, odd: Counter[str]) -> Iterator[Note]:
         yield Note("assumed", "several-profiles", _SEVERAL)
     if file.unread:
         text = (
-            f"{several(len(file.unread), 'table')} could not be read: of a report that is not "
-            f"known here, or without a sound header ({_listed(file.unread)})."
+            f"{several(len(file.unread), 'table')} skipped: unknown report or damaged header "
+            f"({_listed(file.unread)})."
         )
         yield Note("dropped", "tables-unread", text, len(file.unread))
     if odd["repeated"]:
         tables = several(odd["repeated"], "table")
-        text = f"{tables} left out: the same as one before, number by number."
+        text = f"{tables} ignored: every number repeats an earlier table."
         yield Note("dropped", "table-repeated", text, odd["repeated"])
 
 
 def _timeline_notes(tables: Mapping[str, pa.Table], told: Told, name: str | None) -> Iterator[Note]:
     if told.processes > 1:
         text = (
-            f"The report of device work does not say of which of {told.processes} processes it is, "
-            "and ids of calls repeat between them: its work is shown as of a process of its own, "
-            "without links to calls. Give the SQLite export (nsys export --type sqlite)."
+            f"The GPU trace does not say which of {told.processes} processes ran its work, and "
+            "their correlation ids repeat. The work is shown as a separate process without links "
+            "to calls; give the SQLite export (nsys export --type sqlite)."
         )
         yield Note("missing", "process-unknown", text, told.processes, name)
     elif not tables["calls"].num_rows:
@@ -121,28 +121,25 @@ def _listed(titles: Sequence[str]) -> str:
 
 
 _SEVERAL: Final = (
-    "The file holds reports of several profiles, one after the other: each is taken for a run or "
-    "rank of its own."
+    "The file holds reports of several profiles. Each is treated as a separate run or rank."
 )
 _NO_SIZE_UNIT: Final = (
-    "The columns of sizes do not say their unit, which differs between releases: how much was "
-    "copied is unknown."
+    "The size columns name no unit, and it differs between releases: copy sizes are unknown."
 )
-_NO_UNIT: Final = "The columns of times do not say their unit: read as ns, as old releases write."
+_NO_UNIT: Final = "The time columns name no unit: read as ns, as older releases write them."
 _ROUNDED: Final = (
-    "Sizes of copies stand in the table in a large unit with three decimals: bytes are as exact "
-    "as that, and those that show as 0 are unknown."
+    "Copy sizes are rounded to three decimals of a large unit. Those printed as 0 are unknown."
 )
 _TOTALS_ONLY: Final = (
-    "Only sums by name are here: shares of kernels can be told, no timeline, so no idle time, no "
-    "overlap, no steps and no MFU. Give the SQLite export (nsys export --type sqlite), or the "
-    "report cuda_gpu_trace."
+    "The file holds only totals by name: shares of kernels, but no timeline, idle time, overlap, "
+    "steps or MFU. Give the SQLite export (nsys export --type sqlite) or the report "
+    "cuda_gpu_trace."
 )
 _NO_WORK: Final = (
-    "No device work is in the reports; give cuda_gpu_trace, or record with nsys profile "
+    "The reports have no GPU operations. Give cuda_gpu_trace, or record with nsys profile "
     "--trace=cuda."
 )
 _NO_CALLS: Final = (
-    "The report has no calls, so launches and causes of idle time are unknown. Give "
+    "The report has no API calls, so launch calls and idle causes are unknown. Give "
     "cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite)."
 )

@@ -19,7 +19,7 @@ from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE, direction_of, k
 from traceflops.parsers.nsight.stats.plans import Table
 from traceflops.rows import ABSENT, Array, Names
 
-_UNNAMED: Final = "(without a name)"
+_UNNAMED: Final = "(unnamed)"
 _LIMIT_NS: Final = 2**61
 _MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")

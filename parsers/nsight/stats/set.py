@@ -82,27 +82,24 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
     parts = [part for file in files for part in file.parts]
     if any(part.odd["nested"] for part in parts):
         return NotATrace(
-            f"a report of kernels by NVTX range, which counts a kernel once for each range around "
-            f"it: {name}",
+            f"kernel times by NVTX range, where nested ranges repeat a kernel: {name}",
             "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
         )
     if any(part.odd["other-calls"] for part in parts):
         return NotATrace(
-            f"a report of calls that are not CUDA's: {name}",
+            f"a report of API calls, but not CUDA's: {name}",
             "give cuda_gpu_trace and cuda_api_trace of the same profile",
         )
     if any(part.odd["no-time"] for part in parts):
         return InputError(
-            f"no row in it has a time that can be one: {name}",
-            "give the file as nsys stats wrote it",
+            f"no row has a valid time: {name}",
+            "give the file exactly as nsys stats wrote it",
         )
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(
-            f"no row of it could be read: {name}", "copy the file again, or run nsys stats again"
-        )
+        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     return InputError(
-        f"no row in it: {name} (only a header)",
-        "record again with nsys profile --trace=cuda; nothing was launched while it ran",
+        f"no rows: {name} (header only)",
+        "nothing was launched while recording; record again with nsys profile --trace=cuda",
     )
 
 
@@ -114,4 +111,4 @@ def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
 
 
 def _no_rows(file: StatsFile) -> Note:
-    return Note("missing", "no-rows", "The file holds no record of work.", None, file.source.label)
+    return Note("missing", "no-rows", "The file has no records.", None, file.source.label)

@@ -15,7 +15,7 @@ from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import UNNAMED
 from traceflops.rows import ABSENT
 
-_UNNAMED: Final = "(a counter without a name)"
+_UNNAMED: Final = "(unnamed counter)"
 _EVENT: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))
 _TABLE: Final = "kernel_counters"
 

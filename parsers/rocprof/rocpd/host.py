@@ -28,7 +28,7 @@ _SCRATCH: Final = Wanted(
     integers=("pid", "tid", "agent_id", "queue_id", "start", "end"), texts=("type",)
 )
 _TRACK: Final = Wanted(integers=("id", "pid", "tid", "name_id"))
-_UNNAMED: Final = "(without a name)"
+_UNNAMED: Final = "(unnamed)"
 _KINDS: Final = (*APIS, MARK, MESSAGE, SAMPLED, SYSTEM)
 _NO_KIND: Final = -1
 _MOST_CATEGORIES: Final = 8

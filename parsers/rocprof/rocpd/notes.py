@@ -27,20 +27,19 @@ from traceflops.parsers.times import span_notes
 from traceflops.trace import Note
 
 _NO_WORK: Final = (
-    "No kernel and no copy is in the database; rocprofv3 --kernel-trace --memory-copy-trace "
-    "records them."
+    "The database has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records them."
 )
 _LEFT_OUT: Final = {
-    "host-copies": ("copy", "copies", "between places of the host left out: no work of a GPU"),
-    "graph-without-device": ("graph launch", "graph launches", "left out: of no known device"),
-    SAMPLED: ("sample of the call stack", "samples of the call stack", "left out: not read"),
-    SYSTEM: ("event of the driver", "events of the driver", "left out: not read"),
+    "host-copies": ("copy", "copies", "within CPU memory skipped: no GPU involved"),
+    "graph-without-device": ("graph launch", "graph launches", "skipped: unknown GPU"),
+    SAMPLED: ("call stack sample", "call stack samples", "skipped: not supported"),
+    SYSTEM: ("driver event", "driver events", "skipped: not supported"),
     "streamed-counter": (
         "counter value",
         "counter values",
-        "left out: sampled while kernels ran, so of no single one",
+        "skipped: sampled over time, not per kernel",
     ),
-    "no-value": ("counter value", "counter values", "left out: no number"),
+    "no-value": ("counter value", "counter values", "skipped: not a number"),
 }
 
 

@@ -79,8 +79,8 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
     note = Note(
         "dropped",
         "repeated-passes",
-        "The run was repeated to count more. Times are those of one pass; of others (pass "
-        f"{listed}) only the counters are used.",
+        "The run was repeated for more counters. Times are from one pass; only counters are used "
+        f"from the others (pass {listed}).",
         len(others),
         source.files[0].name,
     )

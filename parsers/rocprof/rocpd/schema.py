@@ -81,7 +81,7 @@ def runs_of(database: Database) -> list[Run]:
     endings = {ending for base, ending in found if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
-            f"a rocpd database without any record of work: {database.source.label}",
+            f"rocpd database without records of GPU operations or calls: {database.source.label}",
             "record with rocprofv3 --kernel-trace --output-format rocpd",
         )
     return [
@@ -96,8 +96,8 @@ def _runs_in_tables(whole: Run, found: Sequence[tuple[str, str]]) -> Iterator[Ru
         guids |= _guids(whole, [base for base, ending in found if ending == whole.ending])
     if len(guids) > _MOST_RUNS:
         raise InputError(
-            f"a rocpd database of {len(guids):,} runs: {whole.database.source.label}",
-            f"give at most {_MOST_RUNS} runs in one file; rocpd can write them apart",
+            f"rocpd database of {len(guids):,} runs: {whole.database.source.label}",
+            f"give at most {_MOST_RUNS} runs per file; rocpd can write separate files",
         )
     for guid in sorted(guids) if len(guids) > 1 else [None]:
         yield Run(whole.database, whole.ending, guid)
@@ -134,16 +134,16 @@ def version_of(run: Run) -> tuple[str | None, tuple[Note, ...]]:
         raise _too_new(run, version)
     if len(numbers) > 1 and numbers[1] > _NEWEST_MINOR:
         text = (
-            f"The database has the schema {version[:20] if version else ''}, which is newer than "
-            "this version knows; its columns were read by their names."
+            f"The database has rocpd schema {version[:20] if version else ''}, which is newer "
+            "than this version supports. Columns were read by name."
         )
         return version, (Note("assumed", "schema-newer", text),)
     return version, ()
 
 
 def _too_new(run: Run, version: str | None) -> InputError:
-    found = "".join(c if c.isprintable() else "?" for c in (version or "4 (by its columns)")[:20])
+    found = "".join(c if c.isprintable() else "?" for c in (version or "4 (from its columns)")[:20])
     return InputError(
-        f"rocpd schema {found}: {run.database.source.label} (understood is schema 3)",
-        "export it with rocpd convert to CSV, or record with a ROCm 7 rocprofv3",
+        f"unsupported rocpd schema {found}: {run.database.source.label} (supported: schema 3)",
+        "convert it to CSV with rocpd convert, or record with rocprofv3 of ROCm 7",
     )

@@ -17,7 +17,7 @@ from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
 from traceflops.rows import ABSENT, Array
 
-_UNNAMED_COPY: Final = "(a copy without a name)"
+_UNNAMED_COPY: Final = "(unnamed copy)"
 _AXES: Final = ("x", "y", "z")
 _GRID: Final = tuple(f"grid_size_{axis}" for axis in _AXES)
 _BLOCK: Final = tuple(f"workgroup_size_{axis}" for axis in _AXES)

@@ -40,7 +40,7 @@ def add_counters(cut: Cut, part: Part, tally: Tally) -> None:
         cut.count,
         **_launch(cut, part, table.names["name"]),
         repetition=compact(cut.numbers("replay")),
-        counter=cut.codes("counter", table.names["counter"], "(without a name)"),
+        counter=cut.codes("counter", table.names["counter"], "(unnamed)"),
         value=value[finite],
     )
 

@@ -11,7 +11,7 @@ from traceflops.parsers.csvfiles.parts import Cut, Part, Tally, compact
 from traceflops.parsers.rocprof.tables.work import ids, timed_rows
 from traceflops.rows import ABSENT, Array, Names
 
-_UNNAMED: Final = "(without a name)"
+_UNNAMED: Final = "(unnamed)"
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 
 

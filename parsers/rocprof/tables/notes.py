@@ -60,7 +60,7 @@ def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[
         yield _LATER
     yield from _pass_notes(run, name)
     if told.host_copies:
-        wording = of_noun("copy record", "within the host left out.")
+        wording = of_noun("copy record", "within CPU memory skipped: no GPU involved.")
         yield counted_note("dropped", "host-copies", wording, told.host_copies, name)
     if told.unplaced:
         yield replace(DEVICE_UNKNOWN, file=name)
@@ -101,15 +101,15 @@ def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
     if run.passes_left_out:
         listed = ", ".join(map(str, run.passes_left_out[:8]))
         text = (
-            "The run was repeated to count more. Times are those of one pass; of others (pass "
-            f"{listed}) only the counters are used."
+            "The run was repeated for more counters. Times are from one pass; only counters are "
+            f"used from the others (pass {listed})."
         )
         yield Note("dropped", "repeated-passes", text, len(run.passes_left_out), name)
     if run.merged_passes:
         wording = of_noun(
             "table",
-            "of single passes beside the one into which rocprof-compute merged them: what that "
-            "has, too, is taken from it.",
+            "of single passes found beside the table merged by rocprof-compute. Only counters "
+            "that the merged table lacks are used.",
         )
         yield counted_note("dropped", "merged-passes", wording, run.merged_passes, name)
     if run.launchers:
@@ -155,8 +155,8 @@ def _long_notes(activities: pa.Table, name: str | None) -> Iterator[Note]:
     long = int(np.count_nonzero(length >= _LONG_NS))
     if long:
         text = (
-            f"{several(long, 'piece')} of device work lasted a minute or more, the longest "
-            f"{int(length.max()) / 1e9:,.1f} s: used as it stands in the file."
+            f"{several(long, 'GPU operation')} took a minute or more, the longest "
+            f"{int(length.max()) / 1e9:,.1f} s. Times are used as recorded."
         )
         yield Note("assumed", "very-long", text, long, name)
 
@@ -164,34 +164,30 @@ def _long_notes(activities: pa.Table, name: str | None) -> Iterator[Note]:
 _ROWS: Final = {
     "times-rounded": of_noun(
         "time",
-        "[is|are] no whole [number|numbers] of nanoseconds. A spreadsheet rounds them when it "
-        "saves the table (3.42E+14); use the file as rocprof wrote it.",
+        "[is not a whole number|are not whole numbers] of nanoseconds. Spreadsheets round them "
+        "when saving (3.42E+14); use the file as rocprof wrote it.",
     ),
-    "bad-cells": of_noun("number", "could not be read and [is|are] left out."),
-    "no-value": of_noun("counter", "without a value left out."),
-    "unpaired-ranges": of_noun("end", "of ranges without a beginning left out."),
-    "samples-not-read": of_noun("sample", "[is|are] counted and not read."),
+    "bad-cells": of_noun("number", "could not be read."),
+    "no-value": of_noun("counter", "without a value skipped."),
+    "unpaired-ranges": of_noun("end", "of ranges without a start skipped."),
+    "samples-not-read": of_noun("sample", "[is|are] counted but not read."),
 }
 _TWICE: Final = (
-    "Counters of the same launches stand in the files more than once, with the same values; each "
-    "counts once. Left out: {n} [counter|counters]."
+    "{n} repeated [counter|counters] ignored: same launches and same values as others in the files."
 )
 _UNTOLD: Final = (
-    "Counters of the same launches stand in one table more than once, apart from each other, with "
-    "the same values and without numbers: each may be of another part of the chip, or all were "
-    "written again. That would be other sums, so nothing is used of these counters: {n} "
-    "[value|values] left out. Give the table as rocprof wrote it."
+    "{n} counter [value|values] skipped: the table repeats them for the same launches, as chip "
+    "instances or as copies, which would give different sums. Give the table as rocprof wrote it."
 )
 _LATER: Final = Note(
     "assumed",
     "runs-apart",
-    "The files of the folder are of runs one after the other, told by a pause of more than 10 s "
-    "between their processes: they are shown apart.",
+    "The folder holds several runs, separated by more than 10 s: they are shown separately.",
 )
 _TOTALS_ONLY: Final = (
-    "Only totals by name are here: no timeline, so no idle time and no overlap; record with "
-    "rocprofv3 --kernel-trace --output-format rocpd."
+    "The files hold only totals by name: no timeline, idle time or overlap. Record with rocprofv3 "
+    "--kernel-trace --output-format rocpd."
 )
 _NO_WORK: Final = (
-    "No device work is in the files; record with rocprofv3 --kernel-trace --memory-copy-trace."
+    "The files have no GPU operations. Record with rocprofv3 --kernel-trace --memory-copy-trace."
 )

@@ -61,26 +61,24 @@ def _nothing(files: Sequence[TableFile]) -> InputError:
     kinds = {kind for file in files for kind in file.kinds}
     if kinds and kinds <= _DESCRIBING:
         return NotATrace(
-            f"only says which devices the machine has: {name}",
-            "give the other tables of the run, too, such as ..._kernel_trace.csv; a process that "
-            "only launches others leaves no more",
+            f"only a list of the machine's GPUs: {name}",
+            "give the other tables of the run, such as ..._kernel_trace.csv; a launcher process "
+            "writes only this one",
         )
     if "untimed" in kinds:
         return InputError(
-            f"a table of rocprof without times and counters: {name}",
-            "record with --timestamp on or with counters, or better with rocprofv3 --kernel-trace",
+            f"rocprof table without times or counters: {name}",
+            "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
         )
     if any(file.damage.bad_cells for file in files):
         return InputError(
-            f"no row in it has a time that can be one: {name}",
-            "a spreadsheet may have rounded them; give the file as rocprof wrote it",
+            f"no row has a valid time: {name}",
+            "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
         )
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(
-            f"no row of it could be read: {name}", "copy the file again, or record the run again"
-        )
+        return InputError(f"no readable row: {name}", "copy the file again or record again")
     return InputError(
-        f"no row in it: {name} (only a header)", "record again; nothing was launched while it ran"
+        f"no rows: {name} (header only)", "nothing was launched while recording; record again"
     )
 
 
@@ -97,7 +95,7 @@ def _unused_notes(files: Sequence[TableFile]) -> list[Note]:
     return [
         *notes,
         *(
-            Note("missing", "no-rows", "The file holds no record of work.", None, file.source.label)
+            Note("missing", "no-rows", "The file has no records.", None, file.source.label)
             for file in files
             if not file.agents
         ),
@@ -126,8 +124,8 @@ def _neighbour_notes(placed: Sequence[Placed]) -> list[Note]:
 def _neighbours(folder: Path, beside: Sequence[str], name: str) -> Note:
     listed = ", ".join(beside[:4]) + (", …" if len(beside) > 4 else "")
     text = (
-        f"{several(len(beside), 'table')} named like those of the same process lie beside it and "
-        f"were not read: {listed}. Give the folder {folder.resolve().name or folder} to read all."
+        f"{several(len(beside), 'table')} of the same process beside this file not read: "
+        f"{listed}. Give the folder {folder.resolve().name or folder} to read all."
     )
     return Note("missing", "siblings-not-read", text, len(beside), name)
 

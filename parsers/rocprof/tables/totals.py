@@ -56,7 +56,7 @@ _FILE: Final = tuple(
 def add_totals(cut: Cut, part: Part, file: str) -> None:
     """Add sums by name. What is summed up is told by the names, else the file's name."""
     names = Names()
-    name = cut.codes("name", names, "(without a name)")
+    name = cut.codes("name", names, "(unnamed)")
     texts = list(names)
     of_domains = _kinds_of_domains(texts)
     kinds = of_domains or _kinds_of_names(texts, file)

@@ -12,8 +12,8 @@ from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.times import Spans, spans
 from traceflops.rows import ABSENT, Array, Names
 
-UNNAMED: Final = "(a kernel without a name)"
-_COPY: Final = "(a copy without a name)"
+UNNAMED: Final = "(unnamed kernel)"
+_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
 _AXES: Final = ("x", "y", "z")

@@ -27,7 +27,7 @@ from traceflops.trace import Trace
 _RECORD: Final = Wanted(integers=(BEGIN, END, "pid", "tid", "Index"), texts=("Name",))
 _QUEUED: Final = "hsa_dispatch"
 """Not a call but the moment at which a kernel of KERN was queued."""
-_UNNAMED: Final = "(without a name)"
+_UNNAMED: Final = "(unnamed)"
 _TELLING: Final = {"KERN": "KernelName", "OPS": BEGIN, "COPY": BEGIN, "HIP": BEGIN, "HSA": BEGIN}
 _MOST_PROCESSES: Final = 4_096
 
@@ -38,9 +38,9 @@ def read_v1_database(database: Database) -> Sequence[Trace]:
     if not any(column in database.columns(table) for table, column in telling.items()):
         named = ", ".join(table for table in telling if table in database.tables)
         raise NotATrace(
-            f"{database.source.path or database.source.label} is an SQLite database with tables "
-            f"named as those of rocprof ({named}), whose columns are others",
-            "give the results.db of rocprof as it was written",
+            f"{database.source.path or database.source.label} is an SQLite database with "
+            f"rocprof's table names ({named}) but other columns",
+            "give results.db as rocprof wrote it",
         )
     return [with_losses(database, _Reader(database).trace())]
 

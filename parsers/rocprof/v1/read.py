@@ -33,25 +33,25 @@ from traceflops.parsers.rocprof.v1.trace import Assembly
 from traceflops.parsers.times import span_notes
 from traceflops.trace import Note, NoteKind, Source, SourceFile, Trace
 
-_AT_END: Final = "what the GPUs are"
+_AT_END: Final = "the list of GPUs"
 _NO_CALLS: Final = (
-    "The file has no API calls, so device work cannot be linked to what launched it; record with "
+    "The file has no API calls, so what launched the GPU operations is unknown. Record with "
     "rocprof --hip-trace, or rocprofv3 --hip-trace --kernel-trace."
 )
 _NO_WORK: Final = (
-    "No device work is in the file; record with rocprof --hip-trace or --timestamp on, or with "
+    "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or with "
     "rocprofv3 --kernel-trace."
 )
 _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "device-unknown": (
         "assumed",
         "record",
-        "of no device: shown as of the only one, or of device 0",
+        "without a GPU: counted for the only GPU, else for device 0",
     ),
     "loose-arrows": (
         "dropped",
         "arrow",
-        "between calls and work left out: not certain what it ties",
+        "between calls and GPU operations skipped: the link is ambiguous",
     ),
 }
 
@@ -104,12 +104,12 @@ def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
 def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
     if source.cut or stream.damage.cut_bytes is not None or stream.damage.dropped_places:
         return InputError(
-            f"no record of it can be read: {source.label} (cut off or damaged)",
+            f"no readable record: {source.label} (cut off or damaged)",
             "use results.csv or results.db of the same run",
         )
     return NotATrace(
-        f"no record in it: {source.label} (JSON of rocprof without kernels, copies and calls)",
-        "record with rocprof --hip-trace or --timestamp on; nothing was launched while it ran",
+        f"no records: {source.label} (rocprof JSON without kernels, copies and calls)",
+        "nothing was launched while recording; record with rocprof --hip-trace or --timestamp on",
     )
 
 
@@ -127,8 +127,8 @@ def _odd_notes(assembly: Assembly) -> Iterator[Note]:
     if told.open_devices:
         listed = ", ".join(map(str, sorted(told.open_devices)[:8]))
         text = (
-            f"Which of the listed agents is gpu-id {listed} cannot be told: they differ, and none "
-            "has that number."
+            f"Unknown GPU model for gpu-id {listed}: the listed GPUs differ and none has that "
+            "number."
         )
         yield Note("missing", "device-ambiguous", text)
 

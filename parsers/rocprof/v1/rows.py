@@ -12,7 +12,7 @@ from traceflops.parsers.rocprof.v1.block import V1Rows
 from traceflops.parsers.times import Spans, spans
 from traceflops.rows import ABSENT, Array, Names
 
-_UNNAMED = "(without a name)"
+_UNNAMED = "(unnamed)"
 
 
 class AllRows:

@@ -26,16 +26,16 @@ from traceflops.trace import Note, NoteKind
 from traceflops.words import several
 
 _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
-    "no-value": ("dropped", "counter", "without a value left out"),
-    "host-copies": ("dropped", "copy record", "within the host left out: no GPU worked"),
+    "no-value": ("dropped", "counter", "without a value skipped"),
+    "host-copies": ("dropped", "copy record", "within CPU memory skipped: no GPU involved"),
     "kernel-clash": (
         "assumed",
         "launch",
-        "of kernels whose number stands for two names: the later name is shown",
+        "of kernels whose number has two names: the later name is shown",
     ),
 }
 _NO_WORK: Final = (
-    "No device work is in the file; rocprofv3 --kernel-trace --memory-copy-trace records it."
+    "The file has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records them."
 )
 
 
@@ -54,7 +54,7 @@ def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
     yield from repairs_and_losses(damage, "record")
     if damage.tail_bytes:
         code = "second-trace" if damage.another else "tail-unread"
-        text = f"{several(damage.tail_bytes, 'byte')} behind the end of the document were not read."
+        text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
         yield Note("dropped", code, text, damage.tail_bytes)
 
 
@@ -62,9 +62,8 @@ def _cut(stream: ListStream) -> str:
     place = str(stream.cut_in[-1]) if stream.cut_in else "the document"
     where = "".join(c if c.isprintable() else "?" for c in place[:40])
     return (
-        f"The file ends in the middle ({where}). Every complete record before that is used; what "
-        f"rocprofv3 writes behind it is missing ({several(stream.damage.cut_bytes or 0, 'byte')} "
-        "of an unfinished record are lost)."
+        f"The file ends early (in {where}). Every complete record is used; the rest is missing "
+        f"({several(stream.damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
     )
 
 
@@ -74,7 +73,7 @@ def _record_notes(records: ProcessRecords) -> Iterator[Note]:
     unreadable = +records.unreadable
     if unreadable:
         listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
-        text = f"Records that are not what rocprofv3 writes were left out: {listed}."
+        text = f"Records in an unknown form were skipped: {listed}."
         yield Note("dropped", "json-dropped", text, unreadable.total())
 
 
@@ -98,7 +97,7 @@ def run_notes(
 def launcher_notes(count: int, name: str) -> Iterator[Note]:
     """Say how many processes left nothing but what the machine has."""
     if count:
-        wording = of_noun("launcher", "left no record of work: not shown.")
+        wording = of_noun("launcher", "left no records: not shown.")
         yield counted_note("dropped", "launcher", wording, count, name)
 
 
@@ -109,13 +108,13 @@ def _odd_notes(odd: Odd) -> Iterator[Note]:
     yield from instance_notes(odd.counts["instances"])
     if odd.unknown_kernels:
         count = len(odd.unknown_kernels)
-        wording = of_noun("kernel", "without a name in the file: shown by number.")
+        wording = of_noun("kernel", "without a name in the file, shown by number.")
         yield counted_note("missing", "kernels-unnamed", wording, count)
     if odd.unlisted_agents:
         count = len(odd.unlisted_agents)
         wording = of_noun(
             "device",
-            "that did work not in the file's list of agents: what product that is is not known.",
+            "missing from the file's list of agents: model unknown.",
         )
         yield counted_note("missing", "agents-missing", wording, count)
 

@@ -144,8 +144,8 @@ class Run:
         if self._unused_passes:
             listed = ", ".join(map(str, sorted(self._unused_passes)[:8]))
             text = (
-                "The run was repeated to count more. Times are those of one pass; of others (pass "
-                f"{listed}) only the counters are used."
+                "The run was repeated for more counters. Times are from one pass; only counters "
+                f"are used from the others (pass {listed})."
             )
             yield Note("dropped", "repeated-passes", text, len(self._unused_passes), name)
 
@@ -211,14 +211,14 @@ def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
     if source.cut or stream.cut_in is not None:
         return InputError(
             f"cut off before its first complete record: {source.label}",
-            "nothing can be saved from it; record or copy the file again",
+            "nothing can be recovered; record or copy the file again",
         )
     if stream.damage.dropped_places:
         return InputError(
-            f"no record in it could be read: {source.label} (damaged JSON)",
-            "a later tool broke its JSON; copy the file again, or record again",
+            f"no readable record: {source.label} (damaged JSON)",
+            "its JSON is broken; copy the file again or record again",
         )
     return NotATrace(
-        f"no process in it: {source.label} ({ROOT_KEY} holds no records)",
-        "give the JSON that rocprofv3 --output-format json wrote",
+        f"no process: {source.label} ({ROOT_KEY} holds no records)",
+        "give the JSON written by rocprofv3 --output-format json",
     )

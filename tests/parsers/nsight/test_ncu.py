@@ -212,8 +212,8 @@ def test_host_and_program_names_stay_inside(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "only a header"),
-        ([["Occupancy", "", "", ""]], "only rules"),
+        ([], "header only"),
+        ([["Occupancy", "", "", ""]], "rules only"),
         ([["Occupancy", "Block Limit SM", "block", "n/a"]], "no metric"),
     ],
 )
@@ -223,7 +223,7 @@ def test_pages_without_a_value(tmp_path: Path, rows: Sequence[Sequence[str]], me
 
 
 def test_what_ncu_prints_without_a_table(tmp_path: Path) -> None:
-    with pytest.raises(NotATrace, match="prints") as caught:
+    with pytest.raises(NotATrace, match="console output") as caught:
         read(tmp_path, "==PROF== Connected to process 7", "  gemm (1, 1, 1)x(128, 1, 1)")
     assert "--csv --page raw" in caught.value.hint
 

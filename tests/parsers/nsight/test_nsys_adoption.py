@@ -61,7 +61,7 @@ def test_where_two_used_gpus_that_they_call_the_same_it_stays_unknown(tmp_path: 
     assert rows(trace, "processes", "pid") == [100, 200, None]
     assert note(trace, "rank-unknown").count == 2
     text = note(trace, "calls-of-unknown-process").text
-    assert "shown as 1 device of an unknown process" in text
+    assert "appear as 1 device of an unknown process" in text
     labels = [device.label for device in tf.analyze(trace).devices]
     assert labels == ["process 100 · gpu 0", "process 200 · gpu 1", "process unknown · gpu 0"]
 

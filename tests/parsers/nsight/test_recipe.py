@@ -64,7 +64,7 @@ def test_integers_as_doubles_and_a_first_name_of_null(tmp_path: Path) -> None:
     trace = tf.read(write(tmp_path / "any name", RANGES))
     columns = ("name", "start_ns", "dur_ns", "thread", "process")
     found = list(zip(*(trace.marks[name].to_pylist() for name in columns), strict=True))
-    assert found == [("(a range without a name)", 5, 100, 42, 0), ("step 1", 10, 50, 44, 0)]
+    assert found == [("(unnamed range)", 5, 100, 42, 0), ("step 1", 10, 50, 44, 0)]
     assert trace.processes["pid"].to_pylist()[0] == 42
     codes = {note.code: note.count for note in trace.notes}
     assert (codes["nameless-ranges"], codes["no-time"]) == (1, 1)
@@ -81,12 +81,12 @@ def test_devices_beside_the_ranges_are_facts(tmp_path: Path) -> None:
 
 def test_devices_alone_are_no_trace(tmp_path: Path) -> None:
     path = write(tmp_path, {"('TARGET_INFO_GPU', 'name')": ["NVIDIA H100"]})
-    with pytest.raises(NotATrace, match="only says which devices"):
+    with pytest.raises(NotATrace, match="only a list of the machine's GPUs"):
         tf.read(path)
 
 
 def test_other_parquet_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(NotATrace, match="not known"):
+    with pytest.raises(NotATrace, match="unknown"):
         tf.read(write(tmp_path, {"a": [1]}))
 
 
@@ -114,5 +114,5 @@ def test_columns_of_odd_types(tmp_path: Path) -> None:
 
 
 def test_ranges_without_a_time(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no range with a time"):
+    with pytest.raises(InputError, match="no range with a valid time"):
         tf.read(write(tmp_path, RANGES | {"Projected Start": [None, float("nan"), 1e300]}))

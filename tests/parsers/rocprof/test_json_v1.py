@@ -486,7 +486,7 @@ def test_times_that_cannot_be_durations() -> None:
 
 def test_the_published_fragment_is_refused() -> None:
     """Quirk 28."""
-    with pytest.raises(NotATrace, match="known bug of rocprof") as caught:
+    with pytest.raises(NotATrace, match="known rocprof bug") as caught:
         tf.read(shared_file("traces/rocprof/v1_broken_results.json"))
     assert "results.csv or results.db" in caught.value.hint
 
@@ -503,7 +503,7 @@ def test_fragments_are_refused(begin: str, tmp_path: Path) -> None:
 
 
 def test_a_file_without_records_is_refused() -> None:
-    with pytest.raises(InputError, match="no record in it") as caught:
+    with pytest.raises(InputError, match="no records") as caught:
         read()
     assert caught.value.hint
     with pytest.raises(InputError, match="cut off or damaged"):
@@ -516,7 +516,7 @@ def test_the_plugin_of_rocprofv2_is_refused_with_a_way_out(tmp_path: Path) -> No
     for events in ([label, one], [one]):
         path = tmp_path / "77_output.json"
         path.write_text(json.dumps({"traceEvents": events}, indent=2))
-        with pytest.raises(NotATrace, match=r"rocprofv2's plugin.*whole microseconds") as caught:
+        with pytest.raises(NotATrace, match=r"rocprofv2 plugin.*microseconds") as caught:
             tf.read(path)
         assert "--plugin file" in caught.value.hint
 

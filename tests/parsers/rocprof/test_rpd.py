@@ -163,7 +163,7 @@ def test_grid_and_block_are_those_of_the_call(path: Path) -> None:
     assert rows(read(path), "activities", *columns)[1:] == [
         ("lent", [1000, 3, 1], [256, 2, 1], 64),
         ("lent", [4, 2, 1], [256, 2, 1], 64),
-        ("(a kernel without a name)", None, None, None),
+        ("(unnamed kernel)", None, None, None),
     ]
 
 

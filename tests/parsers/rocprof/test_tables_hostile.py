@@ -213,7 +213,7 @@ def test_very_large_numbers_break_nothing() -> None:
 
 def test_all_files_broken_say_the_first_reason() -> None:
     def opener() -> io.BytesIO:
-        raise InputError("cannot unpack: x.csv (bad)", "unpack it by hand")
+        raise InputError("cannot unpack: x.csv (bad)", "unpack it manually")
 
     with pytest.raises(InputError, match="cannot unpack"):
         read_tables([ByteSource("x.csv", opener)])

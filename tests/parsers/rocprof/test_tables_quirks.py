@@ -76,7 +76,7 @@ def test_names_stand_as_they_are_written(tmp_path: Path) -> None:
 
 def test_a_kernel_without_a_name_has_a_placeholder(tmp_path: Path) -> None:
     trace = read(tmp_path, {"1_kernel_trace.csv": kernels(kernel(1, 2, Kernel_Name=""))})
-    assert rows(trace, "activities", "name") == ["(a kernel without a name)"]
+    assert rows(trace, "activities", "name") == ["(unnamed kernel)"]
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_times_that_a_spreadsheet_rounded_are_no_times(tmp_path: Path) -> None:
     assert rows(trace, "activities", "start_ns") == [40]
     assert {"times-rounded", "no-time"} <= set(codes(trace))
     write(tmp_path / "all", {"1_kernel_trace.csv": file.replace(",40,45,", ",3E+14,3E+14,")})
-    with pytest.raises(InputError, match="no row in it has a time") as caught:
+    with pytest.raises(InputError, match="no row has a valid time") as caught:
         tf.read(tmp_path / "all" / "1_kernel_trace.csv")
     assert "spreadsheet" in caught.value.hint
 
@@ -717,18 +717,18 @@ def test_v1_has_the_moment_at_which_a_kernel_was_queued(tmp_path: Path) -> None:
     [
         (
             "dispatch[0], gpu_id(1), queue_id(1), queue_index(0), pid(7)\n",
-            "text listing of rocprofv2",
+            "rocprofv2 text listing",
         ),
         (
             "hello\nRecord(1), Domain(HIP_API_DOMAIN), Function(hipMalloc)\n",
-            "text listing of rocprofv2",
+            "rocprofv2 text listing",
         ),
-        ("Record [2], Domain(HSA_API_DOMAIN)\n", "text listing of rocprofv2"),
-        ('"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n', "table of rocprof"),
-        (table(V1, [v1_row(0, 1, 2)]), "without times and counters"),
-        (kernels(), "no row in it"),
-        (kernels() + "a,b\n", "no row of it could be read"),
-        (agents(agent(0)), "only says which devices"),
+        ("Record [2], Domain(HSA_API_DOMAIN)\n", "rocprofv2 text listing"),
+        ('"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n', "rocprof table"),
+        (table(V1, [v1_row(0, 1, 2)]), "without times or counters"),
+        (kernels(), "no rows"),
+        (kernels() + "a,b\n", "no readable row"),
+        (agents(agent(0)), "only a list of the machine's GPUs"),
     ],
 )
 def test_what_has_nothing_to_show_is_refused(text: str, words: str, tmp_path: Path) -> None:

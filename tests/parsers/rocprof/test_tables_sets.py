@@ -375,5 +375,5 @@ def test_archives_and_compressed_files_are_folders_and_files(tmp_path: Path) -> 
 
 def test_a_header_alone_in_a_folder_is_no_run(tmp_path: Path) -> None:
     write(tmp_path, {"1_kernel_trace.csv": kernels()})
-    with pytest.raises(InputError, match="no row in it"):
+    with pytest.raises(InputError, match="no rows"):
         tf.read(tmp_path / "1_kernel_trace.csv")
