@@ -367,7 +367,9 @@ def _unreadable(path: Path, error: OSError) -> InputError:
         hint = "check the path; a folder of traces or - (stdin) also works"
         return InputError(f"no such file: {path}", hint)
     reason = error.strerror or str(error)
-    return InputError(f"cannot read: {path} ({reason})", "check that it is a readable file")
+    return InputError(
+        f"cannot read: {path} ({reason})", "check that it is a file, and its permissions"
+    )
 
 
 def files_behind(path: str) -> Iterator[Path]:

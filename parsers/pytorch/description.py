@@ -40,7 +40,7 @@ def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
         return Described()
     size = len(bytes(raw))
     if size > LARGEST_BYTES:
-        return _unread(f"over the size limit ({size:,} of {LARGEST_BYTES:,} bytes)")
+        return _unread(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
     try:
         found = _DECODER.decode(raw)
     except (*UNDECODABLE, ArithmeticError):

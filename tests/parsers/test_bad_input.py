@@ -39,8 +39,8 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "zeros": (bytes(5000), "not a known trace"),
     "a number": (b"42", "not a known trace"),
     "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "text in UTF-16"),
-    "JSON of another kind": (b'{"name": "package", "version": "1.0"}', "no events in it"),
-    "an empty object": (b"{}", "no events in it"),
+    "JSON of another kind": (b'{"name": "package", "version": "1.0"}', "no events"),
+    "an empty object": (b"{}", "no events"),
     "an empty list": (b"[]", "not a PyTorch trace"),
     "a list of numbers": (b"[1, 2, 3]", "not a PyTorch trace"),
     "events of another tool": (OTHER_CHROME.encode(), "not a PyTorch trace.*blink, toplevel"),
@@ -48,12 +48,12 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "events that are an object": (b'{"traceEvents": {"a": 1}}', "traceEvents is not a list"),
     "events that are null": (b'{"traceEvents": null}', "traceEvents is not a list"),
     "events in another object": (b'{"data": {"traceEvents": [{"cat": "kernel"}]}}', "no events"),
-    "events in a string": (rb'{"log": "{\"traceEvents\": [{}]"}', "no events in it"),
+    "events in a string": (rb'{"log": "{\"traceEvents\": [{}]"}', "no events"),
     "execution trace": (PRETTY_CHAKRA.encode(), "an execution trace|execution trace"),
     "execution trace, nodes first": (b'{"nodes": [{"id": 1}], "schema": "1"}', "execution trace"),
     "memory timeline": (b"[[1704067200, [1, 2, 3]], [5]]", "a memory timeline"),
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),
-    "SQLite": (b"SQLite format 3\x00" + bytes(84), "an SQLite database"),
+    "SQLite": (b"SQLite format 3\x00" + bytes(84), "SQLite database"),
     "Parquet": (b"PAR1\x15\x04", "damaged or cut Parquet file"),
     "Perfetto": (b"\n\x28\n\x10abc\x00\x01\x02", "a Perfetto trace"),
     "OTF2": (b"\x03#\x00\x00", "part of an OTF2 archive"),
@@ -108,7 +108,7 @@ def test_a_real_database_is_called_by_its_name(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("create table kernels (start integer)")
     database.close()
-    with pytest.raises(InputError, match="an SQLite database"):
+    with pytest.raises(InputError, match="SQLite database"):
         read(path)
 
 

@@ -64,7 +64,7 @@ def test_unknown_keys_are_named_once_and_never_kept() -> None:
     trace = trace_of({"batch": 2, "a\x1b[31m" + "b" * 90: 1, **others})
     assert trace.source.description == {"batch": 2}
     assert problem(trace).endswith(
-        f"9 unknown keys left out: a?[31m{'b' * 34}, k0, k1, k2, k3, k4, …."
+        f"9 unknown keys ignored: a?[31m{'b' * 34}, k0, k1, k2, k3, k4, …."
     )
     assert secret not in repr(trace.source) + repr(trace.notes)
 
@@ -72,11 +72,11 @@ def test_unknown_keys_are_named_once_and_never_kept() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([1, 2], "it is no object"),
-        ("llama-3-8b", "it is no object"),
-        (7, "it is no object"),
-        ({"model": "x" * 300_000}, "more than 262,144"),
-        ({"documents": [1] * 200_000}, "more than 262,144"),
+        ([1, 2], "not a JSON object"),
+        ("llama-3-8b", "not a JSON object"),
+        (7, "not a JSON object"),
+        ({"model": "x" * 300_000}, "larger than 262,144"),
+        ({"documents": [1] * 200_000}, "larger than 262,144"),
     ],
 )
 def test_what_is_no_description(said: Any, why: str) -> None:
@@ -96,7 +96,7 @@ def test_depth(opening: bytes, closing: bytes) -> None:
     assert fits.source.description is not None
     deep = raw(b'{"model":' + nested(13, opening, closing) + b"}")
     assert deep.source.description is None
-    assert "nested more than 12 deep" in problem(deep)
+    assert "nested more than 12 levels deep" in problem(deep)
     for levels in (5_000, 100_000):
         trace = raw(b'{"model":' + nested(levels, opening, closing) + b"}")
         assert trace.source.description is None

@@ -246,7 +246,7 @@ def test_calls_that_were_cut_off_were_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words", "advised"),
     [
-        (("true", "false"), "CUDA was traced, and nothing of it came", False),
+        (("true", "false"), "CUDA was traced but left no records", False),
         (("false",), "CUDA was not traced", True),
         ((), "Whether CUDA was traced is unknown", True),
     ],
