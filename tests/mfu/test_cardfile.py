@@ -191,7 +191,11 @@ def test_the_notes_say_where_a_card_comes_from(tmp_path: Path) -> None:
         ("layers = 3", "'hidden' is missing", "add hidden, heads, ffn, glu, vocab"),
         (LLAMA.replace("glu = true\n", ""), "'glu' is missing", "add glu"),
         (LLAMA.replace("4096", "4100"), "32 heads do not divide the hidden width 4100", "head_dim"),
-        (LLAMA.replace("kv_heads = 8", "kv_heads = 5"), "are not a multiple of 5 kv_heads", "divide heads"),
+        (
+            LLAMA.replace("kv_heads = 8", "kv_heads = 5"),
+            "are not a multiple of 5 kv_heads",
+            "divide heads",
+        ),
         (LLAMA.replace("32", "32.5", 1), "'layers' is not a whole number: '32.5'", "docs"),
         (LLAMA.replace("= 14336", "= 0"), "'ffn' is 0, but must be at least 1", "docs"),
         (LLAMA.replace("= 14336", "= true"), "'ffn' is not a whole number", "docs"),

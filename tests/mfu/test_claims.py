@@ -35,7 +35,12 @@ IMAGES = build(
 @pytest.mark.parametrize(
     ("card", "part", "message", "hint"),
     [
-        (LLAMA, "experts", "Llama 3 8B has no experts to freeze", "available: attention, ffn, head"),
+        (
+            LLAMA,
+            "experts",
+            "Llama 3 8B has no experts to freeze",
+            "available: attention, ffn, head",
+        ),
         *(
             (LLAMA, part, f"has no {part} to freeze", "available: attention, ffn, head")
             for part in ("encoder", "mtp", "conv", "patch", "shared", "router", "cross")

@@ -359,9 +359,13 @@ NO_TEXT: tuple[object, ...] = (["llama"], {}, 3, True)
         (
             "Gemma 3 4B, text",
             {"model_type": "x", "text_config": {}},
-            "text_config: model_type is misel",
+            "text_config: model_type is missing",
         ),
-        ("Gemma 3 4B, text", {"model_type": None, "text_config": {}}, "text_config: model_type is mis"),
+        (
+            "Gemma 3 4B, text",
+            {"model_type": None, "text_config": {}},
+            "text_config: model_type is mis",
+        ),
         (
             "Llama 3 8B",
             {"hidden_size": 10**30},
@@ -414,7 +418,11 @@ def test_a_config_file(tmp_path: Path) -> None:
         (json.dumps({**LLAMA3, "hidden_size": 4100}), UsageError, "32 heads do not divide"),
         (json.dumps({**LLAMA3, "hidden_size": "wide"}), UsageError, "not a whole number"),
         (json.dumps({**LLAMA3, "num_hidden_layers": -1}), UsageError, "at least 1"),
-        (json.dumps({**LLAMA3, "num_hidden_layers": 10**9}), UsageError, "exceed the limit of 10000"),
+        (
+            json.dumps({**LLAMA3, "num_hidden_layers": 10**9}),
+            UsageError,
+            "exceed the limit of 10000",
+        ),
         (
             json.dumps({**MIXTRAL, "num_experts_per_tok": 9}),
             UsageError,

@@ -111,7 +111,7 @@ def test_more_than_the_peak_is_refused() -> None:
     found = measured(matmul(1_000))
     assert (found.mfu, found.waterfall) == (None, None)
     (lack,) = found.lacks
-    assert "above the peak" in lack.problem
+    assert "above peak" in lack.problem
     assert lack.remedy.startswith("likely: the peak of another GPU")
 
 

@@ -229,7 +229,7 @@ def test_marks_alone_tell_the_padding_of_products() -> None:
         assert after[name] == flops * share
     (note,) = [one for one in found.notes if one.code == CODE]
     assert "from annotations" in note.text
-    assert "Products only" in note.text
+    assert "products only" in note.text
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ def test_launches_that_were_recorded_are_not_counted_again() -> None:
 
 def test_a_capture_whose_calls_name_no_kernel_is_refused_with_the_reason() -> None:
     """As CUDA's: which of the kernels each operator launched is not in the trace."""
-    with pytest.raises(UsageError, match=r"2 operators with shapes.*name no kernels"):
+    with pytest.raises(UsageError, match=r"2 operators with shapes.*calls name none"):
         measured(launches(2), capture([(1000, 1000, 1000)] * 2))
 
 

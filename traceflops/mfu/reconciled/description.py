@@ -200,7 +200,7 @@ def _text(word: str, value: object) -> str:
 
 def _list(word: str, value: list[object]) -> str:
     if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
-        raise UsageError(f"{word} must not be a list", "")
+        raise UsageError(f"{word} cannot be a list", "")
     return ",".join(_one(word, one) for one in value)
 
 
@@ -212,7 +212,7 @@ def _one(word: str, value: object) -> str:
         return value
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
-        raise UsageError(f"{word} must not be {_said(value)}", "")
+        raise UsageError(f"{word} cannot be {_said(value)}", "")
     if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
         raise UsageError(f"{word} is too large", "")
     return str(value)
