@@ -190,7 +190,7 @@ def test_unlike_devices_of_a_trace_are_explained_one_by_one(tmp_path: Path) -> N
     assert last == WHERE
     assert "gpu 0, gpu 1" in first
     assert "match      none without confirmation; may be mi300x" in first
-    assert "a partition with 38 of 304 CUs is seen: --device mi300x confirms it." in first
+    assert "a partition with 38 of 304 CUs: --device mi300x confirms it." in first
     assert "dense" not in first
     assert "name       not in the trace" in second
     assert "match      mi300x by fingerprint, confidence medium" in second

@@ -166,7 +166,7 @@ def test_packed_documents_leave_padding_where_it_is_said_how_much_was_computed()
     [
         ("--model llama-3-8b --seq 8k", "--seq 8k is 8,000; 8Ki is 8,192"),
         ("--model llama-3-8b --seq 8Ki", None),
-        ("--model gpt2 --seq 4096", "longer than the 1,024 learned positions of GPT-2 124M"),
+        ("--model gpt2 --seq 4096", "exceed the 1,024 learned positions of GPT-2 124M"),
         ("--model llama-3-8b --seq 8 --lora-rank 2000", "the width of k, v, so these adapters are"),
         (f"{LLAMA} --achieved 430 {H100}", "a published rate is only divided by peak"),
         (f"{TIMED} --peak 9894", "--peak 9894 is 10 times the dense bf16 rate of h100-sxm"),
@@ -284,7 +284,7 @@ def test_all_conventions_side_by_side() -> None:
 
 def test_without_a_time_the_flops_are_there() -> None:
     text = printed(f"{LLAMA} {H100}")
-    assert text.startswith("No MFU: the step time is unknown. To get one: --step-time")
+    assert text.startswith("No MFU: the step time is unknown. To get one: set --step-time")
     assert "FLOPs per step      53.97 PFLOP" in text
     assert "attention core" in text
     found = content(f"{LLAMA} {H100}")
@@ -296,12 +296,12 @@ def test_without_a_time_the_flops_are_there() -> None:
 @pytest.mark.parametrize(
     ("device", "problem", "option"),
     [
-        ("", "no GPU is named", "set one with --peak TFLOPS"),
+        ("", "no GPU is named", "--peak TFLOPS"),
         ("--device h100-sxm", "the data type is not set", "bf16 (989.4)"),
-        ("--device h100-sxm --dtype fp4", "no dense 'fp4' rate of h100-sxm", "--peak TFLOPS"),
-        ("--device h100-sxm --dtype int8", "no dense 'int8' rate of h100-sxm", "--peak TFLOPS"),
-        ("--device h100-sxm --dtype [bold]", "no dense '[bold]' rate", "--peak TFLOPS"),
-        ("--device mi308x --dtype bf16", "the rates of mi308x", "set one with --peak TFLOPS"),
+        ("--device h100-sxm --dtype fp4", "the dense 'fp4' rate of h100-sxm", "--peak TFLOPS"),
+        ("--device h100-sxm --dtype int8", "the dense 'int8' rate of h100-sxm", "--peak TFLOPS"),
+        ("--device h100-sxm --dtype [bold]", "the dense '[bold]' rate", "--peak TFLOPS"),
+        ("--device mi308x --dtype bf16", "the rates of mi308x", "--peak TFLOPS"),
     ],
 )
 def test_without_a_peak_the_rate_is_there(device: str, problem: str, option: str) -> None:
@@ -403,7 +403,7 @@ def test_seconds_for_milliseconds_are_refused_with_the_reason() -> None:
 
 def test_hfu_above_everything_is_refused_too() -> None:
     result = run("mfu", *LLAMA.split(), "--step-time", "8", *H100.split(), "--checkpointing", "1,1")
-    assert_refused(result, 3, "no HFU", "likely: ")
+    assert_refused(result, 3, "not an HFU", "likely: ")
     assert "milliseconds" not in result.stderr
 
 
