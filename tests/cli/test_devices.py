@@ -124,9 +124,9 @@ def test_part_of_a_name_lists_rows() -> None:
 
 def test_names_that_do_not_vouch_for_a_row() -> None:
     shared = run("AMD Instinct MI250X/MI250")
-    assert_refused(shared, 2, "is that of mi250x-gcd and mi250-gcd, and no property tells which")
+    assert_refused(shared, 2, "is shared by mi250x-gcd and mi250-gcd, and no property identifies")
     assert printed("NVIDIA H20-3e")[1] == "match      none without confirmation; may be h20"
-    assert_refused(run("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 2, "which says that it is a MIG slice")
+    assert_refused(run("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 2, "which is a MIG slice")
 
 
 WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
@@ -137,7 +137,7 @@ def test_a_name_as_it_stands_in_a_trace() -> None:
     assert lines[:3] == [
         "name       NVIDIA A100-SXM4-80GB",
         "match      a100-sxm-80 by name, confidence medium",
-        "because    The name is that of a100-sxm-80 (A100 SXM 80 GB); there are no properties to "
+        "because    The name matches a100-sxm-80 (A100 SXM 80 GB); the trace has no properties to "
         "compare.",
     ]
     laptop = printed("NVIDIA GeForce RTX 4090 Laptop GPU")
@@ -172,7 +172,7 @@ def test_the_devices_of_a_trace() -> None:
         "name       NVIDIA H100 80GB HBM3",
         "properties compute capability 9.0, 132 SMs, 79.2 GiB",
         "match      h100-sxm by name, confidence high",
-        "because    The name is that of h100-sxm (H100 SXM 80 GB HBM3), and the trace agrees: "
+        "because    The name matches h100-sxm (H100 SXM 80 GB HBM3), and the trace agrees: "
         "compute capability 9.0, 132 SMs, warp size 32, 79.2 GiB.",
     ]
     assert lines[5].startswith("dense      fp64 34,")
@@ -190,7 +190,7 @@ def test_unlike_devices_of_a_trace_are_explained_one_by_one(tmp_path: Path) -> N
     assert last == WHERE
     assert "gpu 0, gpu 1" in first
     assert "match      none without confirmation; may be mi300x" in first
-    assert "a partition of 38 of 304 CUs is seen: --device mi300x confirms it." in first
+    assert "a partition with 38 of 304 CUs: --device mi300x confirms it." in first
     assert "dense" not in first
     assert "name       not in the trace" in second
     assert "match      mi300x by fingerprint, confidence medium" in second

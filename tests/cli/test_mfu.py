@@ -166,9 +166,9 @@ def test_packed_documents_leave_padding_where_it_is_said_how_much_was_computed()
     [
         ("--model llama-3-8b --seq 8k", "--seq 8k is 8,000; 8Ki is 8,192"),
         ("--model llama-3-8b --seq 8Ki", None),
-        ("--model gpt2 --seq 4096", "longer than the 1,024 learned positions of GPT-2 124M"),
-        ("--model llama-3-8b --seq 8 --lora-rank 2000", "the width of k, v: adapters there are"),
-        (f"{LLAMA} --achieved 430 {H100}", "a published rate is only divided by the peak"),
+        ("--model gpt2 --seq 4096", "exceed the 1,024 learned positions of GPT-2 124M"),
+        ("--model llama-3-8b --seq 8 --lora-rank 2000", "the width of k, v, so these adapters are"),
+        (f"{LLAMA} --achieved 430 {H100}", "a published rate is only divided by peak"),
         (f"{TIMED} --peak 9894", "--peak 9894 is 10 times the dense bf16 rate of h100-sxm"),
         (f"{TIMED} --peak 800", None),
         (
@@ -177,7 +177,7 @@ def test_packed_documents_leave_padding_where_it_is_said_how_much_was_computed()
         ),
         (
             "--params 8e9 --tokens-per-s 9 --peak 989 --dtype zz",
-            "'zz' is no data type of the table: the peak is taken for it",
+            "'zz' is not in the table: the peak stands for it",
         ),
     ],
 )
@@ -284,24 +284,24 @@ def test_all_conventions_side_by_side() -> None:
 
 def test_without_a_time_the_flops_are_there() -> None:
     text = printed(f"{LLAMA} {H100}")
-    assert text.startswith("No MFU: how long a step takes is not known. To get one: --step-time")
+    assert text.startswith("No MFU: the step time is unknown. To get one: set --step-time")
     assert "FLOPs per step      53.97 PFLOP" in text
     assert "attention core" in text
     found = content(f"{LLAMA} {H100}")
     assert (found["mfu"], found["tflops_per_device"]) == (None, None)
     assert found["model_flops"] == 128 * 8192 * EXACT_8192
-    assert [one["problem"] for one in found["lacks"]] == ["how long a step takes is not known"]
+    assert [one["problem"] for one in found["lacks"]] == ["the step time is unknown"]
 
 
 @pytest.mark.parametrize(
     ("device", "problem", "option"),
     [
-        ("", "no device is named", "--peak TFLOPS gives one"),
-        ("--device h100-sxm", "no data type is named", "bf16 (989.4)"),
-        ("--device h100-sxm --dtype fp4", "no dense 'fp4' rate of h100-sxm", "--peak TFLOPS"),
-        ("--device h100-sxm --dtype int8", "no dense 'int8' rate of h100-sxm", "--peak TFLOPS"),
-        ("--device h100-sxm --dtype [bold]", "no dense '[bold]' rate", "--peak TFLOPS"),
-        ("--device mi308x --dtype bf16", "no rate of mi308x", "--peak TFLOPS gives one"),
+        ("", "no GPU is named", "--peak TFLOPS"),
+        ("--device h100-sxm", "the data type is not set", "bf16 (989.4)"),
+        ("--device h100-sxm --dtype fp4", "the dense 'fp4' rate of h100-sxm", "--peak TFLOPS"),
+        ("--device h100-sxm --dtype int8", "the dense 'int8' rate of h100-sxm", "--peak TFLOPS"),
+        ("--device h100-sxm --dtype [bold]", "the dense '[bold]' rate", "--peak TFLOPS"),
+        ("--device mi308x --dtype bf16", "the rates of mi308x", "--peak TFLOPS"),
     ],
 )
 def test_without_a_peak_the_rate_is_there(device: str, problem: str, option: str) -> None:
@@ -366,7 +366,7 @@ def test_a_reported_figure_of_another_peak_is_found() -> None:
 
 def test_a_reported_figure_of_an_impossible_run() -> None:
     options = f"{LLAMA} --step-time 9.31ms {H100} --reported 40%"
-    assert "time, tokens, devices or peak are wrong" in " ".join(printed(options).split())
+    assert "is impossible: check time, tokens, GPUs and peak" in " ".join(printed(options).split())
     found = content(options)
     assert (found["mfu"], found["metric"]) == (None, None)
 
@@ -374,7 +374,7 @@ def test_a_reported_figure_of_an_impossible_run() -> None:
 def test_after_an_hfu_the_honest_figure_is_an_hfu() -> None:
     options = TIMED.replace("9.31", "14.2")
     text = " ".join(printed(f"{options} --checkpointing selective --reported-hfu 49.5%").split())
-    assert text.startswith("Nothing known gives 49.5 %; ")
+    assert text.startswith("No known method gives 49.5 %; ")
     assert "with its recomputation (selective), of bf16 dense 989.4 TFLOP/s gives 50.0 %" in text
     assert "the honest figure is HFU 50.0 % (exact-causal" in text
     assert ", beside MFU 48.0 %." in text
@@ -394,16 +394,16 @@ def test_ways_to_write_a_share(text: str) -> None:
 
 def test_seconds_for_milliseconds_are_refused_with_the_reason() -> None:
     result = run("mfu", *POST.replace("30", "0.03", 1).split())
-    assert_refused(result, 3, "is more than the devices can do", "off by 1,000: milliseconds")
+    assert_refused(result, 3, "of peak is impossible", "off by 1,000: milliseconds")
     assert "MFU 7" not in result.stderr
     assert_refused(run("mfu", *POST.replace("30", "0.03", 1).split(), "--json"), 3)
     doubted = printed(POST.replace("30", "30000", 1))
-    assert "is very little: are 30,000 s" in " ".join(doubted.split())
+    assert "is very low: are 30,000 s" in " ".join(doubted.split())
 
 
 def test_hfu_above_everything_is_refused_too() -> None:
     result = run("mfu", *LLAMA.split(), "--step-time", "8", *H100.split(), "--checkpointing", "1,1")
-    assert_refused(result, 3, "no HFU", "likely: ")
+    assert_refused(result, 3, "not an HFU", "likely: ")
     assert "milliseconds" not in result.stderr
 
 

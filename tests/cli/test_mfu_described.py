@@ -119,11 +119,11 @@ def sample_trace() -> dict[str, Any]:
 
 
 LACKING = [
-    ({"model": SIZES}, "how many tokens a step has is not known"),
+    ({"model": SIZES}, "the number of tokens per step is unknown"),
     ({"model": SIZES, "batch": -4, "seq": 1024}, "batch is not a whole number"),
     ({"model": SIZES, "batch": True, "seq": 1024}, "batch cannot be true"),
     ({"model": SIZES, "batch": None, "seq": 1024}, "batch: null there"),
-    ({"model": "llama-99", "batch": 4, "seq": 1024}, "no model is called 'llama-99'"),
+    ({"model": "llama-99", "batch": 4, "seq": 1024}, "unknown model 'llama-99'"),
     ({"batch": 4, "seq": 1024}, "it names no model"),
     ({"model": SIZES, "seq_sum": 9, "seq_square_sum": 99}, "9 to 81, not 99"),
     ({"model": {**SIZES, "heads": 7}, "batch": 4}, "7 heads do not divide"),
@@ -160,7 +160,7 @@ def test_a_word_that_contradicts_others_is_left_out(
     assert lines[2] == "Description and trace agree to the FLOP."
     text = " ".join(" ".join(lines).split())
     left_out = "tokens (100 tokens are not batch 4 x 1024 = 4096)."
-    assert f"note Left out of the trace's description: {left_out}" in text
+    assert f"note Ignored in the trace's description: {left_out}" in text
 
 
 def test_a_description_can_be_ignored(
@@ -181,7 +181,7 @@ def test_a_description_can_be_ignored(
 def test_options_that_describe_need_the_rest(sample_trace: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceflops": {"model": SIZES}} | sample_trace))
-    assert_refused(run("mfu", path, "--seq", "1024"), 2, "how many sequences a step has")
+    assert_refused(run("mfu", path, "--seq", "1024"), 2, "the number of sequences per step")
     assert printed(path, "--dtype", "bf16")[0] == printed(SAMPLE)[0]
     assert_refused(run("mfu", path, "--lora-targets", "x"), 2, "--lora-targets")
 
@@ -197,7 +197,9 @@ def test_padding_is_in_neither_figure(cards: dict[str, Path]) -> None:
     pairs = 3 * core * (1024 * 1025 - 750 * 751) // 2
     executed = step_flops(ONE) + core * 1024 * 1025 // 4  # and the scores again
     share = f"{100 * (rows + pairs) / executed:.1f} %"
-    assert f"agree to the FLOP. Padding, {share} of what was executed, is in neither MFU." in text
+    assert (
+        f"agree to the FLOP. Neither MFU includes padding ({share} of the executed FLOPs)." in text
+    )
     assert "masks and padding" in text
     assert "padding: tokens" in text
     assert "as model FLOPs, padding included" in text
@@ -292,8 +294,8 @@ def test_without_shapes_the_description_counts(cards: dict[str, Path], shapeless
     config = RunConfig(steps=4, layers=3)
     options = ("--model", cards["one"], "--padded-vocab", "16384", "--batch", "4", "--seq", "1024")
     lines = printed(shapeless, *options)
-    assert lines[0].startswith("No MFU: the operators carry no shapes")
-    assert any("the trace does not tell the data type" in line for line in lines)
+    assert lines[0].startswith("No MFU: the operators have no shapes")
+    assert any("the data type of the products is unknown" in line for line in lines)
     lines = printed(shapeless, *options, "--dtype", "bf16")
     assert any(line.startswith("MFU ") and "(exact-causal" in line for line in lines)
     assert any(line.startswith("From the description: useful work") for line in lines)
@@ -315,8 +317,8 @@ REFUSED = [
     ("--reported 40%", 2, "--reported describes a run", "--model"),
     ("--checkpointing full", 2, "--checkpointing describes a run", "--model"),
     ("--model CARD --step-time 3", 2, "--step-time and a trace exclude", "the trace has the times"),
-    ("--model CARD", 2, "how many tokens a step has", "--batch"),
-    ("--model CARD --seq 1024", 2, "how many sequences a step has", "--batch"),
+    ("--model CARD", 2, "the number of tokens per step", "--batch"),
+    ("--model CARD --seq 1024", 2, "the number of sequences per step", "--batch"),
     ("--model CARD --params 8e9", 2, "exclude each other", "one of them"),
     ("--model CARD --batch 4 --seq 1024 --gpus 0", 2, "--gpus is not", "--gpus "),
     ("--model CARD --batch 4 --seq 1024 --convention x", 2, "convention", "exact-causal"),

@@ -64,7 +64,7 @@ def test_no_shapes_are_said_once(tmp_path: Path) -> None:
     shown = run("summary", changed(tmp_path / "bare.json", without_shapes)).stdout
     text = " ".join(shown.split())
     assert (
-        "No MFU: the operators carry no shapes, so FLOPs cannot be counted; record with "
+        "No MFU: the operators have no shapes, so FLOPs are unknown; record with "
         "record_shapes=True next time." in text
     )
     assert text.count("record_shapes") == 1
@@ -76,7 +76,7 @@ def test_an_unknown_device_is_said_with_what_supplies_its_peak(tmp_path: Path) -
     path = changed(tmp_path / "strange.json", unknown_device)
     text = " ".join(run("summary", path).stdout.split())
     assert "No MFU: No row of the table has the name 'Quantum 9000'" in text
-    assert "--peak TFLOPS gives one for all data types" in text
+    assert "set one with --peak TFLOPS for all data types" in text
     own = mfu(SAMPLE)
     assert own == pytest.approx(mfu(path, "--peak", "989.4"), rel=1e-12)
 
@@ -89,7 +89,7 @@ def test_without_device_work_only_the_verdict_speaks(tmp_path: Path) -> None:
 
 def test_recordings_without_shapes() -> None:
     text = run("summary", shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")).stdout
-    assert "No MFU: the operators carry no shapes" in text
+    assert "No MFU: the operators have no shapes" in text
     assert text.count("record_shapes") == 1
 
 

@@ -246,7 +246,7 @@ def test_notes_of_the_parser_lose_their_names() -> None:
         ("one", "3 values are n/a: not counted."),
         ("two", "Left out were 'zebrafish' and /srv/okapi/x of made.json (12 bytes)."),
         ("unknown-category", "Not known: zebrafish (3)."),
-        ("three", "Left out of the trace's description: no preset is called 'wombat'."),
+        ("three", "Ignored in the trace's description: no preset is called 'wombat'."),
     )
     notes = tuple(Note("dropped", code, text, 1, "okapi.json") for code, text in texts)
     found = notes_of(Trace(made.source, made.tables, notes))
@@ -255,7 +255,7 @@ def test_notes_of_the_parser_lose_their_names() -> None:
     assert (
         found[2] == "A note was left out, as it quotes names of the recording (unknown-category)."
     )
-    assert found[3] == "Left out of the trace's description: no preset is called 'name2'."
+    assert found[3] == "Ignored in the trace's description: no preset is called 'name2'."
 
 
 def test_it_excludes_what_keeps_names(path: Path) -> None:

@@ -190,8 +190,11 @@ def test_convolutions_of_two_samples(settings: dict[str, object], flops: int) ->
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Attention(heads=8, kv_heads=3, head_dim=16), "8 heads cannot share 3 kv_heads"),
-        (lambda: Experts(count=4, topk=5, width=1, glu=True), "topk 5 is more than the 4 experts"),
+        (
+            lambda: Attention(heads=8, kv_heads=3, head_dim=16),
+            "8 heads are not a multiple of 3 kv_heads",
+        ),
+        (lambda: Experts(count=4, topk=5, width=1, glu=True), "topk 5 exceeds the 4 experts"),
         (lambda: Mask("window"), "size is 0"),
         (lambda: FeedForward(width=0, glu=True), "width is 0"),
         (

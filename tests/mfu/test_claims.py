@@ -35,14 +35,19 @@ IMAGES = build(
 @pytest.mark.parametrize(
     ("card", "part", "message", "hint"),
     [
-        (LLAMA, "experts", "Llama 3 8B has no experts to freeze", "it has attention, ffn, head"),
+        (
+            LLAMA,
+            "experts",
+            "Llama 3 8B has no experts to freeze",
+            "available: attention, ffn, head",
+        ),
         *(
-            (LLAMA, part, f"has no {part} to freeze", "it has attention, ffn, head")
+            (LLAMA, part, f"has no {part} to freeze", "available: attention, ffn, head")
             for part in ("encoder", "mtp", "conv", "patch", "shared", "router", "cross")
         ),
-        (MIXTRAL, "ffn", "has no ffn to freeze", "it has attention, router, experts, head"),
-        (BARE, "attention", "which weights are in attention of the model", "freeze all of them"),
-        (NET, "head", "net has no head to freeze", "it has conv"),
+        (MIXTRAL, "ffn", "has no ffn to freeze", "available: attention, router, experts, head"),
+        (BARE, "attention", "the weights in attention of model", "freeze all of them"),
+        (NET, "head", "net has no head to freeze", "available: conv"),
     ],
 )
 def test_parts_that_there_are_not_cannot_be_frozen(
@@ -66,10 +71,13 @@ def test_parts_that_there_are_can_be_frozen() -> None:
 @pytest.mark.parametrize(
     ("lora", "message"),
     [
-        (Lora(rank=10_000), "a LoRA rank of 10000 is more than any of its matrices is wide (4096)"),
-        (Lora(rank=10**18, targets=("q",)), "is more than any of its matrices is wide (4096)"),
-        (Lora(rank=2000, targets=("k", "v")), "is more than any of its matrices is wide (1024)"),
-        (Lora(params=9 * 10**9), "adapters of 9,000,000,000 parameters are more than the model"),
+        (Lora(rank=10_000), "LoRA rank 10000 exceeds the width of every matrix (4096)"),
+        (Lora(rank=10**18, targets=("q",)), "exceeds the width of every matrix (4096)"),
+        (Lora(rank=2000, targets=("k", "v")), "exceeds the width of every matrix (1024)"),
+        (
+            Lora(params=9 * 10**9),
+            "adapters with 9,000,000,000 parameters are larger than the model",
+        ),
         (Lora(rank=8, targets=("zz",)), "no matrix 'zz' to adapt"),
     ],
 )
@@ -93,16 +101,16 @@ def test_a_convolutional_net_has_no_sequences() -> None:
         (
             preset("gpt2"),
             {"seq": 4096, "batch": 1},
-            "sequences of 4,096 tokens are longer than the 1,024 learned positions of GPT-2 124M",
+            "sequences of 4,096 tokens exceed the 1,024 learned positions of GPT-2 124M",
         ),
-        (preset("gpt2"), {"documents": (7, 1025)}, "sequences of 1,025 tokens are longer than"),
+        (preset("gpt2"), {"documents": (7, 1025)}, "sequences of 1,025 tokens exceed"),
         (preset("gpt2"), {"seq": 2048, "batch": 1, "documents": (7, 9)}, None),
         (preset("gpt2"), {"seq": 1, "cached": 2000, "forward_only": True}, "of 2,001 tokens"),
         (preset("gpt2"), {"tokens": 10**6}, None),
         (IMAGES, {"batch": 4}, None),
-        (IMAGES, {"batch": 4, "seq": 512}, "images has 197 tokens per sequence by its arch"),
+        (IMAGES, {"batch": 4, "seq": 512}, "images has 197 tokens per sequence by design"),
         (LLAMA, {"lora": Lora(rank=64)}, None),
-        (LLAMA, {"lora": Lora(rank=2000)}, "rank of 2,000 is more than the width of k, v:"),
+        (LLAMA, {"lora": Lora(rank=2000)}, "rank 2,000 exceeds the width of k, v,"),
         (LLAMA, {"notes": ("n",)}, "n"),
     ],
 )

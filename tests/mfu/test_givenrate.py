@@ -12,10 +12,10 @@ from traceflops.mfu.peak.peaks import find
 @pytest.mark.parametrize(
     ("option", "tflops", "message", "hint"),
     [
-        ("--peak", 989e12, "--peak 9.89e+14 TFLOP/s is too large", "give --peak 989"),
-        ("--achieved", 400e12, "--achieved 4e+14 TFLOP/s is too large", "give --achieved 400"),
-        ("--achieved", 0.24, "--achieved 0.24 TFLOP/s is too small", "PFLOP/s was meant, give "),
-        ("--achieved", 400e3, "--achieved 400000 TFLOP/s is too large", "GFLOP/s was meant"),
+        ("--peak", 989e12, "--peak 9.89e+14 TFLOP/s is too large", "use --peak 989"),
+        ("--achieved", 400e12, "--achieved 4e+14 TFLOP/s is too large", "use --achieved 400"),
+        ("--achieved", 0.24, "--achieved 0.24 TFLOP/s is too small", "for PFLOP/s, use "),
+        ("--achieved", 400e3, "--achieved 400000 TFLOP/s is too large", "for GFLOP/s"),
         ("--peak", float("nan"), "--peak nan is not a rate", "--peak 989.4"),
     ],
 )
@@ -31,7 +31,7 @@ def test_another_unit_is_told(option: str, tflops: float, message: str, hint: st
     [
         (989_400, ("bf16",), None),
         (800_000, ("bf16",), None),
-        (1_978_900, ("bf16",), "is twice the dense bf16 rate of h100-sxm (989.4): a 2:4 sparse"),
+        (1_978_900, ("bf16",), "is twice the dense bf16 rate of h100-sxm (989.4): 2:4 sparsity"),
         (1_979_000, ("bf16",), "is twice the dense bf16 rate"),
         (1_978_900, ("fp8",), None),
         (1_979_000, (), "is the dense fp8 rate of h100-sxm, or twice the bf16 one"),

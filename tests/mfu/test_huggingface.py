@@ -241,12 +241,12 @@ def test_dense_layers_among_experts() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     assert card_of_config(config_of("Gemma 3 4B, text"), "c").notes == (
-        "not in the config, so the defaults of gemma3_text are taken: vocab_size 262208, "
+        "not in the config, so defaults of gemma3_text apply: vocab_size 262208, "
         "num_attention_heads 8, num_key_value_heads 4, head_dim 256, sliding_window 4096",
         "only the text part of 'gemma3' is described, not its other towers",
     )
     (note,) = card_of_config(config_of("DeepSeek-V3"), "c").notes
-    assert note == "1 multi-token-prediction module is not counted: --mtp 1 counts them"
+    assert note == "1 multi-token-prediction module is not counted; --mtp 1 counts them"
 
 
 KV_HEADS: list[tuple[str, int | None]] = [
@@ -267,7 +267,7 @@ def test_key_and_value_heads_that_a_config_lacks_are_those_of_its_class(
     card = card_of_config(without, "c")
     kept = {one.linear.outputs for one in card.placed() if one.linear.name == "k"}
     assert kept == {128 * (default or 32)}
-    said = f"not in the config, so the defaults of {kind} are taken: num_key_value_heads {default}"
+    said = f"not in the config, so defaults of {kind} apply: num_key_value_heads {default}"
     assert any(note.startswith(said) for note in card.notes) == (default is not None)
     # A null is no default: it says that there are as many as heads.
     null = card_of_config({**config, "num_key_value_heads": None}, "c")
@@ -310,58 +310,62 @@ NO_TEXT: tuple[object, ...] = (["llama"], {}, 3, True)
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("gpt-oss-20b", {"sliding_window": None}, "'sliding_window' is missing, and some layers"),
-        ("Gemma 3 1B", {"sliding_window": None}, "'sliding_window' is missing, and some layers"),
+        ("gpt-oss-20b", {"sliding_window": None}, "'sliding_window' is missing, but some layers"),
+        ("Gemma 3 1B", {"sliding_window": None}, "'sliding_window' is missing, but some layers"),
         (
             "Mixtral 8x7B",
             {"layer_types": SLIDING * 16},
-            "'sliding_window' is missing, and some layers have sliding_attention",
+            "'sliding_window' is missing, but some layers have sliding_attention",
         ),
         (
             "Llama 4 Scout, text",
             {"attention_chunk_size": None, "layer_types": ["chunked_attention"] * 48},
-            "'attention_chunk_size' is missing, and some layers have chunked_attention",
+            "'attention_chunk_size' is missing, but some layers have chunked_attention",
         ),
         (
             "gpt-oss-20b",
             {"layer_types": ["full_attention"]},
-            "'layer_types' has 1 entries, and num_hidden_layers is 24",
+            "'layer_types' has 1 entries, but num_hidden_layers is 24",
         ),
         (
             "Llama 4 Scout, text",
             {"no_rope_layers": [1, 1]},
-            "'no_rope_layers' has 2 entries, and num_hidden_layers is 48",
+            "'no_rope_layers' has 2 entries, but num_hidden_layers is 48",
         ),
         (
             "Qwen3-30B-A3B",
             {"mlp_only_layers": [0, 1, 99]},
-            "'mlp_only_layers' has layer 99, and num_hidden_layers is 48",
+            "'mlp_only_layers' has layer 99, but num_hidden_layers is 48",
         ),
         (
             "Llama 4 Scout, text",
             {"moe_layers": [48]},
-            "'moe_layers' has layer 48, and num_hidden_layers is 48",
+            "'moe_layers' has layer 48, but num_hidden_layers is 48",
         ),
         (
             "DeepSeek-V3",
             {"first_k_dense_replace": 70},
-            "'first_k_dense_replace' is 70, and num_hidden_layers is 61",
+            "'first_k_dense_replace' is 70, but num_hidden_layers is 61",
         ),
         *(
-            (name, {"num_hidden_layers": MANY}, f"{MANY} layers are more than 10000")
+            (name, {"num_hidden_layers": MANY}, f"{MANY} layers exceed the limit of 10000")
             for name in (
                 *("Mistral 7B v0.1", "Gemma 2 9B", "Gemma 3 1B", "Qwen3-30B-A3B", "Phi-4"),
                 *("DeepSeek-V3", "gpt-oss-20b", "Llama 4 Scout, text", "Qwen1.5-MoE-A2.7B"),
             )
         ),
-        *(("Llama 3 8B", {"model_type": kind}, "'model_type' is no text: ") for kind in NO_TEXT),
+        *(("Llama 3 8B", {"model_type": kind}, "'model_type' is not text: ") for kind in NO_TEXT),
         ("Gemma 3 4B, text", {"text_config": {"model_type": [1]}}, "text_config: 'model_type' is"),
         (
             "Gemma 3 4B, text",
             {"model_type": "x", "text_config": {}},
-            "text_config: it has no model",
+            "text_config: model_type is missing",
         ),
-        ("Gemma 3 4B, text", {"model_type": None, "text_config": {}}, "text_config: it has no mod"),
+        (
+            "Gemma 3 4B, text",
+            {"model_type": None, "text_config": {}},
+            "text_config: model_type is mis",
+        ),
         (
             "Llama 3 8B",
             {"hidden_size": 10**30},
@@ -380,16 +384,16 @@ def test_what_a_config_cannot_mean_is_one_line(name: str, change: Config, messag
 
 def test_a_hint_has_the_words_of_a_config() -> None:
     for change, words in (
-        ({"num_key_value_heads": 5}, "give num_key_value_heads that divide num_attention_heads"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads must divide num_attention_heads"),
         ({"hidden_size": 4100}, "correct num_attention_heads or hidden_size"),
         ({"hidden_size": None, "vocab_size": None}, "add hidden_size, vocab_size"),
     ):
         with pytest.raises(UsageError) as caught:
             card_of_config({**LLAMA3, **change}, "config")
         assert words in caught.value.hint
-    with pytest.raises(UsageError, match="28 heads cannot share 32 kv_heads") as caught:
+    with pytest.raises(UsageError, match="28 heads are not a multiple of 32 kv_heads") as caught:
         card_of_config(without("Qwen2.5-7B", "num_key_value_heads"), "config")
-    assert "the defaults of qwen2 are taken: num_key_value_heads 32" in caught.value.hint
+    assert "defaults of qwen2 apply: num_key_value_heads 32" in caught.value.hint
 
 
 def test_a_config_file(tmp_path: Path) -> None:
@@ -401,27 +405,31 @@ def test_a_config_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("{", InputError, "bad JSON"),
+        ("{", InputError, "invalid JSON"),
         ("[]", InputError, "not a JSON object"),
-        ("{}", UsageError, "it has no model_type"),
-        ('{"model_type": "mamba"}', UsageError, "model_type 'mamba' is not known"),
+        ("{}", UsageError, "model_type is missing"),
+        ('{"model_type": "mamba"}', UsageError, "unknown model_type 'mamba'"),
         ('{"model_type": "llama"}', UsageError, "'hidden_size' is missing"),
         (
             json.dumps({**LLAMA3, "num_key_value_heads": 5}),
             UsageError,
-            "32 heads cannot share 5 kv_heads evenly",
+            "32 heads are not a multiple of 5 kv_heads",
         ),
         (json.dumps({**LLAMA3, "hidden_size": 4100}), UsageError, "32 heads do not divide"),
         (json.dumps({**LLAMA3, "hidden_size": "wide"}), UsageError, "not a whole number"),
-        (json.dumps({**LLAMA3, "num_hidden_layers": -1}), UsageError, "not 1 or more"),
-        (json.dumps({**LLAMA3, "num_hidden_layers": 10**9}), UsageError, "more than 10000"),
+        (json.dumps({**LLAMA3, "num_hidden_layers": -1}), UsageError, "at least 1"),
+        (
+            json.dumps({**LLAMA3, "num_hidden_layers": 10**9}),
+            UsageError,
+            "exceed the limit of 10000",
+        ),
         (
             json.dumps({**MIXTRAL, "num_experts_per_tok": 9}),
             UsageError,
-            "topk 9 is more than the 8",
+            "topk 9 exceeds the 8",
         ),
         (json.dumps({**MIXTRAL, "num_local_experts": None}), UsageError, "num_local_experts"),
-        ("[" * 100_000, InputError, "bad JSON"),
+        ("[" * 100_000, InputError, "invalid JSON"),
     ],
 )
 def test_a_bad_config_is_one_clear_line(

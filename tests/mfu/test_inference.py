@@ -95,17 +95,17 @@ def test_token_indices_tell_decode_from_prefill() -> None:
     ("ops", "kind", "rule"),
     [
         ([product(110, 1), product(130, 1)], "decode", "every product has one row"),
-        ([product(110, 8), product(130, 8)], None, "nothing tells prefill from decode"),
-        ([lookup(100, "[8]"), product(110, 8)], None, "nothing tells prefill from decode"),
+        ([product(110, 8), product(130, 8)], None, "unknown whether prefill or decode"),
+        ([lookup(100, "[8]"), product(110, 8)], None, "unknown whether prefill or decode"),
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 1, 256, TABLE)],
             "prefill",
-            "logits have 1 rows, every other product at least 8",
+            "logits have 1 rows, all other products at least 8",
         ),
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 8, 256, TABLE)],
             None,
-            "nothing tells prefill from decode",
+            "unknown whether prefill or decode",
         ),
     ],
 )
@@ -312,5 +312,5 @@ def test_recordings_of_training_are_none() -> None:
 
 
 def test_a_window_is_refused_where_reach_is_not_known() -> None:
-    with pytest.raises(UsageError, match="look back part of the way"):
+    with pytest.raises(UsageError, match="limited attention windows"):
         decode_bytes(preset("gpt-oss-20b"), passes=1, keys=10)

@@ -82,7 +82,7 @@ def test_padding_of_documents_in_slots_of_their_own(lengths: list[int]) -> None:
 def test_windows_and_chunks_need_the_lengths_unless_none_is_longer(mask: dict[str, int]) -> None:
     card = build(CARD | mask, "card")
     run = by_sums([3, 5])
-    with pytest.raises(UsageError, match="needs the length of each sequence") as error:
+    with pytest.raises(UsageError, match="needs individual sequence lengths") as error:
         model_flops(card, run)
     assert "--documents" in error.value.hint
     assert obstacle(card, run, "exact-causal") == error.value.message.partition(": ")[2]
@@ -96,13 +96,13 @@ def test_windows_and_chunks_need_the_lengths_unless_none_is_longer(mask: dict[st
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seq_sum": 8}, "both sums are needed"),
-        ({"seq_square_sum": 8}, "both sums are needed"),
+        ({"seq_sum": 8}, "need both sums"),
+        ({"seq_square_sum": 8}, "need both sums"),
         ({"sequences": 2}, "needs the sums"),
-        ({"seq_sum": 8, "seq_square_sum": 34, "documents": (3, 5)}, "both given"),
-        ({"seq_sum": 8, "seq_square_sum": 33}, "no sequences have 8 tokens"),
-        ({"seq_sum": 8, "seq_square_sum": 6}, "no sequences have 8 tokens"),
-        ({"seq_sum": 8, "seq_square_sum": 30, "sequences": 2}, "no sequences have 8 tokens"),
+        ({"seq_sum": 8, "seq_square_sum": 34, "documents": (3, 5)}, "not both"),
+        ({"seq_sum": 8, "seq_square_sum": 33}, "no sequence lengths have sum 8"),
+        ({"seq_sum": 8, "seq_square_sum": 6}, "no sequence lengths have sum 8"),
+        ({"seq_sum": 8, "seq_square_sum": 30, "sequences": 2}, "no sequence lengths have sum 8"),
         ({"seq_sum": 2, "seq_square_sum": 2, "sequences": 3}, "3 sequences cannot have 2 tokens"),
         ({"seq_sum": 0, "seq_square_sum": 0}, "seq_sum is 0"),
     ],
@@ -115,10 +115,10 @@ def test_sums_that_cannot_be(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tokens": 7}, "7 tokens are not the 8"),
+        ({"tokens": 7}, "7 tokens contradict the 8"),
         ({"batch": 1, "seq": 7}, "documents of 8 tokens do not fit"),
         ({"batch": 2, "seq": 8, "tokens": 15}, "15 tokens are not batch 2 x 8"),
-        ({"tokens": 12, "real_tokens": 9}, "9 tokens are not the 8"),
+        ({"tokens": 12, "real_tokens": 9}, "9 tokens contradict the 8"),
     ],
 )
 def test_sums_that_contradict_the_slots(settings: dict[str, Any], message: str) -> None:
@@ -143,7 +143,7 @@ def test_options() -> None:
     ]
     assert command(*options[:-1], *sums).exit_code == 0
     wrong = command(*options, "--seq-sum", "10", "--seq-square-sum", "102")
-    assert_refused(wrong, 2, "--seq-sum and --seq-square-sum cannot be", "10 to 100, not 102")
+    assert_refused(wrong, 2, "--seq-sum and --seq-square-sum cannot be right", "10 to 100, not 102")
     many = ("--seq-sum", "10", "--seq-square-sum", "100", "--sequences", "2")
     assert_refused(command(*options, *many), 2, "of 2 lengths", "50 to 82, not 100")
 

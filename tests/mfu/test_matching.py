@@ -134,14 +134,14 @@ def test_patterns_are_tried_in_order(name: str | None, expected: str | None) -> 
 def test_name_and_properties_agree() -> None:
     found = match(H100)
     assert found.explanation == (
-        "The name is that of h100-sxm (H100 SXM 80 GB HBM3), and the trace agrees: "
+        "The name matches h100-sxm (H100 SXM 80 GB HBM3), and the trace agrees: "
         "compute capability 9.0, 132 SMs, warp size 32, 79.2 GiB."
     )
     assert (found.how, found.confidence, found.confirmed) == ("name", "high", True)
     assert (found.peak("bf16"), found.bandwidth) == (989_400, 3350)
     assert found.why_no_peak("bf16") is None
     assert found.why_no_peak("fp4") == (
-        "No dense fp4 rate is known of h100-sxm (H100 SXM 80 GB HBM3); --peak gives one."
+        "The dense fp4 rate of h100-sxm (H100 SXM 80 GB HBM3) is unknown; --peak sets one."
     )
 
 
@@ -178,11 +178,11 @@ def test_a_name_alone_is_no_proof(device: SeenDevice, objection: str) -> None:
 @pytest.mark.parametrize(
     ("device", "whole", "share", "bf16"),
     [
-        (CPX, "mi300x", "a partition of 38 of 304 CUs", 163_425),
+        (CPX, "mi300x", "a partition with 38 of 304 CUs", 163_425),
         (seen("AMD Instinct MI300X", "9.4", 76, 64), "mi300x", "76 of 304 CUs", 326_850),
         (seen("AMD Instinct MI300A", "9.4", 38, 64), "mi300a", "38 of 228 CUs", 163_433),
         (seen("AMD Instinct MI355X", "9.5", 32, 64), "mi355x", "32 of 256 CUs", 314_575),
-        (MIG, "a100-sxm-80", "a MIG slice of 14 of 108 SMs", 40_444),
+        (MIG, "a100-sxm-80", "a MIG slice with 14 of 108 SMs", 40_444),
     ],
 )
 def test_a_part_is_scaled_and_needs_confirmation(
@@ -194,7 +194,7 @@ def test_a_part_is_scaled_and_needs_confirmation(
     assert found.spec is not None and found.spec.peak("bf16") == bf16
     confirmed = chosen(whole, None, device)
     assert (confirmed.how, confirmed.peak("bf16"), confirmed.bandwidth) == ("given", bf16, None)
-    assert "is seen" in confirmed.explanation
+    assert "present" in confirmed.explanation
 
 
 @pytest.mark.parametrize(
@@ -207,21 +207,21 @@ def test_of_a_name_that_two_products_have_the_units_decide(
         found = match(seen(name, "9.0", units, 64, 64 * GIB))
         assert found.spec is not None
         assert (found.spec.id, found.confirmed, found.peak("bf16")) == (device_id, True, bf16)
-        assert "is that of mi250x-gcd and mi250-gcd, but" in found.explanation
+        assert "is shared by mi250x-gcd and mi250-gcd, but" in found.explanation
         unknown = match(seen(name))
         assert (unknown.spec, unknown.confirmed) == (None, False)
-        assert "--device takes an id" in unknown.explanation
+        assert "--device selects a row" in unknown.explanation
 
 
 def test_another_version_of_a_product_needs_confirmation() -> None:
     found = match(seen("NVIDIA H20-3e", "9.0", 78, 32, 140 * GIB))
     assert (found.confirmed, found.peak("bf16")) == (False, None)
-    assert "says that it is the version with 141 GB" in found.explanation
+    assert "it is the version with 141 GB" in found.explanation
 
 
 def test_a_mig_slice_of_a_name_without_a_row_says_so() -> None:
     found = match(seen("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "9.0", 16, 32, 10 * GIB))
-    assert "which says that it is a MIG slice" in found.explanation
+    assert "which is a MIG slice" in found.explanation
 
 
 def test_a_mig_slice_of_a_name_without_a_row_can_be_given() -> None:
@@ -235,7 +235,7 @@ def test_without_a_name_the_only_row_that_fits_is_taken() -> None:
     assert found.spec is not None and found.spec.id == "mi300x"
     assert (found.how, found.confirmed, found.peak("bf16")) == ("fingerprint", True, 1_307_400)
     assert found.explanation == (
-        "The trace has no name, but compute capability 9.4, 304 CUs, 192 GiB fit only mi300x."
+        "The trace has no GPU name, but compute capability 9.4, 304 CUs, 192 GiB match only mi300x."
     )
 
 
@@ -246,8 +246,8 @@ def test_rows_of_one_peak_are_taken_together() -> None:
     assert found.spec is not None
     assert found.spec.product == "Instinct MI210 or Instinct MI250 (one GCD)"
     assert found.spec.one_device_is == "GPU or GCD"
-    assert "'AMD Radeon Graphics' says nothing" in found.explanation
-    assert "mi210 and mi250-gcd, whose rates are the same" in found.explanation
+    assert "'AMD Radeon Graphics' identifies no product" in found.explanation
+    assert "mi210 and mi250-gcd, which have equal rates" in found.explanation
 
 
 def test_a_bandwidth_on_which_candidates_differ_is_unknown() -> None:
@@ -260,7 +260,7 @@ def test_rows_of_several_peaks_are_only_offered() -> None:
     found = match(seen("", "7.0", 80, 32, 34_087_305_216))
     assert (found.spec, found.confirmed, found.how) == (None, False, "fingerprint")
     assert [spec.id for spec in found.candidates] == ["v100s-pcie", "v100-pcie", "v100-sxm2"]
-    assert "v100s-pcie, v100-pcie and v100-sxm2, whose rates differ" in found.explanation
+    assert "v100s-pcie, v100-pcie and v100-sxm2 with different rates" in found.explanation
 
 
 def test_warp_size_parts_hopper_from_gfx90a() -> None:
@@ -271,18 +271,22 @@ def test_warp_size_parts_hopper_from_gfx90a() -> None:
 @pytest.mark.parametrize(
     ("device", "words", "candidates"),
     [
-        (seen(), "no name and nothing else", []),
-        (seen("ip discovery", units=304, warp=64), "'ip discovery' says nothing, and 304 CUs", []),
+        (seen(), "no GPU name and no other", []),
+        (
+            seen("ip discovery", units=304, warp=64),
+            "'ip discovery' identifies no product, and 304 CUs",
+            [],
+        ),
         (seen("", "9.4", 38, 64, 48 * GIB), "may be a partition", ["mi300a", "mi300x", "mi325x"]),
         (seen("NVIDIA GeForce RTX 3080", "8.6", 68, None, 10 * GIB), "8.6, 68 SMs", []),
         (
             seen("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0", 188, 32, 95 * GIB),
-            "fit rtx-pro-6000-bw, but that may be another product",
+            "match rtx-pro-6000-bw, but it may be another product",
             ["rtx-pro-6000-bw"],
         ),
         (
             seen("NVIDIA A800-SXM4-80GB", "8.0", 108, 32, 79 * GIB),
-            "fit a100-pcie-80 and a100-sxm-80, but",
+            "match a100-pcie-80 and a100-sxm-80, but",
             ["a100-pcie-80", "a100-sxm-80"],
         ),
     ],
@@ -298,7 +302,7 @@ def test_unknown_stays_unknown(device: SeenDevice, words: str, candidates: list[
 def test_a_device_without_public_rates_says_so() -> None:
     found = match(seen("AMD Instinct MI308X", "9.4", 80, 64, 192 * GIB))
     assert (found.confirmed, found.peak("bf16"), found.bandwidth) == (True, None, 5300)
-    assert "no rate of it is public" in found.explanation
+    assert "its rates are not public" in found.explanation
     assert chosen(None, 100, found.seen).peak("bf16") == 100_000
 
 
@@ -318,7 +322,7 @@ def test_the_row_of_a_trace() -> None:
 def test_a_given_device_is_taken() -> None:
     found = chosen("a100-sxm-80", None, seen())
     assert (found.how, found.confirmed, found.peak("bf16")) == ("given", True, 312_000)
-    assert found.explanation == "--device says a100-sxm-80 (A100 SXM 80 GB)."
+    assert found.explanation == "--device selects a100-sxm-80 (A100 SXM 80 GB)."
     assert chosen(" A100-SXM-80 ", None, seen()).spec == found.spec
     despite = chosen("a100-sxm-80", None, H100)
     assert despite.peak("bf16") == 312_000
@@ -339,7 +343,7 @@ def test_a_given_rate_is_taken_for_every_type() -> None:
     assert (unknown.spec.confidence, unknown.bandwidth, unknown.how) == ("U", None, "given")
     known = chosen(None, 800, H100)
     assert (known.peak("bf16"), known.peak("fp4"), known.bandwidth) == (800_000, 800_000, 3350)
-    assert "--peak says 800 TFLOP/s, and the rest is h100-sxm" in known.explanation
+    assert "--peak sets 800 TFLOP/s, and the rest is h100-sxm" in known.explanation
     unconfirmed = chosen(None, 800, CPX)
     assert (unconfirmed.peak("bf16"), unconfirmed.bandwidth) == (800_000, None)
     both = chosen("h200-sxm", 800, seen())
@@ -380,8 +384,8 @@ def test_every_id_and_product_names_its_own_row_in_any_spelling() -> None:
     ("given_id", "near"),
     [
         ("h100", "h100-nvl, h100-pcie, h100-sxm, h100-96-hbm2e"),
-        ("H200", "near it: h200-sxm, gh200, h200-nvl"),
-        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "near it: a100-sxm-80"),
+        ("H200", "similar: h200-sxm, gh200, h200-nvl"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "similar: a100-sxm-80"),
         ("AMD Instinct MI250X/MI250", "mi250-gcd, mi250x-gcd"),
         ("rtx 4090 d", "rtx-4090"),
         ("NVIDIA", "nothing"),
@@ -403,12 +407,12 @@ def test_an_unknown_id_is_refused_with_near_ones(given_id: str, near: str) -> No
 @pytest.mark.parametrize(
     ("peak", "message", "hint"),
     [
-        (989e12, "too large", "if FLOP/s was meant, give --peak 989"),
-        (312e12, "too large", "if FLOP/s was meant, give --peak 312"),
-        (989_400, "too large", "if GFLOP/s was meant, give --peak 989.4"),
-        (312e6, "too large", "if MFLOP/s was meant, give --peak 312"),
-        (0.9, "too small", "if PFLOP/s was meant, give --peak 900"),
-        (0.312, "too small", "if PFLOP/s was meant, give --peak 312"),
+        (989e12, "too large", "for FLOP/s, use --peak 989"),
+        (312e12, "too large", "for FLOP/s, use --peak 312"),
+        (989_400, "too large", "for GFLOP/s, use --peak 989.4"),
+        (312e6, "too large", "for MFLOP/s, use --peak 312"),
+        (0.9, "too small", "for PFLOP/s, use --peak 900"),
+        (0.312, "too small", "for PFLOP/s, use --peak 312"),
         (1e30, "too large", "such as --peak 989.4"),
         (1e-9, "too small", "such as --peak 989.4"),
         (0, "not a rate", "such as --peak 989.4"),

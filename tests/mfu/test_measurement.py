@@ -111,8 +111,8 @@ def test_more_than_the_peak_is_refused() -> None:
     found = measured(matmul(1_000))
     assert (found.mfu, found.waterfall) == (None, None)
     (lack,) = found.lacks
-    assert "above the peak" in lack.problem
-    assert lack.remedy.startswith("likely: the peak of another device")
+    assert "above peak" in lack.problem
+    assert lack.remedy.startswith("likely: the peak of another GPU")
 
 
 def test_without_shapes_there_is_no_figure() -> None:
@@ -120,7 +120,7 @@ def test_without_shapes_there_is_no_figure() -> None:
     found = measured(matmul(4_000, op=op))
     assert found.mfu is None
     assert "no shapes" in found.lacks[0].problem
-    assert measured(trace_of()).lacks[0].problem == "the trace has no device work"
+    assert measured(trace_of()).lacks[0].problem == "the trace has no GPU operations"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_attention_without_flops_is_named_as_what_is_missing() -> None:
     (note,) = [n for n in measured(matmul(4_000, attention)).notes if n.code == "flops-unknown"]
     assert "4.01 % of the compute time" in note.text
     assert "7.63 % of all FLOPs" in note.text
-    assert "flash_fwd_of_nobody (no operator launched it)" in note.text
+    assert "flash_fwd_of_nobody (launching operator unknown)" in note.text
     known = measured(matmul(4_000))
     assert "flops-unknown" not in {one.code for one in known.notes}
 

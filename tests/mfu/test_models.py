@@ -43,7 +43,7 @@ def test_what_is_wrong_in_a_file_is_wrong_input(tmp_path: Path) -> None:
     path.write_text(CARD + "heads2 = 4", encoding="utf-8")
     with pytest.raises(InputError, match="unknown key 'heads2'"):
         find_model(str(path))
-    with pytest.raises(InputError, match="no model is called"):
+    with pytest.raises(InputError, match="unknown model"):
         find_model("nothing-like-it")
 
 

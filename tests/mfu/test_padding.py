@@ -78,13 +78,13 @@ def test_documents_of_known_lengths_are_exact() -> None:
     assert done["overcompute.padding.attention"] == windows * 3 * (core([1024] * 4) - core(lengths))
     assert found.gap == 0
     (note,) = [one for one in found.measured.notes if one.code == CODE]
-    assert note.text.endswith("of the FLOPs executed are overcompute.padding.")
+    assert note.text.endswith("of the executed FLOPs are overcompute.padding.")
 
 
 def test_real_tokens_alone_leave_attention_an_estimate() -> None:
     found = found_of(of_run(real_tokens=3000))
     (note,) = [one for one in found.measured.notes if one.code == CODE]
-    assert "Of attention that is an estimate, and the most it can be" in note.text
+    assert "For attention this is an upper estimate" in note.text
     assert lines(found.measured.executed)["model.attention.forward"] == found.job.windows * core(
         [750] * 4
     )
@@ -135,7 +135,9 @@ def test_padding_of_a_description_that_does_not_agree_stays() -> None:
     found = found_of(of_run(batch=8, real_tokens=6000))
     assert found.agree is False
     assert found.measured.executed.padding_flops == 0
-    assert found.sentence.endswith("Padding is described, and still in the figures from the trace.")
+    assert found.sentence.endswith(
+        "The figures from the trace still include the described padding."
+    )
     assert not any(note.code == CODE for note in found.measured.notes)
 
 
@@ -226,8 +228,8 @@ def test_marks_alone_tell_the_padding_of_products() -> None:
         share = Fraction(3, 4) if ".matmul." in name else 1
         assert after[name] == flops * share
     (note,) = [one for one in found.notes if one.code == CODE]
-    assert "as marks tell" in note.text
-    assert "Products only" in note.text
+    assert "from annotations" in note.text
+    assert "products only" in note.text
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_launches_alike_that_differ_stay_unknown() -> None:
     found = measured(launches(10), pytorch([(1000, 1000, 1000), (1000, 2000, 1000)]))
     assert ways(found) == {"ambiguous": 10}
     assert found.mfu is None
-    assert "launches alike did different work" in found.lacks[0].remedy
+    assert "equal launches did different work" in found.lacks[0].remedy
     assert "pair-ambiguous" in {note.code for note in found.notes}
 
 
@@ -276,7 +276,7 @@ def test_shapes_come_before_counters() -> None:
 
 
 def test_a_pair_that_tells_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="neither shapes of operators nor counters"):
+    with pytest.raises(UsageError, match="neither operator shapes nor kernel counters"):
         analyze(launches(3), pair=launches(3))
 
 
@@ -330,7 +330,7 @@ def test_the_launch_calls_of_a_capture_tell_what_the_replay_does() -> None:
     assert found.executed.executed_flops == 3 * SQUARE
     assert [row.measured.flops for row in found.kernels] == [3 * SQUARE]
     (note,) = [one for one in found.notes if one.code == "paired-captured-launches"]
-    assert note.text.startswith("Of the pair: 2 launch calls without a record of the kernel")
+    assert note.text.startswith("Paired recording: 2 launch calls without a kernel record")
 
 
 def test_launches_that_were_recorded_are_not_counted_again() -> None:
@@ -342,7 +342,7 @@ def test_launches_that_were_recorded_are_not_counted_again() -> None:
 
 def test_a_capture_whose_calls_name_no_kernel_is_refused_with_the_reason() -> None:
     """As CUDA's: which of the kernels each operator launched is not in the trace."""
-    with pytest.raises(UsageError, match=r"2 operators with shapes.*name no kernels"):
+    with pytest.raises(UsageError, match=r"2 operators with shapes.*calls name none"):
         measured(launches(2), capture([(1000, 1000, 1000)] * 2))
 
 
@@ -390,7 +390,7 @@ def test_the_command_reads_a_pair(tmp_path: Path) -> None:
         (("summary", "{sample}", "--pair", "{sample}"), "--pair names the trace itself"),
         (("summary", "-", "--pair", "-"), "--pair names the trace itself: standard input"),
         (("mfu", "--pair", "{sample}"), "--pair needs a trace"),
-        (("mfu", "{sample}", "--pair", "{cpu}"), "neither shapes of operators nor counters"),
+        (("mfu", "{sample}", "--pair", "{cpu}"), "neither operator shapes nor kernel counters"),
         (("report", "{sample}", "--pair", "{nothing}", "-o", "{page}"), "no such file"),
     ],
 )

@@ -42,10 +42,11 @@ def test_notes_on_what_was_given() -> None:
     assert choose_peak("h100-sxm", Fraction(1979), "fp8").notes == ()
     assert choose_peak(None, Fraction(1979), "bf16").notes == ()
     (note,) = choose_peak(None, Fraction(900), "zz").notes
-    assert note == "'zz' is no data type of the table: the peak is taken for it"
+    assert note == "'zz' is not in the table: the peak stands for it"
     for tflops in (None, Fraction(9)):
         with pytest.raises(
-            UsageError, match="not one device of the device table; near it: h100-sxm"
+            UsageError,
+            match="does not match exactly one row of the device table; similar: h100-sxm",
         ):
             choose_peak("h100-sxmm", tflops, "fp8")
     with pytest.raises(UsageError, match="too large"):

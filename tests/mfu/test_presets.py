@@ -60,12 +60,12 @@ def test_names_do_not_depend_on_case_punctuation_or_owner() -> None:
 
 
 def test_an_unknown_name_says_what_may_be_meant() -> None:
-    with pytest.raises(UsageError, match="no model is called 'lama-3-8b'") as caught:
+    with pytest.raises(UsageError, match="unknown model 'lama-3-8b'") as caught:
         preset("lama-3-8b")
     assert "llama-3-8b" in caught.value.hint
     with pytest.raises(UsageError) as caught:
         preset("\U0001f600")
-    assert caught.value.hint == "give a config.json or a TOML card"
+    assert caught.value.hint == "use a config.json or a TOML card"
 
 
 def shape_of(card: ModelCard) -> tuple[object, ...]:

@@ -187,14 +187,14 @@ def test_a_published_rate_turned_into_another_convention() -> None:
         (
             preset("llama-3-8b"),
             Run(seq=4096, tokens_per_s=Fraction(8 * 14079)),
-            "the devices of one node",
+            "GPUs of one node",
         ),
     ],
 )
 def test_more_than_everything_is_refused_with_likely_reasons(
     card: ModelCard, run: Run, reason: str
 ) -> None:
-    with pytest.raises(InputError, match="is more than the devices can do") as caught:
+    with pytest.raises(InputError, match="of peak is impossible") as caught:
         rate(card, run, H100)
     assert reason in caught.value.hint
     assert "\n" not in caught.value.message + caught.value.hint
@@ -206,26 +206,26 @@ def test_the_likeliest_reason_comes_first() -> None:
     run = Run(seq=4096, step_seconds=Fraction(1))
     dense, a100 = Fraction(989_500), Fraction(312_000)
     post = Case(Fraction(8), POST, ONE_NODE, "6N", Fraction(1_300_000))
-    assert reasons(post)[0].startswith("time or tokens are off by 1,000")
+    assert reasons(post)[0].startswith("time or tokens off by 1,000")
     a_third = Case(Fraction(13, 10), card, run, "exact-causal", a100)
-    assert reasons(a_third)[0] == "the peak of an A100 for an H100 or H200"
+    assert reasons(a_third)[0] == "A100 peak used for an H100 or H200"
     node = Case(Fraction(4), card, run, "exact-causal", dense)
-    assert reasons(node)[0] == "the devices of one node in place of all"
+    assert reasons(node)[0] == "GPUs of one node instead of all"
 
 
 @pytest.mark.parametrize(
     ("device", "flops_per_ns", "value", "first"),
     [
         # 104.9 % of an H100 cannot come from the peak of an A100; fp8 has twice the rate of bf16
-        ("h100-sxm", 989_400, Fraction("1.049"), "the bf16 peak for an fp8 run"),
-        ("a100-sxm-80", 312_000, Fraction("1.049"), "the peak of an A100 for an H100 or H200"),
+        ("h100-sxm", 989_400, Fraction("1.049"), "bf16 peak used for an fp8 run"),
+        ("a100-sxm-80", 312_000, Fraction("1.049"), "A100 peak used for an H100 or H200"),
         (
             "mi250x-gcd",
             191_500,
             Fraction("1.253"),
-            "cards counted for GCDs: a card has two devices",
+            "cards counted instead of GCDs: a card has two",
         ),
-        (None, 1_300, Fraction("184.6"), "--peak is in TFLOP/s: of 1.3 PFLOP/s it is 1300"),
+        (None, 1_300, Fraction("184.6"), "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300"),
     ],
 )
 def test_the_first_reason_is_tied_to_the_run(
@@ -243,16 +243,16 @@ def test_the_first_reason_is_tied_to_the_run(
 def test_what_is_more_than_any_device_can_do_needs_no_peak_to_be_refused() -> None:
     run = Run(tokens=4_000_000, step_seconds=Fraction(1, 100))
     check_speed(work(POST, replace(run, step_seconds=Fraction(10**5))))
-    with pytest.raises(InputError, match="972,000,000 TFLOP/s per device is more than any device"):
+    with pytest.raises(InputError, match="972,000,000 TFLOP/s per GPU is more than any GPU"):
         check_speed(work(POST, run))
 
 
 def test_a_published_rate_above_the_peak_has_no_time() -> None:
     run = Run(achieved=Fraction(4000) * 10**12, devices=8)
-    with pytest.raises(InputError, match=r"404\.2 % of the peak") as caught:
+    with pytest.raises(InputError, match=r"404\.2 % of peak") as caught:
         rate(POST, run, H100)
     assert "per step" not in caught.value.message
-    assert "the TFLOP/s of one node for those of one device" in caught.value.hint
+    assert "TFLOP/s of a node used for one GPU" in caught.value.hint
     small = rate(POST, replace(run, achieved=Fraction(10**11)), H100)
     assert small.doubt is not None and "1 s" not in small.doubt
 
@@ -260,11 +260,13 @@ def test_a_published_rate_above_the_peak_has_no_time() -> None:
 def test_hfu_above_everything_is_refused_too() -> None:
     run = Run(seq=4096, tokens_per_s=Fraction(16_000), checkpoint=Checkpoint("c", Fraction(1)))
     assert raw_rate(preset("llama-3-8b"), run, H100).mfu < 1
-    with pytest.raises(InputError, match=r"1\d\d\.\d % of the peak is more .* no HFU") as caught:
+    with pytest.raises(
+        InputError, match=r"1\d\d\.\d % of peak is impossible, .* not an HFU"
+    ) as caught:
         rate(preset("llama-3-8b"), run, H100)
     mfu = percent(raw_rate(preset("llama-3-8b"), run, H100).mfu)
     assert caught.value.message.endswith(f"; MFU would be {mfu}")
-    assert caught.value.hint.startswith("likely: less is computed again than --checkpointing says")
+    assert caught.value.hint.startswith("likely: less recomputation than --checkpointing says")
 
 
 def test_next_to_nothing_is_doubted() -> None:
@@ -276,11 +278,11 @@ def test_next_to_nothing_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tokens": 1024}, "how long a step takes is not known"),
-        ({"step_seconds": Fraction(1)}, "6N cannot be computed: how many tokens"),
+        ({"tokens": 1024}, "the step time is unknown"),
+        ({"step_seconds": Fraction(1)}, "6N cannot be computed: the number of tokens"),
         (
             {"seq": 8, "tokens": 20, "step_seconds": Fraction(1)},
-            "20 tokens per step do not make whole sequences of 8",
+            "20 tokens per step are not a whole number of sequences of 8",
         ),
     ],
 )
@@ -291,7 +293,7 @@ def test_what_is_missing_is_named(settings: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize("peak", [0, -1, 1_300 * 10**9, 10**9])
 def test_a_peak_in_the_wrong_unit_is_refused(peak: int) -> None:
-    with pytest.raises(UsageError, match="TFLOP/s per device cannot be") as caught:
+    with pytest.raises(UsageError, match="TFLOP/s per GPU is impossible") as caught:
         Peak(Fraction(peak))
     assert "in TFLOP/s" in caught.value.hint
 

@@ -181,9 +181,7 @@ def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
     assert (found.job.devices, found.job.shown, found.job.windows) == (4, 1, 2)
     assert found.needed == 2 * step_flops(config)
     assert found.agree
-    assert found.job.note == (
-        "The job is taken to have 4 devices: the world size in the trace; 1 of them is shown."
-    )
+    assert found.job.note == ("Assumed job size: 4 devices (world size in the trace; 1 shown).")
 
 
 def test_a_convention_is_counted_over_the_device_windows() -> None:
@@ -276,7 +274,7 @@ def test_the_batch_of_one_device_for_that_of_all() -> None:
     card, run = described(config)
     found = reconcile(measured, prepared, card, replace(run, batch=config.batch))
     assert found.residual == Fraction(-3, 4)
-    assert found.fitting[0].words.startswith(f"{config.batch} is the batch of one device")
+    assert found.fitting[0].words.startswith(f"{config.batch} is the batch of one GPU")
     assert found.fitting[0].remedy == f"--batch {config.batch * 4}"
 
 
@@ -286,7 +284,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
     prepared, measured = sample("gpt_ddp_4rank")
     found = reconcile(measured, prepared, *described(MADE[1].config), gpus=gpus)
     assert found.residual == Fraction(4, gpus) - 1
-    assert found.job.note.startswith(f"The job is taken to have {gpus} device")
+    assert found.job.note.startswith(f"Assumed job size: {gpus} device")
     assert "--gpus" in found.job.note
     codes = {one.code: one for one in found.fitting}
     assert codes["devices"].remedy == "--gpus 4"
@@ -298,10 +296,10 @@ def test_another_model_altogether() -> None:
     found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
     assert found.agree is False
     assert found.fitting == ()
-    assert "Nothing that was tried fits: is it another model" in found.sentence
+    assert "No tested cause explains it: check the model" in found.sentence
     assert found.rate is None
     (lack,) = found.lacks
-    assert "of the peak (exact-causal)" in lack.problem
+    assert "of peak (exact-causal)" in lack.problem
 
 
 @pytest.mark.parametrize(
@@ -311,7 +309,7 @@ def test_another_model_altogether() -> None:
 def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
     found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
     assert found.fitting == ()
-    assert found.sentence.endswith(("?", "%."))
+    assert found.sentence.endswith(("sizes.", "%."))
 
 
 def test_a_preset_that_fits_is_named() -> None:
@@ -356,7 +354,7 @@ def test_packed_documents_of_one_device_for_those_of_all() -> None:
     prepared, measured = sample("gpt_ddp_4rank")
     card, _ = described(MADE[1].config)
     found = reconcile(measured, prepared, card, Run(documents=(2048, 2048)))
-    assert found.fitting[0].words.startswith("the documents are those of one device")
+    assert found.fitting[0].words.startswith("the documents are those of one GPU")
     assert found.fitting[0].distance == 0
     every = reconcile(measured, prepared, card, Run(documents=(2048,) * 8))
     assert every.residual == 0
@@ -377,7 +375,7 @@ def test_tokens_without_lengths() -> None:
     assert found.rate.mfu == Fraction(
         found.job.windows * 6 * 56_000_000 * 4096, found.job.window_ns * H100_BF16
     )
-    assert any("the sequence length is not known" in note for note in found.described.notes)
+    assert any("the sequence length is unknown" in note for note in found.described.notes)
 
 
 # Traces of other kinds, made from the sample by leaving out lines
@@ -645,7 +643,7 @@ def test_described_padding_is_in_what_a_trace_shows() -> None:
     share = f"{float(100 * Fraction(done.padding_flops, done.executed_flops)):.1f} %"
     assert found.sentence == (
         "Description and trace agree to the FLOP. "
-        f"Padding, {share} of what was executed, is in neither MFU."
+        f"Neither MFU includes padding ({share} of the executed FLOPs)."
     )
 
 
@@ -671,7 +669,9 @@ def test_padding_that_is_not_computed() -> None:
     assert found.fitting[0].code == "no-padding"
     assert found.fitting[0].distance == 0
     assert found.measured.executed.padding_flops == 0
-    assert found.sentence.endswith("Padding is described, and still in the figures from the trace.")
+    assert found.sentence.endswith(
+        "The figures from the trace still include the described padding."
+    )
 
 
 # What is missing
@@ -733,7 +733,7 @@ def test_more_work_than_the_compute_kernels_could_do() -> None:
     assert run.batch is not None
     found = found_in(trace, card, replace(run, batch=2 * run.batch, dtype="bf16"))
     assert (found.waterfall, found.rate) == (None, None)
-    assert "above the peak" in found.lacks[-1].problem
+    assert "above peak" in found.lacks[-1].problem
 
 
 def test_a_trace_without_steps() -> None:
@@ -758,7 +758,7 @@ def test_an_unknown_device_and_a_trace_without_any() -> None:
     unknown = found_in(matmul(4_000, device={"product": "Quantum 9000"}), card, run)
     assert any("Quantum 9000" in lack.problem for lack in unknown.lacks)
     nothing = found_in(trace_of(), card, run)
-    assert "no device work" in nothing.lacks[-1].problem
+    assert "no GPU operations" in nothing.lacks[-1].problem
 
 
 def test_a_given_peak_and_a_named_type() -> None:
@@ -774,7 +774,7 @@ def test_a_given_peak_and_a_named_type() -> None:
     named = found_of(of_run(dtype="fp8"))
     assert named.rate is not None
     assert "fp8 dense" in named.rate.sentence
-    assert any("--dtype has fp8" in note for note in named.described.notes)
+    assert any("--dtype selects the fp8" in note for note in named.described.notes)
     odd = found_of(of_run(dtype="fp12"))
     assert "no dense fp12 rate" in odd.lacks[0].problem
 
@@ -810,7 +810,7 @@ CLAIMS: list[tuple[str, Fraction, Fraction, str, str]] = [
     ("full", MOST, ALL, "", ""),  # checkpoints that stop early
     ("selective", NOTHING, ALL, "", ""),
     ("0.75,1", MOST, ALL, "", ""),
-    ("full", NOTHING, NOTHING, "missing-recompute", "nothing is computed again there"),
+    ("full", NOTHING, NOTHING, "missing-recompute", "nothing is recomputed"),
     ("selective", NOTHING, NOTHING, "missing-recompute", "--checkpointing none"),
     ("full", NOTHING, ALL, "missing-recompute", "--checkpointing selective describes it"),
     ("full", Fraction(1, 4), ALL, "missing-recompute", "--checkpointing 0.25,1 describes it"),
@@ -856,7 +856,7 @@ def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
     assert found.agree is False
     assert found.fitting[0].code == "batch"
     assert found.findings[-1].code == "missing-recompute"
-    assert ". And recomputation is missing: full checkpointing is described" in found.sentence
+    assert ". And recomputation is missing: full checkpointing would recompute" in found.sentence
 
 
 def test_a_number_of_parameters_says_too_little_for_a_diagnosis() -> None:
@@ -910,7 +910,7 @@ def test_resnet18_on_one_of_eight_devices() -> None:
     right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
     assert right.findings == ()
     wrong = found_in(trace, resnet18(), Run(batch=10))
-    assert wrong.fitting[0].words.startswith("10 is the batch of one device")
+    assert wrong.fitting[0].words.startswith("10 is the batch of one GPU")
 
 
 def test_resnet50_is_recognised() -> None:

@@ -48,13 +48,16 @@ def test_shapes(run: Run, shape: Shape) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "how many tokens a step has is not known"),
-        ({"batch": 4}, "how many tokens a step has is not known"),
-        ({"seq": 8, "tokens": 20}, "20 tokens per step do not make whole sequences of 8"),
-        ({"batch": 3, "tokens": 20}, "20 tokens per step do not make whole batch 3"),
+        ({}, "the number of tokens per step is unknown"),
+        ({"batch": 4}, "the number of tokens per step is unknown"),
+        ({"seq": 8, "tokens": 20}, "20 tokens per step are not a whole number of sequences of 8"),
+        ({"batch": 3, "tokens": 20}, "20 tokens per step are not a whole number of batch 3"),
         ({"batch": 3, "seq": 8, "tokens": 20}, "20 tokens are not batch 3 x 8 = 24"),
         ({"batch": 3, "seq": 8, "real_tokens": 25}, "25 real tokens do not fit"),
-        ({"documents": (3, 5), "tokens": 9}, "9 tokens are not the 8 of the documents"),
+        (
+            {"documents": (3, 5), "tokens": 9},
+            "9 tokens contradict the 8 tokens of the documents",
+        ),
         ({"documents": (3, 5), "batch": 1, "seq": 7}, "documents of 8 tokens do not fit"),
         ({"documents": (9,), "batch": 2, "seq": 8}, "do not fit"),
     ],
@@ -70,12 +73,12 @@ def test_numbers_that_contradict_each_other(settings: dict[str, Any], message: s
         ({"devices": 0}, "devices is 0"),
         ({"batch": -1}, "batch is -1"),
         ({"documents": (3, 0)}, "a document has no tokens"),
-        ({"step_seconds": Fraction(0)}, "step_seconds is not above 0"),
+        ({"step_seconds": Fraction(0)}, "step_seconds must be above 0"),
         (
             {"step_seconds": Fraction(1), "tokens_per_s": Fraction(5)},
-            "step_seconds and tokens_per_s are both given",
+            "step_seconds and tokens_per_s exclude each other",
         ),
-        ({"frozen": frozenset({"heart"})}, "no part 'heart' can be frozen"),
+        ({"frozen": frozenset({"heart"})}, "cannot freeze unknown part 'heart'"),
     ],
 )
 def test_a_run_that_cannot_be(settings: dict[str, Any], message: str) -> None:
@@ -85,7 +88,7 @@ def test_a_run_that_cannot_be(settings: dict[str, Any], message: str) -> None:
 
 def test_adapters_and_checkpoints_that_cannot_be() -> None:
     for rank, params in ((None, None), (3, 4)):
-        with pytest.raises(UsageError, match="LoRA needs its rank or its parameters"):
+        with pytest.raises(UsageError, match="LoRA needs a rank or a parameter count"):
             Lora(rank=rank, params=params)
     with pytest.raises(UsageError, match="a recomputed share is negative"):
         Checkpoint("c", Fraction(-1))
@@ -102,13 +105,13 @@ def test_checkpointing_by_name_or_shares() -> None:
     assert "75%,100%" in caught.value.hint
     assert parse_checkpoint("--checkpoint", "1,3").attention == 3
     for text in ("", "some", "0.5", "1,x", "1,2,3", "-1,1"):
-        with pytest.raises(UsageError, match="--checkpoint is no way of checkpointing"):
+        with pytest.raises(UsageError, match="unknown --checkpoint:"):
             parse_checkpoint("--checkpoint", text)
 
 
 def test_a_rate_of_sequences_needs_their_number() -> None:
     run = Run(tokens=4_000_000, samples_per_s=Fraction(10))
-    with pytest.raises(UsageError, match="needs the number of them in a step") as caught:
+    with pytest.raises(UsageError, match="needs the number of sequences") as caught:
         run.seconds(run.shape(CARD))
     assert "--batch or --seq" in caught.value.hint
 
@@ -199,18 +202,18 @@ def test_a_decimal_comma_is_no_thousands_comma(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         parse("--x", text)
-    assert caught.value.message == f"--x has a comma that sets off no thousands: {text!r}"
-    assert caught.value.hint == f"write --x {meant} with a point"
+    assert caught.value.message == f"--x has a misplaced thousands separator: {text!r}"
+    assert caught.value.hint == f"write --x {meant} with a decimal point"
 
 
 @pytest.mark.parametrize(
     ("option", "example"),
     [
-        ("--gpus", "write e.g. --gpus 8"),
-        ("--params", "write e.g. --params 8e9 or --params 8.03B"),
-        ("--seq", "write e.g. --seq 8192 or --seq 8Ki"),
-        ("--batch", "write e.g. --batch 1024"),
-        ("lora_rank", "write e.g. lora_rank 16"),
+        ("--gpus", "example: --gpus 8"),
+        ("--params", "example: --params 8e9 or --params 8.03B"),
+        ("--seq", "example: --seq 8192 or --seq 8Ki"),
+        ("--batch", "example: --batch 1024"),
+        ("lora_rank", "example: lora_rank 16"),
     ],
 )
 def test_the_hint_fits_the_option(option: str, example: str) -> None:

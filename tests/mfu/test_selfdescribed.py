@@ -178,8 +178,8 @@ def test_no_file_is_opened_because_a_trace_says_so(tmp_path: Path) -> None:
     config.write_text(json.dumps(CONFIG))
     found = read({"model": str(config), "batch": 3})
     assert found.card is None
-    assert "no model is called" in found.notes[0].text
-    with pytest.raises(UsageError, match="no model is known"):
+    assert "unknown model" in found.notes[0].text
+    with pytest.raises(UsageError, match="unknown model"):
         card_and_run(found)
 
 
@@ -287,7 +287,7 @@ CONTRADICTIONS = [
     ({"seq": 8, "batch": 2, "lora_targets": "q"}, "lora_targets", "needs the rank"),
     ({"seq": 8, "batch": 2, "tokens": 100}, "tokens", "100 tokens are not batch 2 x 8 = 16"),
     ({"seq": 8, "batch": 2, "real_tokens": 17}, "real_tokens", "17 real tokens do not fit"),
-    ({"seq": 8, "batch": 2, "frozen_layers": 99}, "frozen_layers", "99 is more than the layers"),
+    ({"seq": 8, "batch": 2, "frozen_layers": 99}, "frozen_layers", "99 exceeds the"),
     ({"seq": 8, "batch": 2, "encoder_seq": 9}, "encoder_seq", "has no encoder"),
     ({"seq": 8, "batch": 2, "cached": 9}, "cached", "is for decoding"),
     (
@@ -311,19 +311,19 @@ def test_of_words_that_contradict_each_other_the_least_is_left_out(
     assert isinstance(found, SelfDescribed)
     (note,) = found.notes
     assert note.code == "description-words-left-out"
-    assert note.text.startswith(f"Left out of the trace's description: {word} (")
+    assert note.text.startswith(f"Ignored in the trace's description: {word} (")
     assert reason in note.text
     assert (found.run.batch, found.run.seq) == (2, 8)
 
 
 TOO_LITTLE = [
-    ({}, "how many tokens a step has is not known"),
-    ({"batch": 4}, "how many tokens a step has is not known"),
-    ({"seq": 8}, "how many sequences a step has is not known"),
-    ({"seq": 8, "batch": -4}, "how many sequences a step has is not known"),
-    ({"seq": 8, "batch": None}, "not known (batch: null there)"),
-    ({"tokens": 8}, "the sequence length is not known"),
-    ({"seq_sum": 8, "seq_square_sum": 99}, "how many tokens a step has is not known"),
+    ({}, "the number of tokens per step is unknown"),
+    ({"batch": 4}, "the number of tokens per step is unknown"),
+    ({"seq": 8}, "the number of sequences per step is unknown"),
+    ({"seq": 8, "batch": -4}, "the number of sequences per step is unknown"),
+    ({"seq": 8, "batch": None}, "unknown (batch: null there)"),
+    ({"tokens": 8}, "the sequence length is unknown"),
+    ({"seq_sum": 8, "seq_square_sum": 99}, "the number of tokens per step is unknown"),
 ]
 
 
@@ -349,17 +349,17 @@ def test_a_description_without_a_model_is_said() -> None:
     [
         ({"batch": True}, "batch cannot be true"),
         ({"batch": {}}, "batch cannot be an object"),
-        ({"batch": [2]}, "batch is a list"),
+        ({"batch": [2]}, "batch cannot be a list"),
         ({"batch": -4}, "batch is not a whole number"),
-        ({"model": "llama-99"}, "no model is called 'llama-99'"),
+        ({"model": "llama-99"}, "unknown model 'llama-99'"),
         ({"model": {"hidden": 64, "heads": 7}}, "model"),
-        ({"frozen": "heart"}, "no part 'heart' can be frozen"),
+        ({"frozen": "heart"}, "cannot freeze unknown part 'heart'"),
         ({"seq_sum": 8, "seq_square_sum": 99}, "seq_sum and seq_square_sum cannot be"),
     ],
 )
 def test_a_word_that_is_left_out_is_named_with_the_reason(said: dict[str, Any], words: str) -> None:
     (note,) = read(said).notes
-    assert note.text.startswith("Left out of the trace's description: ")
+    assert note.text.startswith("Ignored in the trace's description: ")
     assert words in note.text
 
 
@@ -550,11 +550,11 @@ def test_a_misspelt_mark_is_named(name: str) -> None:
 
 
 IMPOSSIBLE = [
-    ("traceflops.tokens|real=9000|padded=8192", "9,000 real tokens are more than the 8,192"),
+    ("traceflops.tokens|real=9000|padded=8192", "9,000 real tokens exceed the 8,192"),
     ("traceflops.seqlens|sum=8192|sumsq=134217728|count=4", "16,777,216 to 67,059,724, not 134"),
     ("traceflops.seqlens|sum=8192|sumsq=3|count=4", "16,777,216 to 67,059,724, not 3"),
     ("traceflops.seqlens|sum=8192|sumsq=67108866", "8,192 to 67,108,864, not 67,108,866"),
-    ("traceflops.seqlens|sum=10|sumsq=33", "both sums are even or both are odd"),
+    ("traceflops.seqlens|sum=10|sumsq=33", "one is even, the other odd"),
     ("traceflops.seqlens|sum=3|sumsq=9|count=4", "4 sequences cannot have 3 tokens"),
     ("traceflops.seqlens|sum=3|sumsq=9|count=0", "0 sequences cannot have 3 tokens"),
     ("traceflops.seqlens|sum=5|sumsq=25|count=1", ""),

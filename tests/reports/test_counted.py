@@ -78,7 +78,7 @@ def test_the_terminal_claims_no_mfu_from_counters() -> None:
     text = printed(by_counters())
     first, second, *_ = text.splitlines()
     assert first == "HFU 27.4 % (from counters, bf16 dense 1,307.4 TFLOP/s)"
-    assert second.startswith("No MFU: counters say what was executed")
+    assert second.startswith("No MFU: counters do not split executed FLOPs")
     assert "from counters     50 of 50          compute kernel launches, 100.0 %" in text
     assert "executed                     27.4 %" in text
     assert "useful work" not in text
@@ -96,7 +96,7 @@ def test_the_table_is_aligned_and_no_wider_than_the_terminal(width: int) -> None
 
 def test_counters_without_times_have_a_table_of_their_own() -> None:
     text = printed(counters_only())
-    assert text.startswith("No MFU: there are counters of 10 launches and no times")
+    assert text.startswith("No MFU: 10 launches have counters but no times")
     summary = render_terminal(counters_only(), Style(width=100, unicode=True, colour=False))
     assert any(line.plain.startswith("Kernels by counters") for line in summary)
     page = render_html(counters_only())

@@ -160,7 +160,7 @@ def test_one_of_a_thing_is_singular() -> None:
             "It may be a part: --device x confirms it.",
             Lack("It may be a part", "--device x confirms it"),
         ),
-        ("No fp4 rate is known; --peak gives one.", Lack("No fp4 rate is known", GIVE_PEAK)),
+        ("No fp4 rate is known; --peak sets one.", Lack("No fp4 rate is known", GIVE_PEAK)),
         ("Its type is not told", Lack("Its type is not told", GIVE_PEAK)),
     ],
 )

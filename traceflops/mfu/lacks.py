@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 NEXT_TIME: Final = "record with record_shapes=True next time"
 GIVE_PEAK: Final = (
-    "--peak TFLOPS gives one for all data types, --device ID takes a row of the table"
+    "--peak TFLOPS sets one for all data types, --device ID selects a row of the table"
 )
 DESCRIBE: Final = "traceflops mfu TRACE --model NAME (or --params N) --batch N --seq N"
 """How a run is described; its steps have to be there for that."""
 
-ASK: Final = "--device takes an id of the table, --peak a rate"
+ASK: Final = "--device selects a row of the table, --peak sets a rate"
 """How a sentence on a device whose rates are not known ends: with the options that tell them."""
 
-_OPTIONS, _ONE_OPTION = ": --device ", "; --peak gives one"
+_OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
 
-PAIR: Final = f"{DESCRIBE} describes the run, --pair FILE takes a PyTorch trace of it with shapes"
+PAIR: Final = (
+    f"describe the run with {DESCRIBE}, or add a PyTorch trace with shapes with --pair FILE"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class Lack:
 
 
 NOT_SPLIT: Final = Lack(
-    "counters say what was executed, not what of it the model needed: recomputation and padding "
-    "are in HFU",
+    "counters do not split executed FLOPs into model work, recomputation and "
+    "padding; they give HFU only",
     PAIR,
 )
 
 NO_MATRIX_WORK: Final = Lack(
-    "by its counters no kernel used matrix units",
-    "what vector units do counts in no utilisation",
+    "according to counters, no kernel used matrix units",
+    "vector units are not part of MFU or HFU",
 )
 
 
@@ -66,7 +68,7 @@ def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:
 
     `families` are those of the devices, None for one that is not known.
     """
-    return _ways(f"{tool} records no shapes, so it alone cannot know FLOPs", families)
+    return _ways(f"{tool} records no shapes, so FLOPs are unknown", families)
 
 
 def other_counters(families: Sequence[Family | None]) -> Lack:
@@ -74,7 +76,7 @@ def other_counters(families: Sequence[Family | None]) -> Lack:
     known = [one for one in families if one is not None]
     if known and not any(one.counts_matrix_work for one in known):
         return Lack(f"counters of {known[0].hardware} do not count matrix work", PAIR)
-    return _ways("none of the counters that were read counts matrix work", families)
+    return _ways("none of the recorded counters counts matrix work", families)
 
 
 def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
@@ -83,11 +85,11 @@ def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
     remedy = PAIR
     if counting:
         recordings = " or ".join(dict.fromkeys(one.recording for one in counting))
-        remedy += f", or its counters ({recordings})"
+        remedy += f", or record its counters ({recordings})"
     elif known:
         problem += f", and counters of {known[0].hardware} do not count matrix work"
     else:
-        remedy += ", or its counters (docs/counters.md has the options by device)"
+        remedy += ", or record its counters (docs/counters.md lists the options by GPU)"
     return Lack(problem, remedy)
 
 
@@ -95,22 +97,22 @@ def without_times(trace: Trace, how: str | None) -> Lack:
     """Return why a trace without records of device work has no utilisation, and `how` it would."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        return Lack("the trace has no device work", f"record with {how}")
+        return Lack("the trace has no GPU operations", f"record with {how}")
     return Lack(
-        "the trace has only sums of device work by name, and no times of its kernels",
-        "give the profile's SQLite export or cuda_gpu_trace"
+        "the trace has only sums by name, without kernel times",
+        "use the profile's SQLite export or cuda_gpu_trace"
         if trace.source.format == "nsys stats"
-        else "give the records of each kernel (a kernel trace), not their statistics",
+        else "use the records of each kernel (a kernel trace), not statistics",
     )
 
 
 def counters_alone(launches: int) -> Lack:
     """Return why counters without times make no utilisation."""
     return Lack(
-        f"there are counters of {launches:,} launches and no times: reading counters makes "
-        "kernels run one at a time",
-        "record times in another run (rocprofv3 --kernel-trace, nsys profile) and give both: "
-        "traceflops summary TIMED --pair COUNTERS",
+        f"{launches:,} launches have counters but no times, because reading counters "
+        "serializes kernels",
+        "record times in another run (rocprofv3 --kernel-trace, nsys profile) and "
+        "combine both: traceflops summary TIMED --pair COUNTERS",
     )
 
 
@@ -119,8 +121,8 @@ def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str
     known = [one for one in families if one is not None]
     if not known:
         return Lack(
-            "the counters are of an unknown device, so it is not known which of them make a total",
-            "--device ID names it",
+            "the counters come from an unknown GPU, so it is unclear which add up",
+            "name it with --device ID",
         )
     counting = [one for one in known if one.counts_matrix_work]
     if not counting:
@@ -129,4 +131,4 @@ def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str
             PAIR,
         )
     names = ", ".join(missing) or "a counter of each launch"
-    return Lack(f"of the counters of matrix work {names} was not read", counting[0].recording)
+    return Lack(f"missing counters of matrix work: {names}", counting[0].recording)

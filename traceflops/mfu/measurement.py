@@ -234,8 +234,9 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
     if not share or any(one.given for one in devices):
         return ()
     text = (
-        f"No kernel name tells whether {percent(share)} of the executed FLOPs ran as TF32 or FP32. "
-        "The lines count them as TF32, whose peak is higher; what FP32 would make is in the range."
+        f"{percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
+        "names do not say. They count as TF32, whose peak is higher; the range "
+        "covers FP32."
     )
     return (Note("assumed", "tf32-or-fp32", text),)
 

@@ -128,8 +128,8 @@ class Waterfall:
     def errors(self) -> tuple[str, ...]:
         """Return a sentence per negative line: its kernels ran above the peak, which cannot be."""
         return tuple(
-            f"{line.name} is negative ({line.amount:,} {self.unit}): its kernels would have run "
-            "above the peak, so the peak, a time or a count of FLOPs is wrong"
+            f"{line.name} is negative ({line.amount:,} {self.unit}): its kernels "
+            "would have run above peak, so the peak, a time or a FLOP count is wrong"
             for line in self.lines
             if line.amount < 0
         )
@@ -152,7 +152,7 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
         rates = [_Rates(scale, {one: scale // d.peaks[one] for one in dtypes}) for d in given]
         return _split(given, rates, dtypes, f"1/{scale} ns")
     if not needed and given:
-        raise UsageError("nothing was counted, so there is no peak to compare with", "name a type")
+        raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
     rates = [_Rates(device.peaks[one], {one: 1}) for device in given for one in needed]
     return _split(given, rates, dtypes, "FLOP")
 
@@ -190,7 +190,7 @@ def _check(device: DeviceBudget, needed: set[str]) -> None:
     missing = needed - set(device.peaks)
     if missing:
         named = ", ".join(sorted(missing))
-        raise UsageError(f"no peak is known for {named}", "give it with --peak, in TFLOP/s")
+        raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
     if any(device.peaks[one] <= 0 for one in needed) or set(device.components) - set(COMPONENTS):
         raise ValueError("peaks are above 0, components those of traceflops.results")
     if not 0 <= device.uncounted_ns <= device.components.get("compute", 0):

@@ -30,26 +30,26 @@ from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
 from traceflops.trace import Note
 
 _UNTOLD_TYPES: Final = {
-    TF32_OR_FP32: "whether float products ran as TF32 or FP32 is not told",
-    UNKNOWN_TYPE: "the data type of some products is not told",
+    TF32_OR_FP32: "kernel names do not say whether float products ran as TF32 or FP32",
+    UNKNOWN_TYPE: "the data type of some products is unknown",
 }
 WHY_UNKNOWN: Final = {
-    "no-op": "no operator launched it",
-    "no-modelled-op": "launched by an operator without a rule",
-    "ambiguous": "launches alike did different work in the other run",
-    "uncounted": "the other run has it, but not its FLOPs",
-    "absent": "the other run has no launch of its name and size",
-    "not-modelled": "launched by an operator without a rule",
+    "no-op": "launching operator unknown",
+    "no-modelled-op": "its operator is not supported yet",
+    "ambiguous": "equal launches did different work in the other run",
+    "uncounted": "its FLOPs are unknown in the other run too",
+    "absent": "the other run has no launch with its name and size",
+    "not-modelled": "its operator is not supported yet",
     "no-shapes": "the shapes of its operator were not recorded",
-    "odd-shapes": "the recorded shapes are not those of such an operator",
+    "odd-shapes": "the recorded shapes do not fit its operator",
     "no-values": "values that its operator needs, such as stride and padding, were not recorded",
-    "not-in-trace": "no profiler records what its operator depends on",
-    "children": "the shapes of its operator do not tell",
-    "too-large": "its number of operations is beyond all bounds",
+    "not-in-trace": "no profiler records what its FLOPs depend on",
+    "children": "the shapes of its operator are not enough",
+    "too-large": "its operation count is implausibly large",
 }
 LIKELY: Final = (
-    "likely: the peak of another device or partition (traceflops devices --trace FILE), of another "
-    "data type, or clocks that count wrong"
+    "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
+    "or of another data type, or wrong clocks"
 )
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight"}
 """Tools that record no operators."""
@@ -80,16 +80,16 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
         return
     text = (
-        f"Compute kernels with {percent(1 - done.coverage)} of the compute time have no known "
-        f"FLOPs. At the peak they would do {percent(1 - fall.known_share)} of all FLOPs, so the "
-        f"figure is a range; {_largest_unknown(done)}."
+        f"Compute kernels with {percent(1 - done.coverage)} of the compute time have "
+        f"unknown FLOPs. At peak they would do {percent(1 - fall.known_share)} of all "
+        f"FLOPs, so the figure is a range; {_largest_unknown(done)}."
     )
     yield Note("missing", "flops-unknown", text)
 
 
 def impossible(fall: Waterfall) -> Lack:
     """Return that figures contradict each other."""
-    return Lack(f"the figures contradict each other: {fall.errors[0]}", LIKELY)
+    return Lack(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
 
 
 def _without_devices(prepared: Prepared, done: Executed) -> Lack:
@@ -109,11 +109,11 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
         return _without_ops(prepared)
     if ops["input_dims"].null_count == ops.num_rows:
         how = remedy(prepared.trace.source.format, "shapes")
-        problem = "the operators carry no shapes, so FLOPs cannot be counted"
+        problem = "the operators have no shapes, so FLOPs are unknown"
         return Lack(problem, f"record with {how} next time" if how else NEXT_TIME)
     if done.outside.unattributed:
         return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
-    return Lack("no operator with matrix work was executed", "choose other steps with --steps")
+    return Lack("no operator with matrix work was executed", "select other steps with --steps")
 
 
 def _nothing_told(done: Executed) -> Lack | None:
@@ -134,7 +134,7 @@ def _nothing_told(done: Executed) -> Lack | None:
 def _without_ops(prepared: Prepared) -> Lack:
     tool = _TOOLS.get(family(prepared.trace.source.format))
     if tool is None:
-        return Lack("the trace has no operators, so FLOPs cannot be counted", NEXT_TIME)
+        return Lack("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
     from traceflops.mfu.counters.counterformulas import family_of
 
     named = prepared.trace.devices["architecture"].to_pylist()

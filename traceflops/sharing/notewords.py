@@ -56,6 +56,8 @@ unpacks until used useful users uses using utf very via waited wal warm warned w
 waterfall wave wavefront ways web were what when whether which while whole whose why wide will
 windows word words worked workgroup workitem works would writable writer writes written wrong wrote
 xcc year years yet you zst zstd
+according assumed averages bounded claim come covers depend example fit flushes freeze gives hfu
+ignored implausibly inconsistent reads selected serializes serving traffic
 """
 
 _DESCRIPTIONS: Final = """

@@ -122,9 +122,9 @@ def test_work_above_the_peak_is_an_error_and_not_clipped() -> None:
 
 def test_a_missing_peak_is_an_error_that_names_the_type() -> None:
     work = (Portion("model", "compute", "tf32-or-fp32", 1),)
-    with pytest.raises(UsageError, match="no peak is known for tf32-or-fp32"):
+    with pytest.raises(UsageError, match="the peak of tf32-or-fp32 is unknown"):
         waterfall([DeviceBudget({"compute": 1}, 0, work, {"tf32": 1})])
-    with pytest.raises(UsageError, match="nothing was counted"):
+    with pytest.raises(UsageError, match="no FLOPs were counted"):
         waterfall([DeviceBudget({"compute": 1}, 0, (), {"tf32": 1})])
     with pytest.raises(ValueError, match="part of the compute time"):
         waterfall([DeviceBudget({"compute": 1}, 2, (), {"tf32": 1})], "tf32")

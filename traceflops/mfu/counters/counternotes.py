@@ -17,11 +17,11 @@ from traceflops.mfu.peak.seen import shown
 from traceflops.trace import Note
 
 _WAYS: Final[dict[How, str]] = {
-    "dispatch": "as the same dispatch",
-    "order": "in order of launch",
-    "step": "in order within the step",
-    "alike": "by name and size, as all alike did the same",
-    "between": "by name and size, between the least and the most that those alike did",
+    "dispatch": "by dispatch",
+    "order": "by launch order",
+    "step": "by order within the step",
+    "alike": "by name and size (all did equal work)",
+    "between": "by name and size (bounded by the smallest and largest)",
 }
 _MOST_NAMED: Final = 3
 
@@ -30,41 +30,41 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     """Yield what is missing or assumed in the counters themselves."""
     if count := int(np.count_nonzero(work.partial)):
         text = (
-            f"Of {_launches(count, 'counted ')} some data types of matrix "
-            "work were counted and others not: their FLOPs are unknown, not the part that was "
-            "counted."
+            f"{_launches(count, 'counted ')} without the counters of some data types of matrix "
+            "work: FLOPs unknown."
         )
         yield Note("missing", "counters-partial", text, count)
     if count := int(np.count_nonzero(work.homeless)):
         text = (
-            f"Nothing tells the architecture of the device that {_launches(count)} were counted "
-            "on, so it is not known whether all data types of its matrix units were counted: "
-            "their FLOPs are unknown. Name the device with --device (traceflops devices lists "
-            "them), or give the list of agents that the profiler wrote beside the counters."
+            f"Counters of {_launches(count)} come from an unknown GPU, so their "
+            "matrix counters may be incomplete and FLOPs are unknown. Name it "
+            "with --device (see traceflops devices), or add the list of agents that "
+            "the profiler wrote."
         )
         yield Note("missing", "counters-without-device", text, count)
     if count := int(np.count_nonzero(work.rounded)):
         text = (
-            f"Counters of {_launches(count)} have decimals, as they are means "
-            "over passes: FLOPs are rounded to whole ones."
+            f"Counters of {_launches(count)} are averages over passes with decimals; "
+            "FLOPs are rounded."
         )
         yield Note("assumed", "counters-rounded", text, count)
     if count := int(np.count_nonzero(work.disputed)):
         text = (
-            f"Passes disagree on the matrix work of {_launches(count)}, so "
-            "its FLOPs are unknown: the program did not do the same in each."
+            f"Passes disagree on the matrix work of {_launches(count)}, so the "
+            "program did not repeat itself. Their FLOPs are unknown."
         )
         yield Note("missing", "counters-disagree", text, count)
     if names := work.counted.uneven:
         text = (
-            f"The passes of the counted run do not launch {_listed(names)} equally often or in "
-            "the same size, so their counters are not put together; those of the first pass count."
+            f"Passes of the counted run launch {_listed(names)} differently often or "
+            "in other sizes. Only the counters of the first pass count."
         )
         yield Note("assumed", "passes-uneven", text, len(names))
     if count := int(np.count_nonzero(work.uncounted)):
         text = (
-            f"By its name the kernel of {_launches(count)} computes in XF32, whose counter "
-            "(SQ_INSTS_VALU_MFMA_MOPS_XF32) was not read: its FLOPs are unknown."
+            f"The kernels of {_launches(count)} compute in XF32 by name, but the "
+            "counter (SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are "
+            "unknown."
         )
         yield Note("missing", "counters-without-xf32", text, count)
 
@@ -81,22 +81,21 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
     share = percent(join.share) if join.share is not None else "none"
     how = f": {ways}" if ways else ""
     text = (
-        f"{which} tells the FLOPs of {join.known:,} of {of} of compute kernels ({share} of their "
-        f"time){how}. "
-        "Times are those of the timed run."
+        f"{which} gives the FLOPs of {join.known:,} of {of} of compute kernels "
+        f"({share} of their time){how}. Times come from the timed run."
     )
     yield Note("assumed", f"{join.origin}-joined", text, join.known)
     if count := join.count("ambiguous"):
         text = (
-            f"FLOPs of {_launches(count)} stay unknown: launches of one name "
-            f"and size did different work in {which[0].lower()}{which[1:]}, which has them in "
-            "another order, or only some of them."
+            f"FLOPs of {_launches(count)} are unknown: launches with the same name "
+            f"and size did different work in {which[0].lower()}{which[1:]}, in "
+            "another order or only in part."
         )
         yield Note("missing", f"{join.origin}-ambiguous", text, count)
     if count := join.count("absent"):
         text = (
-            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} no "
-            f"counterpart of the same name and size among the {_launches(launches)} of "
+            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} "
+            f"no match by name and size among the {_launches(launches)} of "
             f"{which[0].lower()}{which[1:]}."
         )
         yield Note("missing", f"{join.origin}-absent", text, count)
@@ -116,24 +115,24 @@ _SEVERAL: Final = re.compile(r"[\d,]+ files")
 SAME_RUN: Final = Note(
     "assumed",
     "counted-while-timed",
-    "Counters were read in the run whose times are shown: kernels then run one by one, so idle "
-    "time and overlap are not those of a normal run.",
+    "Counters were read in the timed run, which serializes kernels. Idle time and "
+    "overlap differ from a normal run.",
 )
 """What readers say themselves where they see it; of a trace without notes its ids tell it."""
 
 FABRIC: Final = Note(
     "assumed",
     "fabric-bytes",
-    "Bytes of kernels are those counted at the fabric. A cache behind it (Infinity Cache) may have "
-    "served part of them, so they can exceed what the memory does.",
+    "Kernel bytes were counted at the fabric. A cache behind it (Infinity Cache) may "
+    "have served some of them, so they can exceed the memory traffic.",
 )
 
 
 MEMORY: Final = Note(
     "assumed",
     "memory-bytes",
-    "Bytes of kernels are those that the device's memory read and wrote. Nsight Compute empties "
-    "the caches before each kernel, so in the timed run they may have been fewer.",
+    "Kernel bytes are memory reads and writes. Nsight Compute flushes the caches "
+    "before each kernel, so the timed run may have moved fewer.",
 )
 
 
@@ -143,14 +142,14 @@ def check_notes(check: CrossCheck | None) -> Iterator[Note]:
         return
     more = "more" if check.difference > 0 else "less"
     why = (
-        "tiles that stand out over a matrix are computed whole, and what is no operator counts, too"
+        "counters include partial tiles in full, and work that is not an operator"
         if check.difference > 0
         else "a kernel may use another algorithm (Winograd), or the two runs differ"
     )
     text = (
-        f"Counters say {percent(abs(check.difference))} {more} FLOPs than shapes, over "
-        f"{_launches(check.launches)} of which both tell them ({why}). They "
-        f"differ most in {shown(check.kernel)}. Ledger and MFU are by shapes."
+        f"Counters give {percent(abs(check.difference))} {more} FLOPs than shapes, "
+        f"over {_launches(check.launches)} known from both ({why}). The largest "
+        f"difference is in {shown(check.kernel)}. Ledger and MFU use shapes."
     )
     yield Note("assumed", "counters-differ-from-shapes", text, check.launches)
 

@@ -39,8 +39,8 @@ def too_fast_note(prepared: Prepared, rows: BoolArray) -> Note:
     """Return that the bytes of some activities are left out."""
     kernels = len(np.unique(codes(prepared.trace.activities["name"])[rows]))
     text = (
-        f"The counted bytes of {several(kernels, 'kernel')} are more than the memory can move in "
-        "the kernels' time: caches held them in the timed run, or the counters are of other work. "
-        "They are left out."
+        f"The counted bytes of {several(kernels, 'kernel')} exceed what the memory "
+        "can move in their time: caches served them in the timed run, or the "
+        "counters belong to other work. They are ignored."
     )
     return Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(rows)))

@@ -14,9 +14,7 @@ def check_claims(card: ModelCard, run: Run) -> None:
     _check_frozen(card, run)
     _check_adapters(card, run)
     if run.seq is not None and card.is_convolutional:
-        raise UsageError(
-            f"{card.name} has no sequences of tokens", "leave out --seq, and give --batch"
-        )
+        raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
 
 
 def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
@@ -29,13 +27,13 @@ def _check_frozen(card: ModelCard, run: Run) -> None:
     parts = run.frozen - {"all"}
     if parts and not card.complete:
         raise UsageError(
-            f"which weights are in {_listed(parts)} of the {card.name} is not known",
+            f"the weights in {_listed(parts)} of {card.name} are unknown",
             "freeze all of them, or describe the model (preset, config.json, TOML card)",
         )
     absent = parts - {*card.parts}
     if absent:
         raise UsageError(
-            f"{card.name} has no {_listed(absent)} to freeze", f"it has {', '.join(card.parts)}"
+            f"{card.name} has no {_listed(absent)} to freeze", f"available: {', '.join(card.parts)}"
         )
 
 
@@ -46,15 +44,14 @@ def _check_adapters(card: ModelCard, run: Run) -> None:
     lora.adapters(card)  # refuses targets that the model lacks
     if lora.params is not None and lora.params > card.total:
         raise UsageError(
-            f"adapters of {lora.params:,} parameters are more than the model has ({card.total:,})",
-            "give the parameters of the adapters alone",
+            f"adapters with {lora.params:,} parameters are larger than the model ({card.total:,})",
+            "give the parameters of the adapters only",
         )
     widths = [min(one.linear.inputs, one.linear.outputs) for one in lora.adapted(card)]
     if lora.rank is not None and lora.rank > max(widths, default=0):
         raise UsageError(
-            f"a LoRA rank of {lora.rank} is more than any of its matrices is wide "
-            f"({max(widths, default=0)})",
-            "ranks are small: 8 to 256",
+            f"LoRA rank {lora.rank} exceeds the width of every matrix ({max(widths, default=0)})",
+            "typical ranks are 8 to 256",
         )
 
 
@@ -68,8 +65,8 @@ def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
     narrow = {one.name: None for one in linears if min(one.inputs, one.outputs) < rank}
     if narrow:
         yield (
-            f"the LoRA rank of {rank:,} is more than the width of {', '.join(narrow)}: adapters "
-            "there are larger than what they adapt"
+            f"LoRA rank {rank:,} exceeds the width of {', '.join(narrow)}, so these "
+            "adapters are larger than their matrices"
         )
 
 
@@ -77,14 +74,14 @@ def _doubtful_lengths(card: ModelCard, run: Run) -> Iterator[str]:
     """Yield which sequences are longer than the model's positions, or than it fixes them."""
     if card.seq is not None and run.seq not in (None, card.seq):
         yield (
-            f"{card.name} has {card.seq:,} tokens per sequence by its architecture; {run.seq:,} "
-            "are taken as said"
+            f"{card.name} has {card.seq:,} tokens per sequence by design; using "
+            f"{run.seq:,} as given"
         )
         return
     longest = _longest(card, run)
     if 0 < card.positions < longest:
         yield (
-            f"sequences of {longest:,} tokens are longer than the {card.positions:,} learned "
+            f"sequences of {longest:,} tokens exceed the {card.positions:,} learned "
             f"positions of {card.name}"
         )
 

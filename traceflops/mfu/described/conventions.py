@@ -243,7 +243,7 @@ CONVENTIONS: Mapping[str, Convention] = {
             weights="two-matrix-experts",
             context="half",
             odd=True,
-            words="megatron with two matrices per expert and windows ignored: 11 to 17 % low",
+            words="megatron with two matrices per expert and without windows: 11 to 17 % low",
             used_by="Megatron-Bridge tables before release 26.06",
         ),
         Convention(
@@ -251,7 +251,7 @@ CONVENTIONS: Mapping[str, Convention] = {
             weights="matmul",
             context="full",
             executed=True,
-            words="96 B T L h^2 (1 + T/6h + V/16Lh): full recomputation of the blocks included",
+            words="96 B T L h^2 (1 + T/6h + V/16Lh), including full recomputation of the blocks",
             used_by="arXiv:2104.04473",
         ),
         Convention(
@@ -265,12 +265,12 @@ CONVENTIONS: Mapping[str, Convention] = {
         ),
         Convention(
             id="deepspeed",
-            words="measured forward pass x 3, elementwise FLOPs included",
+            words="measured forward pass x 3, including elementwise FLOPs",
             used_by="DeepSpeed flops profiler, calflops",
         ),
         Convention(
             id="published-tflops",
-            words="no count: a published FLOP/s divided by the peak",
+            words="no FLOP count: a published FLOP/s divided by peak",
             used_by="several tables",
         ),
     )
@@ -286,7 +286,5 @@ def convention(name: str) -> Convention:
     """Return the convention of that id. Raises UsageError with the known ones."""
     found = CONVENTIONS.get(name)
     if found is None:
-        raise UsageError(
-            f"no convention is called {name[:60]!r}", f"known: {', '.join(CONVENTIONS)}"
-        )
+        raise UsageError(f"unknown convention {name[:60]!r}", f"known: {', '.join(CONVENTIONS)}")
     return found

@@ -122,10 +122,10 @@ class Explanation:
         best = self.candidates[0]
         if not best.reproduces:
             nearest = f"{best.text} gives {self.shown(best.value)}, {percent(best.error)} off"
-            return f"Nothing known gives {self.said}; {nearest}; {self._honest}."
+            return f"No known method gives {self.said}; {nearest}; {self._honest}."
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = len(self.reproduced) - 1
-        ways = f"{others} other way{'s' * (others > 1)} would fit by supposing more"
+        ways = f"{others} other way{'s' * (others > 1)} would fit with more assumptions"
         more = f" ({ways})" if others else ""
         return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {self._honest}."
 
@@ -135,9 +135,9 @@ class Explanation:
         as_hfu = self.metric == "hfu" and not (rate.is_hfu or rate.is_published)
         text = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
-            return f"{text} cannot be: time, tokens, devices or peak are wrong"
+            return f"{text} is impossible: check time, tokens, GPUs and peak"
         if rate.is_published:
-            return f"the published rate is {text}, and how its FLOPs were counted is not known"
+            return f"the published rate is {text}; how its FLOPs were counted is unknown"
         beside = f", beside MFU {percent(rate.mfu)}" if as_hfu else ""
         return f"the honest figure is {text}{beside}"
 
@@ -162,8 +162,8 @@ def explain(
         ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
         if not ways:
             raise UsageError(
-                "no convention can be computed from this description",
-                "give batch, sequence length, time and a model card or its parameters",
+                "this description does not allow any convention",
+                "give batch, sequence length, time, and a model card or parameter count",
             )
         ranked = tuple(sorted(ways, key=_rank))
         found.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
@@ -267,10 +267,10 @@ class _Search:
         if shape.tokens != shape.slot_tokens:
             yield "of real tokens only", Fraction(shape.tokens, shape.slot_tokens), 1
         if devices > GPUS_PER_NODE:
-            yield f"of {GPUS_PER_NODE} devices", Fraction(devices, GPUS_PER_NODE), 4
+            yield f"of {GPUS_PER_NODE} GPUs", Fraction(devices, GPUS_PER_NODE), 4
         if devices > 1:
-            yield "of one device", Fraction(devices), 4
-            yield "dividing by the devices twice", Fraction(1, devices), 4
+            yield "of one GPU", Fraction(devices), 4
+            yield "dividing by the GPU count twice", Fraction(1, devices), 4
 
     def _one(
         self, rule: Convention, peak: Peak, treatment: str, value: Fraction, cost: int

@@ -31,7 +31,7 @@ class LengthSums:
 
     def __post_init__(self) -> None:
         """Refuse sums that no lengths have."""
-        said = f"no sequences have {self.tokens} tokens and the sum of squares {self.squares}"
+        said = f"no sequence lengths have sum {self.tokens} and sum of squares {self.squares}"
         if self.count is not None and self.count > self.tokens:
             raise UsageError(
                 f"{self.count} sequences cannot have {self.tokens} tokens", "correct one of them"
@@ -39,9 +39,9 @@ class LengthSums:
         # Cauchy-Schwarz; and s^2 >= s.
         if self.squares * (self.count or self.tokens) < self.tokens**2:
             least = -(-(self.tokens**2) // (self.count or self.tokens))
-            raise UsageError(said, f"the squares are {least} at least: correct one of them")
+            raise UsageError(said, f"the squares sum to at least {least}: correct one of them")
         if (self.squares - self.tokens) % 2:
-            raise UsageError(said, "both are even or both are odd, because s and its square are")
+            raise UsageError(said, "the sums must both be even or both be odd")
 
 
 Sequences = Lengths | LengthSums
@@ -58,13 +58,11 @@ def why_impossible(tokens: int, squares: int, count: int | None = None) -> str:
     if not least <= squares <= most:
         many = "lengths" if count is None else f"{count:,} length{'s' * (count != 1)}"
         either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        return (
-            f"the squares of {many} that sum up to {tokens:,} sum up to {either}, not {squares:,}"
-        )
+        return f"the squares of {many} with sum {tokens:,} sum to {either}, not {squares:,}"
     if (squares - tokens) % 2:
         return (
-            f"lengths that sum up to {tokens:,} cannot have squares that sum up to {squares:,}: "
-            "both sums are even or both are odd"
+            f"lengths with sum {tokens:,} cannot have a sum of squares of "
+            f"{squares:,}: one is even, the other odd"
         )
     return ""
 
@@ -83,7 +81,7 @@ def count_of(sequences: Sequences) -> int:
     if not isinstance(sequences, LengthSums):
         return sum(count for _, count in sequences)
     if sequences.count is None:
-        raise UsageError("how many sequences a step has is not known", "give it (--sequences)")
+        raise UsageError("the number of sequences per step is unknown", "set --sequences")
     return sequences.count
 
 
@@ -137,7 +135,7 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
 def _needs_lengths(mask: Mask) -> UsageError:
     """Return the error for sums where a mask needs each length."""
     return UsageError(
-        f"attention in {mask.kind}s of {mask.size} tokens needs the length of each sequence, not "
-        "sums",
-        "give --documents in place of --seq-sum and --seq-square-sum; or --seq, if none is longer",
+        f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
+        "lengths, not sums",
+        "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
     )

@@ -106,14 +106,14 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
 
 def _obstacle(card: ModelCard, run: Run, rule: Convention, shape: Shape) -> str | None:
     if rule.weights == "none":
-        return "it needs what was measured, not a description"
+        return "it needs measurements, not a description"
     by_matrix = needs_matrices(rule, card)
     if needs_architecture(rule, card) and card.lacks:
         return f"the description lacks {', '.join(card.lacks)}"
     if card.convs and not rule.convolutions:
         return "it is not defined for convolutions"
     if card.encoder is not None and not by_matrix:
-        return "encoder and decoder have tokens of their own"
+        return "encoder and decoder process different tokens"
     if rule.context != "none" and not card.convs:
         if not card.cores():
             return "the description lacks layers, heads and head_dim"

@@ -100,58 +100,54 @@ def _of_all_experts(case: Case) -> Fraction:
 
 MISTAKES: Final = (
     Mistake(
-        "--peak is in TFLOP/s: of 1.3 PFLOP/s it is 1300",
+        "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300",
         Fraction(1000),
         lambda case: case.flops_per_ns < SMALLEST_PEAK,
         comes_first=True,
     ),
     Mistake(
-        "cards counted for GCDs: a card has two devices",
+        "cards counted instead of GCDs: a card has two",
         Fraction(2),
         lambda case: case.is_gcd,
         comes_first=True,
     ),
     Mistake(
-        "less is computed again than --checkpointing says",
+        "less recomputation than --checkpointing says",
         lambda case: case.value / case.mfu if case.mfu else Fraction(1),
         lambda case: case.metric == "HFU" and case.run.checkpoint != NO_CHECKPOINT,
         comes_first=True,
     ),
+    Mistake("TFLOP/s of a node used for one GPU", Fraction(8), lambda case: case.published),
     Mistake(
-        "the TFLOP/s of one node for those of one device", Fraction(8), lambda case: case.published
-    ),
-    Mistake(
-        "the TFLOP/s of all devices for those of one",
+        "TFLOP/s of all GPUs used for one",
         _of_all_devices,
         lambda case: case.published and case.run.devices > 1,
     ),
     Mistake("FLOPs counted twice", Fraction(2), lambda case: case.published),
     Mistake("recomputation counted as model work", Fraction(4, 3), lambda case: case.published),
     Mistake(
-        "time or tokens are off by 1,000: milliseconds for seconds, thousands of tokens",
+        "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens",
         Fraction(1000),
         lambda case: not case.published,
     ),
+    Mistake("GPUs of one node instead of all", Fraction(8), lambda case: not case.published),
     Mistake(
-        "the devices of one node in place of all", Fraction(8), lambda case: not case.published
-    ),
-    Mistake(
-        "the tokens of all devices with one device's rate",
+        "tokens of all GPUs with the rate of one",
         _of_all_devices,
         lambda case: not case.published and case.run.devices > 1,
     ),
     Mistake(
-        "parameters of experts that are not used",
+        "parameters of unused experts counted",
         _of_all_experts,
         lambda case: case.rule.weights in _ALL_EXPERTS and case.card.active < case.card.total,
     ),
     Mistake(
-        "the peak of an A100 for an H100 or H200",
+        "A100 peak used for an H100 or H200",
         Fraction(317, 100),
         lambda case: abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100),
     ),
     Mistake(
-        "the bf16 peak for an fp8 run",
+        "bf16 peak used for an fp8 run",
         Fraction(2),
         _may_be_fp8,
     ),
@@ -161,15 +157,17 @@ MISTAKES: Final = (
         lambda case: not (case.run.is_frozen or case.run.frozen or case.published),
     ),
     Mistake(
-        "full attention counted where it is causal",
+        "full attention counted instead of causal",
         Fraction(6, 5),
         lambda case: case.rule.context == "full",
     ),
-    Mistake("a time that is no whole step", Fraction(6, 5), lambda case: not case.published),
+    Mistake(
+        "the time does not cover a whole step", Fraction(6, 5), lambda case: not case.published
+    ),
 )
 
-OTHERS: Final = ("tokens of all micro-batches with the time of one", "a clock or unit mix-up")
-OTHERS_OF_A_PUBLISHED_RATE: Final = ("the peak of another device or data type", "a unit mix-up")
+OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
+OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
 
 
 def reasons(case: Case) -> tuple[str, ...]:

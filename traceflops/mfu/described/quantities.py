@@ -97,7 +97,7 @@ def parse_lengths(option: str, text: str) -> tuple[int, ...]:
             raise _bad(option, text, "a list of lengths", f"{option} 512,1024,3x4096", comma=True)
         many, length = int(match[1] or 1), int(match[2])
         if len(lengths) + many > MOST_LENGTHS:
-            raise UsageError(f"{option} names more than {MOST_LENGTHS} documents", "give fewer")
+            raise UsageError(f"{option} lists more than {MOST_LENGTHS} documents", "give fewer")
         lengths += [length] * many
     return tuple(lengths)
 
@@ -174,9 +174,9 @@ def _bad(option: str, text: str, what: str, example: str, *, comma: bool = False
     """Return the error for what is no such number; a decimal comma is told from other slips."""
     match = None if comma else _POINT.fullmatch(text.strip())
     if match is None:
-        return UsageError(f"{option} is not {what}: {text[:60]!r}", f"write e.g. {example}")
+        return UsageError(f"{option} is not {what}: {text[:60]!r}", f"example: {example}")
     meant = f"{match[1]}.{match[2]}{match[3]}"
     return UsageError(
-        f"{option} has a comma that sets off no thousands: {text[:60]!r}",
-        f"write {option} {meant[:60]} with a point",
+        f"{option} has a misplaced thousands separator: {text[:60]!r}",
+        f"write {option} {meant[:60]} with a decimal point",
     )

@@ -19,7 +19,7 @@ LARGEST_PEAK = 10**8
 """FLOP per nanosecond: 100 PFLOP/s, far above any device."""
 
 DOUBTFUL = Fraction(1, 1000)
-TIME_HINT = "give the step time (--step-time) or the tokens per second (--tokens-per-s)"
+TIME_HINT = "set --step-time or --tokens-per-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Peak:
         """Refuse a peak that no device has."""
         if not 0 < self.flops_per_ns <= LARGEST_PEAK:
             raise UsageError(
-                f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per device cannot be",
-                "give the dense peak of one device in TFLOP/s, e.g. 989.5",
+                f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per GPU is impossible",
+                "give the dense peak of one GPU in TFLOP/s, e.g. 989.5",
             )
 
     @property
@@ -98,13 +98,13 @@ class Rate:
         if self.figure >= DOUBTFUL:
             return None
         if self.is_published:
-            what = "is the rate that of one device, and in TFLOP/s?"
+            what = "is the rate for one GPU, and in TFLOP/s?"
         else:
             what = (
-                f"are {decimal(self.seconds, 6)} s, the tokens and the devices those of one step "
-                "of the whole job?"
+                f"are {decimal(self.seconds, 6)} s, the tokens and the GPU count "
+                "those of one step of the whole job?"
             )
-        return f"{percent(self.figure)} is very little: {what}"
+        return f"{percent(self.figure)} is very low: {what}"
 
     @property
     def is_published(self) -> bool:
@@ -146,7 +146,7 @@ def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> 
     """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
     found = rate_of(work(card, run, name), peak)
     if found is None:
-        raise UsageError("how long a step takes is not known", TIME_HINT)
+        raise UsageError("the step time is unknown", TIME_HINT)
     return found
 
 
@@ -169,8 +169,8 @@ def check_possible(found: Rate, card: ModelCard, run: Run, spec: DeviceSpec | No
             beside = f"; MFU would be {percent(rate.mfu)}" if metric == "HFU" else ""
             case = Case(value, card, run, rate.convention, peak, spec, metric, rate.mfu)
             raise InputError(
-                f"{percent(value)} of the peak is more than the devices can do, so it is no "
-                f"{metric} ({', '.join(rate.terms)}){beside}",
+                f"{percent(value)} of peak is impossible, so it is not an {metric} "
+                f"({', '.join(rate.terms)}){beside}",
                 f"likely: {'; '.join(reasons(case))}",
             )
 
@@ -180,10 +180,10 @@ def check_speed(done: Work) -> None:
     speed = done.tflops_per_device
     if speed is not None and speed * 1000 > LARGEST_PEAK:
         raise InputError(
-            f"{decimal(speed, 0)} TFLOP/s per device is more than any device can do "
+            f"{decimal(speed, 0)} TFLOP/s per GPU is more than any GPU can do "
             f"({done.ledger.convention})",
-            "likely: time or tokens are off by 1,000 or more (milliseconds for seconds), or --gpus "
-            "is missing",
+            "likely: time or tokens are off by 1,000 or more (milliseconds for "
+            "seconds), or --gpus is missing",
         )
 
 

@@ -44,7 +44,7 @@ class Checkpoint:
         most = max(self.linear, self.attention)
         if most > MOST_RECOMPUTED:
             raise UsageError(
-                f"{decimal(most * 100, 1)} % of the forward pass cannot be computed again",
+                f"{decimal(most * 100, 1)} % of the forward pass cannot be recomputed",
                 "give shares: 0.75,1 or 75%,100%",
             )
 
@@ -65,9 +65,9 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
     shares = [parse_share(part) for part in (linear, attention)]
     if not comma or shares[0] is None or shares[1] is None:
         raise UsageError(
-            f"{option} is no way of checkpointing: {text[:60]!r}",
-            f"write {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and attention: "
-            "0.75,1",
+            f"unknown {option}: {text[:60]!r}",
+            f"use {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and "
+            "attention: 0.75,1",
         )
     return Checkpoint(f"custom {name}", shares[0], shares[1])
 
@@ -86,7 +86,7 @@ class Lora:
     def __post_init__(self) -> None:
         """Refuse adapters of unknown or contradictory size."""
         if (self.rank is None) == (self.params is None):
-            raise UsageError("LoRA needs its rank or its parameters", "give one of the two")
+            raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
 
     def adapters(self, card: ModelCard) -> tuple[Placed, ...]:
         """Return the adapters as matrices: in x rank and rank x out for each target."""
@@ -117,7 +117,7 @@ class Lora:
 
     def _pair(self, one: Placed) -> Iterator[Placed]:
         linear, rank = one.linear, self.rank
-        assert rank is not None, "only adapters of a rank are pairs"
+        assert rank is not None, "only adapters with a rank are pairs"
         for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
             adapter = replace(
                 linear,
@@ -164,8 +164,8 @@ class Shape:
         found = (self.documents if real else self.slots) or self.sums
         if found is None:
             raise UsageError(
-                "the sequence length is not known",
-                "give it (--seq), or choose a convention that counts no attention (6N)",
+                "the sequence length is unknown",
+                "set --seq, or choose a convention without attention (6N)",
             )
         return found
 
@@ -220,29 +220,29 @@ class Run:
         self._check_sums()
         measured = [name for name in MEASURES if getattr(self, name) is not None]
         if len(measured) > 1:
-            raise UsageError(f"{' and '.join(measured)} are both given", "give one of them")
+            raise UsageError(f"{' and '.join(measured)} exclude each other", "give one of them")
         for name in measured:
             if getattr(self, name) <= 0:
-                raise UsageError(f"{name} is not above 0", "give what was measured")
+                raise UsageError(f"{name} must be above 0", "give the measured value")
         if unknown := sorted(self.frozen - {*PARTS}):
             known = ", ".join(PARTS)
-            raise UsageError(f"no part {unknown[0][:40]!r} can be frozen", f"known: {known}")
+            raise UsageError(f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {known}")
 
     def _check_sums(self) -> None:
         """Refuse one sum without the other, and sums beside the lengths themselves."""
         if (self.seq_sum is None) != (self.seq_square_sum is None):
             raise UsageError(
-                "of packed sequences both sums are needed: of lengths and of their squares",
-                "give --seq-sum and --seq-square-sum",
+                "packed sequences need both sums: of lengths and of squared lengths",
+                "set --seq-sum and --seq-square-sum",
             )
         if self.seq_sum is None and self.sequences is not None:
             raise UsageError(
                 "a number of sequences needs the sums of their lengths",
-                "give --seq-sum and --seq-square-sum, or --batch and --seq",
+                "set --seq-sum and --seq-square-sum, or --batch and --seq",
             )
         if self.documents and self.seq_sum is not None:
             raise UsageError(
-                "lengths of documents and sums of lengths are both given", "give one of them"
+                "give either document lengths or sums of lengths, not both", "remove one of them"
             )
         assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
 
@@ -272,9 +272,8 @@ class Run:
         if seq is None:
             if self.tokens is None:
                 raise UsageError(
-                    "how many tokens a step has is not known",
-                    "give batch and sequence length (--batch, --seq), or the tokens per step "
-                    "(--tokens)",
+                    "the number of tokens per step is unknown",
+                    "set --batch and --seq, or --tokens",
                 )
             return Shape(self.real_tokens or self.tokens, self.tokens)
         return self._slots(seq)
@@ -288,7 +287,7 @@ class Run:
         if self.tokens is not None and self.tokens != computed:
             raise UsageError(
                 f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
-                "correct one of them; for padding give the real tokens besides",
+                "correct one of them; for padding also set the real tokens",
             )
         real = computed if self.real_tokens is None else self.real_tokens
         if real > computed:
@@ -310,7 +309,7 @@ class Run:
         said = [one for one in given if one is not None and one != real]
         if said and not self._has_slack(real):
             raise UsageError(
-                f"{min(said)} tokens are not the {real} of the documents",
+                f"{min(said)} tokens contradict the {real} tokens of the documents",
                 "correct one of them",
             )
         if sums is not None and seq is not None:
@@ -338,9 +337,7 @@ class Run:
         encoder = card.encoder
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
-            raise UsageError(
-                "the encoder's sequence length is not known", "give it (--encoder-seq)"
-            )
+            raise UsageError("the encoder's sequence length is unknown", "set --encoder-seq")
         lengths = ((seq, shape.sequences),)
         return Shape(tokens_of(lengths), tokens_of(lengths), lengths, lengths)
 
@@ -354,8 +351,8 @@ class Run:
             return None
         if shape.sequences is None:
             raise UsageError(
-                "a rate of sequences (--samples-per-s) needs the number of them in a step",
-                "give --batch or --seq, or a rate of tokens (--tokens-per-s)",
+                "--samples-per-s needs the number of sequences per step",
+                "set --batch or --seq, or use --tokens-per-s",
             )
         return shape.sequences / self.samples_per_s
 
@@ -371,7 +368,7 @@ def _whole(total: int, part: int, what: str) -> int:
     quotient, rest = divmod(total, part)
     if rest:
         raise UsageError(
-            f"{total} tokens per step do not make whole {what}",
-            "correct one of them, or give the lengths of the documents",
+            f"{total} tokens per step are not a whole number of {what}",
+            "correct one of them, or give document lengths",
         )
     return quotient

@@ -23,7 +23,7 @@ from traceflops.mfu.peak.peaks import PER_TERA
 Unit = Literal["step", "sequence", "token", "second"]
 """What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
 
-TIME_REMEDY = "--step-time TIME or --tokens-per-s N says it"
+TIME_REMEDY = "set --step-time or --tokens-per-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     known = run.seq is not None or card.seq is not None
     if run.step_seconds is not None and known:
         raise UsageError(
-            "how many sequences a step has is not known",
-            "give the batch of all devices together (--batch), or the tokens per step (--tokens)",
+            "the number of sequences per step is unknown",
+            "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)",
         )
     needs_no_step = run.step_seconds is None and run.samples_per_s is None
     return "token" if needs_no_step and not known else "sequence"
@@ -108,7 +108,7 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 def _lacks(done: Work, choice: PeakChoice) -> list[Lack]:
     found = []
     if done.seconds is None:
-        found.append(Lack("how long a step takes is not known", TIME_REMEDY))
+        found.append(Lack("the step time is unknown", TIME_REMEDY))
     if choice.peak is None:
         found.append(Lack(choice.problem, choice.remedy))
     return found
@@ -117,7 +117,7 @@ def _lacks(done: Work, choice: PeakChoice) -> list[Lack]:
 def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> Entry:
     is_published = rule.id == "published-tflops" and counted_by_nobody_knows_what(run)
     if counted_by_nobody_knows_what(run) and not is_published:
-        problem = "the published rate does not say how it was counted (--achieved-convention)"
+        problem = "the published rate does not say how FLOPs were counted (--achieved-convention)"
         return Entry(rule, None, None, problem)
     problem = "" if is_published else obstacle(card, run, rule.id) or ""
     if problem:
@@ -133,13 +133,14 @@ def _doubts(
     """Yield what to know of a figure before it is believed."""
     if name is None and done.tokens is not None and not card.complete:
         yield (
-            f"the description lacks {', '.join(card.lacks)}, so {done.ledger.convention} counts "
-            "all parameters alike and no attention; a full one (--model) is counted exactly"
+            f"the description lacks {', '.join(card.lacks)}, so "
+            f"{done.ledger.convention} counts all parameters equally and no "
+            "attention; use --model for an exact count"
         )
     if not done.is_counted:
         yield (
-            "a published rate is only divided by the peak: model and tokens are not used, because "
-            "who counted its FLOPs, and how, is not known (--achieved-convention ID)"
+            "a published rate is only divided by peak; model and tokens are ignored, "
+            "because its FLOP convention is unknown (--achieved-convention ID)"
         )
     rate = rate_of(done, choice.peak) if choice.peak is not None else None
     if rate is not None and rate.doubt is not None:
@@ -154,7 +155,8 @@ def _too_fast(speed: Fraction, choice: PeakChoice) -> Iterator[str]:
     if fastest and speed * PER_TERA > fastest:
         kind = f"{choice.dtype} " if choice.dtype else ""
         yield (
-            f"{decimal(speed, 0)} TFLOP/s per device is more than the dense {kind}rate of any "
-            f"device in the table ({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens "
-            "and devices"
+            f"{decimal(speed, 0)} TFLOP/s per GPU exceeds the highest dense "
+            f"{kind}rate in the device table "
+            f"({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens and GPU "
+            "count"
         )

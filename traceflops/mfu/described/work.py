@@ -83,8 +83,6 @@ def _seconds(card: ModelCard, run: Run, shape: Shape, ledger: Ledger) -> Fractio
 def _published(run: Run) -> Work:
     """Return a published rate as the work of one second, nothing counted."""
     if run.achieved is None:
-        raise UsageError(
-            f"{PUBLISHED} needs a published rate", "give the TFLOP/s per device (--achieved)"
-        )
+        raise UsageError(f"{PUBLISHED} needs a published rate", "set --achieved (TFLOP/s per GPU)")
     line = Line("model.published", run.achieved * run.devices)
     return Work(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)

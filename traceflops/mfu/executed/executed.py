@@ -244,16 +244,17 @@ def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
     doubtful = int((parts.flops != parts.at_least).sum())
     if doubtful:
         text = (
-            f"The FLOPs of {several(doubtful, 'part')} of operators lie between two bounds, as the "
-            "trace does not record lengths or masks: ledger, waterfall and tables have the upper "
-            "one. Marks can tell lengths (docs/selfdescribing.md)."
+            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a "
+            "range, because the trace does not record lengths or masks. Ledger, "
+            "waterfall and tables show upper bounds. Annotations can give lengths "
+            "(docs/selfdescribing.md)."
         )
         found.append(Note("assumed", "flops-between-bounds", text, doubtful))
     lost = int(attribution.has("lost").sum())
     if lost:
         text = (
-            f"{lost:,} ops with matrix work were launched and have no kernel in the trace; their "
-            "FLOPs are not counted."
+            f"{several(lost, 'launched operator')} with matrix work, but without a kernel in the "
+            "trace: FLOPs not counted."
         )
         found.append(Note("missing", "kernels-of-ops-missing", text, lost))
     return tuple(found)
@@ -262,8 +263,8 @@ def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
 _UNTOLD: Final = Note(
     "assumed",
     "ghosts-not-told",
-    "There is no device work in the trace, and no product has aten::resolve_conj below it, so ops "
-    "that were recorded and never executed cannot be told: every op is counted.",
+    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
+    "unexecuted operators cannot be detected: all operators are counted.",
 )
 
 
@@ -271,9 +272,9 @@ def _phase_notes(phase: Phases) -> tuple[Note, ...]:
     if not phase.unconfirmed:
         return ()
     text = (
-        f"{phase.unconfirmed:,} ops in the backward pass ran with gradients on (R1), but not in "
-        "a frame of torch/utils/checkpoint.py (R4): recomputation by other means, or a second "
-        "derivative."
+        f"{phase.unconfirmed:,} operators in the backward pass ran with gradients on "
+        "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
+        "second derivative."
     )
     return (Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed),)
 

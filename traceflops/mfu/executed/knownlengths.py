@@ -45,8 +45,8 @@ def with_told_lengths(
         return attribution, (_MISSED,)
     told = several(len(found), "attention operator")
     text = (
-        f"Marks (traceflops.seqlens) tell the lengths of packed sequences: {told} with as many "
-        "tokens and sequences as the marks of their steps are counted by these."
+        "Annotations (traceflops.seqlens) give the lengths of packed sequences. "
+        f"{told} with the token and sequence counts of their step use them."
     )
     note = Note("assumed", "lengths-from-marks", text, len(found))
     return replace(attribution, work=_changed(attribution.work, found)), (note,)
@@ -55,8 +55,9 @@ def with_told_lengths(
 _MISSED: Final = Note(
     "assumed",
     "lengths-of-marks-do-not-fit",
-    "The lengths that marks tell (traceflops.seqlens) are of no attention operator in their step: "
-    "none has as many tokens and sequences. Attention on packed sequences stays between bounds.",
+    "The lengths in annotations (traceflops.seqlens) match no attention operator of "
+    "their step: token or sequence counts differ. Attention on packed sequences "
+    "stays a range.",
 )
 
 

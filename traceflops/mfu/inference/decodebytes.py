@@ -32,7 +32,7 @@ def decode_bytes(
     """
     if not card.complete:
         lacks = ", ".join(card.lacks)
-        raise UsageError(f"the model's {lacks} are not known", "describe its layers")
+        raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
     weights = passes * card.weights() * Fraction(weight_bytes)
     return weights + keys * cache_elements(card) * Fraction(cache_bytes)
 
@@ -47,7 +47,7 @@ def _elements(attention: Attention | LatentAttention | None) -> int:
     if attention is None:
         return 0
     if attention.mask.kind in ("window", "chunk"):
-        raise UsageError("it has layers that look back part of the way", "count them apart")
+        raise UsageError("it has layers with limited attention windows", "count them separately")
     if isinstance(attention, LatentAttention):
         return attention.kv_rank + attention.rope_dim
     return 2 * attention.kv_heads * attention.head_dim

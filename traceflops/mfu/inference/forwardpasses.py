@@ -44,8 +44,8 @@ _CACHE: Final = re.compile(
 )
 """Operators, kernels and Python frames that read or write a key-value cache."""
 
-NO_RULE: Final = "nothing tells prefill from decode"
-NO_CACHE: Final = "no attention with a key-value cache was seen"
+NO_RULE: Final = "unknown whether prefill or decode"
+NO_CACHE: Final = "no attention with a key-value cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _by_head(seen: Evidence) -> Told | None:
     if len(heads) != 1 or not others or min(others) <= max(heads):
         return None
     (rows,) = heads
-    rule = f"logits have {rows:,} rows, every other product at least {min(others):,}"
+    rule = f"logits have {rows:,} rows, all other products at least {min(others):,}"
     return Told("prefill", rule, rows)
 
 
@@ -213,7 +213,7 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
 
 
 def _marked(process: int, start_ns: int, end_ns: int, mark: ServingMark) -> ForwardPass:
-    rule = "an annotation says so" if mark.kind else "its annotation says neither"
+    rule = "according to its annotation" if mark.kind else "its annotation does not say"
     return ForwardPass(
         process, start_ns, end_ns, mark.kind, rule, mark.sequences, mark.queries, mark.keys
     )

@@ -33,7 +33,7 @@ from traceflops.rows import ABSENT
 from traceflops.windows.servingmarks import Kind, serving_marks
 
 BY_MARKS: Final = "annotations of a serving engine"
-BY_LACK: Final = "no backward pass, no optimizer, and nothing ran with gradients on"
+BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
 
 ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
 

@@ -147,8 +147,8 @@ class Attention:
         positive(self, "heads", "kv_heads", "head_dim")
         require(
             self.heads % self.kv_heads == 0,
-            f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly",
-            "give kv_heads that divide heads (1 for multi-query, heads for multi-head attention)",
+            f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads",
+            "kv_heads must divide heads (1 for multi-query, heads for multi-head attention)",
         )
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
@@ -262,13 +262,13 @@ class Experts:
         positive(self, "count", "topk", "width")
         require(
             self.topk <= self.count,
-            f"topk {self.topk} is more than the {self.count} experts there are",
-            "give at most as many active experts (topk) as experts",
+            f"topk {self.topk} exceeds the {self.count} experts",
+            "topk must not exceed the number of experts",
         )
         require(
             self.capacity >= 1,
-            f"capacity {float(self.capacity):g} is below 1: tokens would be dropped",
-            "give the rows computed per row needed, 1 or more",
+            f"capacity {float(self.capacity):g} is below 1 and would drop tokens",
+            "give computed rows per needed row, 1 or more",
         )
 
     def linears(self, hidden: int) -> Iterator[Linear]:

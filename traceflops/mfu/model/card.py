@@ -111,16 +111,16 @@ class ModelCard:
         if self.params is not None and self.params < FEWEST_PARAMS:
             raise UsageError(
                 f"{self.params} parameters are too few for a model",
-                f"give all of them, e.g. {self.params}e9",
+                f"give the full count, e.g. {self.params}e9",
             )
         if self.mtp > MOST_MTP:
             raise UsageError(
-                f"{self.mtp} MTP modules are more than {MOST_MTP}", "give those that run"
+                f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}", "give those that run"
             )
         if self.mtp and not (self.blocks and self.complete):
             raise UsageError(
-                f"{self.name} has no layers that an MTP module could copy",
-                "describe them, with --model or in the card",
+                f"{self.name} has no layers for an MTP module to copy",
+                "describe the layers, with --model or in the card",
             )
 
     def check_params(self) -> None:
@@ -129,8 +129,11 @@ class ModelCard:
             return
         if not self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2:
             raise UsageError(
-                f"params {self.params:,} cannot be: the sizes give {self.counted:,} parameters",
-                "leave out params, or correct the sizes (params are all, unused experts included)",
+                (
+                    f"params {self.params:,} contradicts the sizes, which give "
+                    f"{self.counted:,} parameters"
+                ),
+                "remove params, or correct the sizes (params includes unused experts)",
             )
 
     @property
@@ -141,8 +144,8 @@ class ModelCard:
         if abs(self.params - self.counted) <= FAR_APART * self.counted:
             return ()
         return (
-            f"the parameters stated, {self.params:,}, are not the {self.counted:,} that the "
-            "description has",
+            f"the stated {self.params:,} parameters contradict the described sizes, "
+            f"which give {self.counted:,}",
         )
 
     @property

@@ -27,20 +27,20 @@ def read_card(path: Path) -> ModelCard:
 
 def _text(path: Path, where: str) -> str:
     """Return the text of a small file."""
-    hint = f"give a text file of at most {LARGEST_FILE // 1024} KiB"
+    hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
     if not path.is_file():
-        problem = "it is no regular file" if path.exists() else "there is no such file"
+        problem = "not a regular file" if path.exists() else "file not found"
         problem = "it is a folder" if path.is_dir() else problem
-        raise InputError(f"{where}: {problem}", "name a config.json or a TOML card")
+        raise InputError(f"{where}: {problem}", "use a config.json or a TOML card")
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{where}: it cannot be read: {reason}", hint) from None
+        raise InputError(f"{where}: cannot be read: {reason}", hint) from None
     if len(content) > LARGEST_FILE:
-        raise InputError(f"{where}: it is larger than {LARGEST_FILE // 1024} KiB", hint)
+        raise InputError(f"{where}: larger than {LARGEST_FILE // 1024} KiB", hint)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: it is not UTF-8 text (byte {error.start})", hint) from None
+        raise InputError(f"{where}: not UTF-8 text (byte {error.start})", hint) from None

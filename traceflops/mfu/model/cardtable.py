@@ -80,7 +80,7 @@ def layers_of(table: Table, key: str, default: int | None = None) -> int:
     """Return a number of layers that a model can have; refused before anything is made of it."""
     layers = table.count(key, default)
     if layers > MOST_LAYERS:
-        table.refuse(f"{layers} layers are more than {MOST_LAYERS}", HINT)
+        table.refuse(f"{layers} layers exceed the limit of {MOST_LAYERS}", HINT)
     return layers
 
 
@@ -89,8 +89,8 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except (ValueError, ArithmeticError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200] or "a number that is none"
-        raise InputError(f"{where}: bad TOML: {reason}", "correct the file") from None
+        reason = " ".join(str(error).split())[:200] or "an invalid number"
+        raise InputError(f"{where}: invalid TOML: {reason}", "correct the file") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Builder:
             lacks = ", ".join(missing)
             table.refuse(
                 f"{table.called(missing[0])!r} is missing",
-                f"add {lacks}" if table.foreign else f"add {lacks}; or give params, if that is all",
+                f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
             )
         self._check_hidden()
         return ModelCard(
@@ -161,7 +161,7 @@ class _Builder:
         if hidden % heads:
             table.refuse(
                 f"{heads} heads do not divide the hidden width {hidden}",
-                "give head_dim, or correct heads or hidden",
+                "set head_dim, or correct heads or hidden",
             )
 
     def _padded_vocab(self) -> int | None:
@@ -209,14 +209,14 @@ class _Builder:
             return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **special}))
         if window and chunk:
             table.refuse(
-                "both 'window' and 'chunk' are given", "say which layer has which: pattern"
+                "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
             )
         if window is None and "window_layers" in table:
-            table.refuse("'window_layers' is given, and no window", "add window, or leave it out")
+            table.refuse("'window_layers' needs window", "add window, or remove window_layers")
         narrow = special["window"] or special["chunk"]
         count = table.count("window_layers", self._layers, least=0) if narrow else 0
         if count > self._layers:
-            table.refuse(f"window_layers {count} is more than layers {self._layers}", HINT)
+            table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
 
     def _pattern(self, masks: Mapping[str, Mask | None]) -> Iterator[Mask]:
@@ -225,15 +225,15 @@ class _Builder:
         words = table.words("pattern", MASKS) or ("causal",)
         if len(words) > layers:
             table.refuse(
-                f"'pattern' has masks for {len(words)} layers, and there are {layers}",
-                "give one mask per layer, or fewer, which start over",
+                f"'pattern' has masks for {len(words)} layers, but there are {layers}",
+                "give one mask per layer, or fewer to repeat",
             )
         for key in ONE_FOR_ALL:
             if key in table:
-                table.refuse(f"both 'pattern' and {key!r} are given", "give one of them")
+                table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
         for key in ("window", "chunk"):
             if key in table and key not in words:
-                table.refuse(f"{key!r} is given, and no layer of the pattern has it", HINT)
+                table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
         for layer in range(layers):
             word = words[layer % len(words)]
             mask = masks[word]
@@ -246,10 +246,10 @@ class _Builder:
         if experts is None:
             return (False,) * layers
         if "layers" in experts and "dense_layers" in experts:
-            experts.refuse("both 'layers' and 'dense_layers' are given", "give one of them")
+            experts.refuse("'layers' and 'dense_layers' exclude each other", "remove one of them")
         dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
         if max(max(listed or (0,)) + 1, dense) > layers > 0:
-            experts.refuse(f"it names layers that the {layers} do not have", HINT)
+            experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
         mixed = frozenset(range(dense, layers) if listed is None else listed)
         return tuple(layer in mixed for layer in range(layers))
 
@@ -329,7 +329,7 @@ class _Builder:
         if not table.flag("cross", "encoder" in table):
             return None
         if "encoder" not in table:
-            table.refuse("'cross' needs an encoder", "add a table [encoder], or leave out cross")
+            table.refuse("'cross' needs an encoder", "add a table [encoder], or remove cross")
         own = self._attention(Mask("full"))
         if isinstance(own, LatentAttention):
             table.refuse("cross-attention with mla is not supported", HINT)
@@ -391,12 +391,12 @@ def _conv(table: Table, size: tuple[int, ...], name: str, *, stem: bool) -> Conv
         """Return one number per spatial dimension."""
         numbers = table.numbers(key) or (default,)
         if len(numbers) not in (1, len(size)):
-            table.refuse(f"{key!r} has not one number per dimension ({len(size)})", HINT)
+            table.refuse(f"{key!r} needs one number per dimension ({len(size)})", HINT)
         return numbers * (len(size) // len(numbers))
 
     channels = table.numbers("channels")
     if channels is None or len(channels) != 2 or not all(channels):
-        table.refuse("'channels' is not a list of two: in and out", "write e.g. [64, 128]")
+        table.refuse("'channels' must be a list of two: in and out", "example: [64, 128]")
     return Conv(
         name=table.text("name", name),
         channels=(channels[0], channels[1]),

@@ -25,7 +25,7 @@ def _known(table: Table, key: str) -> tuple[int, ...] | None:
     """Return a list of layers, from 0. Refuses one that the model does not have."""
     listed, layers = table.numbers(key), _layers(table)
     if listed and max(listed) >= layers:
-        table.refuse(f"{key!r} has layer {max(listed)}, and {_LAYERS_KEY} is {layers}", HINT)
+        table.refuse(f"{key!r} has layer {max(listed)}, but {_LAYERS_KEY} is {layers}", HINT)
     return listed
 
 
@@ -33,7 +33,7 @@ def _each(table: Table, key: str, listed: tuple[Any, ...]) -> None:
     """Refuse a list that has not one entry per layer."""
     if listed and len(listed) != _layers(table):
         table.refuse(
-            f"{key!r} has {len(listed)} entries, and {_LAYERS_KEY} is {_layers(table)}",
+            f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}",
             "give one entry per layer",
         )
 
@@ -72,7 +72,7 @@ def _narrowed(
         return
     if size is None:
         kind = next(name for name, mask in LAYER_TYPES.items() if mask == word)
-        table.refuse(f"{key!r} is missing, and some layers have {kind}", f"add {key}")
+        table.refuse(f"{key!r} is missing, but some layers have {kind}", f"add {key}")
     values |= {word: size, "pattern": pattern}
 
 
@@ -150,7 +150,7 @@ def deepseek_experts(table: Table, values: Values) -> None:
     every, layers = table.count("moe_layer_freq", 1), _layers(table)
     first = table.count("first_k_dense_replace", 0, least=0)
     if first > layers:
-        table.refuse(f"'first_k_dense_replace' is {first}, and {_LAYERS_KEY} is {layers}", HINT)
+        table.refuse(f"'first_k_dense_replace' is {first}, but {_LAYERS_KEY} is {layers}", HINT)
     values["experts"] = {
         "count": table.count("n_routed_experts"),
         "topk": table.count("num_experts_per_tok"),
@@ -211,7 +211,7 @@ def next_tokens(table: Table, values: Values) -> None:
     modules = table.count("num_nextn_predict_layers", 0, least=0)
     if modules:
         is_are = "module is" if modules == 1 else "modules are"
-        note = f"{modules} multi-token-prediction {is_are} not counted: --mtp {modules} counts them"
+        note = f"{modules} multi-token-prediction {is_are} not counted; --mtp {modules} counts them"
         values["notes"] = [note]
 
 

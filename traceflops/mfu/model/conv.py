@@ -37,7 +37,7 @@ class Conv:
         require(
             all(channels % self.groups == 0 for channels in self.channels),
             f"convolution {self.name!r}: {self.groups} groups do not divide {self.channels}",
-            "give groups that divide both the channels in and the channels out",
+            "groups must divide both input and output channels",
         )
         require(
             all(size >= 1 for size in (*self.output, *self.input)),

@@ -43,7 +43,7 @@ from traceflops.mfu.model.configrules import (
 )
 from traceflops.mfu.model.table import Table
 
-HINT = "describe the model in a TOML card instead, see docs/mfu.md"
+HINT = "describe the model in a TOML card, see docs/mfu.md"
 
 
 def parse_json(text: str, where: str) -> Mapping[str, object]:
@@ -52,9 +52,11 @@ def parse_json(text: str, where: str) -> Mapping[str, object]:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{where}: bad JSON: {reason}", "give the model's config.json") from None
+        raise InputError(
+            f"{where}: invalid JSON: {reason}", "use the model's config.json"
+        ) from None
     if not isinstance(found, dict):
-        raise InputError(f"{where}: it is not a JSON object", "give the model's config.json")
+        raise InputError(f"{where}: not a JSON object", "use the model's config.json")
     return found
 
 
@@ -69,7 +71,7 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
         whole = f"{kind[:40]!r}" if kind else "the model"
         note = f"only the text part of {whole} is described, not its other towers"
         return replace(card, notes=(*card.notes, note))
-    said = f"model_type {kind[:40]!r} is not known" if kind else "it has no model_type"
+    said = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
     raise UsageError(f"{where}: {said}", f"{HINT}; known: {', '.join(FAMILIES)}")
 
 
@@ -78,7 +80,7 @@ def _kind(config: Mapping[str, object], where: str) -> str:
     kind = config.get("model_type")
     if kind is None or isinstance(kind, str):
         return kind or ""
-    problem = f"'model_type' is no text: {str(kind)[:40]!r}"
+    problem = f"'model_type' is not text: {str(kind)[:40]!r}"
     raise UsageError(f"{where}: {problem}", f"{HINT}; known: {', '.join(FAMILIES)}")
 
 
@@ -111,7 +113,7 @@ def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
     if not taken:
         return ()
     sizes = ", ".join(f"{key} {size}" for key, size in taken.items())
-    return (f"not in the config, so the defaults of {kind} are taken: {sizes}",)
+    return (f"not in the config, so defaults of {kind} apply: {sizes}",)
 
 
 def _renamed(hint: str, names: Mapping[str, str]) -> str:

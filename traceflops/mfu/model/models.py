@@ -48,11 +48,11 @@ def with_mtp(card: ModelCard, modules: int) -> ModelCard:
 def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
     """Return the card with so many rows in its output head. Raises UsageError."""
     if not card.vocab or not card.head:
-        raise UsageError(f"the vocabulary of {card.name} is not known", "describe it with --model")
+        raise UsageError(f"the vocabulary of {card.name} is unknown", "describe it with --model")
     if rows < card.vocab:
         raise UsageError(
-            f"a padded vocabulary of {rows} is less than the {card.vocab} of {card.name}",
-            "padding adds rows: give all of them",
+            f"padded vocabulary {rows} is less than the {card.vocab} of {card.name}",
+            "padding adds rows: give the total",
         )
     return replace(card, padded_vocab=rows)
 
@@ -60,7 +60,7 @@ def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
 def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with so many expert rows computed per row needed. Raises UsageError."""
     if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
-        raise UsageError(f"{card.name} has no experts", "leave out --expert-capacity")
+        raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
     blocks = tuple((count, _roomier(block, capacity)) for count, block in card.blocks)
     return replace(card, blocks=blocks)
 

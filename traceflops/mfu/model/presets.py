@@ -23,8 +23,8 @@ def preset(name: str) -> ModelCard:
         near = difflib.get_close_matches(wanted, _ids(), 3)
         meant = ", ".join(dict.fromkeys(_ids()[one] for one in near))
         raise UsageError(
-            f"no model is called {name[:60]!r}",
-            f"{f'did you mean {meant}? Or ' if meant else ''}give a config.json or a TOML card",
+            f"unknown model {name[:60]!r}",
+            f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
         )
     return _card(found)
 

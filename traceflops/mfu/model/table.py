@@ -13,7 +13,7 @@ from traceflops.errors import UsageError
 LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
 LONGEST_SHOWN = 24
-HINT = "see docs/mfu.md for what a model card has"
+HINT = "see docs/mfu.md for the keys of a model card"
 
 
 class Table:
@@ -51,7 +51,7 @@ class Table:
         if number is None or number.denominator != 1:
             self.refuse(f"{name!r} is not a whole number: {str(value)[:40]!r}", HINT)
         if number < least:
-            self.refuse(f"{name!r} is {_start(value)}, not {least} or more", HINT)
+            self.refuse(f"{name!r} is {_start(value)}, but must be at least {least}", HINT)
         return number.numerator
 
     def called(self, key: str) -> str:
@@ -68,7 +68,9 @@ class Table:
         if value is None:
             return default if default is not None else bool(self.lacks(key))
         if not isinstance(value, bool):
-            self.refuse(f"{self.called(key)!r} is true or false, not {str(value)[:40]!r}", HINT)
+            self.refuse(
+                f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}", HINT
+            )
         return value
 
     def text(self, key: str, default: str = "") -> str:
@@ -77,16 +79,14 @@ class Table:
         if value is None:
             return default
         if not isinstance(value, str) or not value.isprintable() or len(value) > 400:
-            self.refuse(f"{self.called(key)!r} is not one line of text", HINT)
+            self.refuse(f"{self.called(key)!r} must be one line of text", HINT)
         return value
 
     def choice(self, key: str, allowed: Iterable[str], default: str) -> str:
         """Return one of the allowed words."""
         value, words = self.text(key, default), tuple(allowed)
         if value not in words:
-            self.refuse(
-                f"{self.called(key)!r} is {value[:40]!r}", f"write one of {', '.join(words)}"
-            )
+            self.refuse(f"{self.called(key)!r} is {value[:40]!r}", f"use one of {', '.join(words)}")
         return value
 
     def ratio(self, key: str, default: int) -> Fraction:

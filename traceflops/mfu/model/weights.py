@@ -70,7 +70,7 @@ def square(card: ModelCard) -> ModelCard:
 def _squared(block: Block, hidden: int) -> Block:
     attention = block.attention
     if not isinstance(attention, Attention) or hidden % attention.heads:
-        raise UsageError("its heads do not share out the hidden width", "choose another convention")
+        raise UsageError("its heads do not add up to the hidden width", "choose another convention")
     return replace(block, attention=replace(attention, head_dim=hidden // attention.heads))
 
 

@@ -72,26 +72,22 @@ NoteCode = Literal[
 ]
 
 NOTES: Final[dict[NoteCode, str]] = {
-    "variable-lengths": (
-        "the lengths of packed sequences are not recorded: the count lies between two bounds"
-    ),
-    "mask-not-recorded": (
-        "whether the attention was causal is not recorded: the count lies between two bounds"
-    ),
-    "mask-tensor": "a mask or bias was given as a tensor; what it hides is computed and counted",
+    "variable-lengths": ("lengths of packed sequences were not recorded; the count is a range"),
+    "mask-not-recorded": ("whether attention was causal was not recorded; the count is a range"),
+    "mask-tensor": "the mask or bias is a tensor; masked elements are computed and counted",
     "output-mask-not-recorded": (
-        "which gradients were asked for is not recorded: the count lies between two bounds"
+        "which gradients were computed was not recorded; the count is a range"
     ),
     "rows-of-groups-not-recorded": (
-        "how many rows each group has is not recorded: rows behind the last group are counted, and "
-        "the weights of every group that may have rows as read"
+        "rows per group were not recorded; rows after the last group are counted, "
+        "and the weights of every group that may have rows count as read"
     ),
     "output-from-gradient": (
-        "stride and padding are not recorded: the output's size is that of its gradient"
+        "stride and padding were not recorded; the output size is that of its gradient"
     ),
     "list-types-not-recorded": (
-        "types of the elements of a list are not recorded: two bytes each, the least that an "
-        "optimizer step takes"
+        "element types of lists were not recorded; two bytes each, the minimum for "
+        "an optimizer step"
     ),
 }
 """What each note says."""

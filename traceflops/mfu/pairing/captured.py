@@ -37,8 +37,8 @@ def with_captured_launches(trace: Trace) -> Trace:
     activities = pa.concat_tables(added).unify_dictionaries().combine_chunks()
     activities = activities.take(np.argsort(numbers(activities["start_ns"]), kind="stable"))
     text = (
-        f"{several(len(rows), 'launch call')} without a record of the kernel, as in the capture of "
-        "a graph: the kernel is the one that the call names."
+        f"{several(len(rows), 'launch call')} without a kernel record (graph capture, "
+        "for example): the kernel named by the call counts."
     )
     note = Note("assumed", "captured-launches", text, len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}

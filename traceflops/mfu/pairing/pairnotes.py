@@ -26,15 +26,15 @@ def pair_notes(
     """Yield the notes of a paired recording, marked as its own, and whether its device differs."""
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
-            yield replace(note, code=f"paired-{note.code}", text=f"Of the pair: {note.text}")
+            yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
     ours = {arch: one.product for one in devices if (arch := _architecture(prepared, one))}
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
     theirs = {arch: one.product for one in others if (arch := _architecture(pair, one))}
     if ours and theirs and not ours.keys() & theirs.keys():
         text = (
-            f"The pair is of another kind of device ({_listed(theirs)}) than the timed run "
-            f"({_listed(ours)}): kernels of one name and size may do other work there, and it may "
-            "count by other counters."
+            f"The paired recording is from another kind of GPU ({_listed(theirs)}) "
+            f"than the timed run ({_listed(ours)}). Its kernels may do other work, "
+            "and its counters may differ."
         )
         yield Note("assumed", "paired-other-device", text)
 
@@ -50,5 +50,5 @@ def _architecture(prepared: Prepared, one: DevicePeaks) -> str | None:
 
 
 def _listed(archs: dict[str, str]) -> str:
-    words = (arch if product == "unknown device" else product for arch, product in archs.items())
+    words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
     return ", ".join(shown(word) for word in dict.fromkeys(words))

@@ -38,9 +38,9 @@ def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[No
         done = sum(one * count for one, count in zip(flops, times[known].tolist(), strict=True))
         share = Fraction(sum(total_ns[known].tolist()), max(1, sum(total_ns.tolist())))
         text = (
-            f"By the pair the kernels of these sums executed {_flops(done)} (launches times "
-            f"FLOPs of one; {percent(share)} of the kernels' time). Without a timeline that is no "
-            "utilisation."
+            "According to the pair, the kernels of these sums executed "
+            f"{_flops(done)} (launches x FLOPs per launch; {percent(share)} of kernel "
+            "time). Without a timeline there is no MFU or HFU."
         )
         yield Note("assumed", "sums-told", text, int(times[known].sum()))
 
@@ -81,6 +81,6 @@ def _flops(number: int) -> str:
 
 _SCALES: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 _NOTHING: Final = (
-    "The pair tells nothing of these sums: it has no kernel of their names and sizes, or launches "
-    "of one that did different work."
+    "The pair gives no FLOPs for these sums: kernel names and sizes do not match, or "
+    "equal launches did different work."
 )

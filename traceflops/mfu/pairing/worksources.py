@@ -65,14 +65,16 @@ def _tells_nothing(pair: Trace) -> UsageError:
     shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
         return UsageError(
-            f"the recording that --pair names has {several(shapes, 'operator')} with shapes, but "
-            f"no kernel records, and its launch calls name no kernels: {_listed(pair)}",
-            "record it with GPU activity; calls of CUDA name no kernels, those of HIP do",
+            f"the --pair recording has {several(shapes, 'operator')} with shapes, but "
+            f"no kernels, and its launch calls name none: {_listed(pair)}",
+            (
+                "record it with GPU activity; HIP launch calls name kernels, CUDA launch "
+                "calls do not"
+            ),
         )
     return UsageError(
-        "the recording that --pair names has neither shapes of operators nor counters of "
-        f"kernels: {_listed(pair)}",
-        "give a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
+        f"the --pair recording has neither operator shapes nor kernel counters: {_listed(pair)}",
+        "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
     )
 
 

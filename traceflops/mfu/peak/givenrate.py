@@ -44,13 +44,13 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
     if not math.isfinite(tflops) or tflops <= 0:
         raise UsageError(
             f"{option} {tflops:g} is not a rate",
-            f"give TFLOP/s of one device, such as {option} 989.4",
+            f"give TFLOP/s of one GPU, such as {option} 989.4",
         )
     if 1 <= tflops <= LARGEST_PEAK:
         return round(tflops * PER_TERA)
     extent = "small" if tflops < 1 else "large"
     raise UsageError(
-        f"{option} {tflops:g} TFLOP/s is too {extent} for a device", _unit_hint(tflops, option)
+        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", _unit_hint(tflops, option)
     )
 
 
@@ -58,7 +58,7 @@ def _unit_hint(tflops: float, option: str) -> str:
     for unit, factor in _UNITS_OF_MISTAKES:
         if 1 <= tflops * factor <= LARGEST_PEAK:
             meant = f"{option} {tflops * factor:g}"
-            return f"{option} is in TFLOP/s; if {unit} was meant, give {meant}"
+            return f"{option} is in TFLOP/s; for {unit}, use {meant}"
     return f"{option} is in TFLOP/s, such as {option} 989.4"
 
 
@@ -79,13 +79,14 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str
     said = f"--peak {rate_text(rate)} is"
     if sparse is not None and same is not None:
         return (
-            f"{said} the dense {same} rate of {spec.id}, or twice the {sparse} one, as data sheets "
-            "have it for sparse operands: --dtype says which is meant"
+            f"{said} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
+            "data sheets give for sparsity: set --dtype"
         )
     if sparse is not None:
         return (
-            f"{said} twice the dense {sparse} rate of {spec.id} ({rate_text(meant[sparse])}): a "
-            "2:4 sparse figure is no peak of dense work"
+            f"{said} twice the dense {sparse} rate of {spec.id} "
+            f"({rate_text(meant[sparse])}): 2:4 sparsity rates do not apply to dense "
+            "work"
         )
     return None if same is not None else _far_off(said, spec, rate, meant, dtypes)
 

@@ -108,8 +108,8 @@ class Match:
         if self.spec is None or not self.confirmed:
             return self.explanation
         return (
-            f"No dense {shown(dtype)} rate is known of {self.spec.id} "
-            f"({self.spec.product}); --peak gives one."
+            f"The dense {shown(dtype)} rate of {self.spec.id} ({self.spec.product}) "
+            "is unknown; --peak sets one."
         )
 
 
@@ -195,24 +195,24 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     part, variant = _part(spec, seen), _variant(seen)
     checks = _checks(spec, seen)
     wrong = ", ".join(_objection(check) for check in checks if not check.agrees)
-    the_name = f"The name is that of {_titled(spec)}"
+    the_name = f"The name matches {_titled(spec)}"
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
         because = (
-            f"{the_name}, of which {_share(part)} are this device ({mode.text}): rates are of that "
-            "share, and what bandwidth it gets is not known."
+            f"{the_name}; this device is {_share(part)} ({mode.text}). Rates are in "
+            "proportion, and its bandwidth is unknown."
         )
         return Match(seen, part, "name", "medium", True, (), because)
     if part is not None:
         what = variant.what if variant is not None else "a partition"
-        because = f"{the_name}, of which {what} of {_share(part)} is seen: "
+        because = f"{the_name}, but this is {what} with {_share(part)}: "
         because += f"--device {spec.id} confirms it."
     elif variant is not None:
-        because = f"{the_name}, but says that it is {variant.what}: {_override(spec)}."
+        because = f"{the_name}, but it is {variant.what}: {_override(spec)}."
     elif wrong:
         because = f"{the_name}, but the trace says {wrong}: {_override(spec)}."
     elif spec.cores > 1:
-        because = f"{the_name}, of whose {spec.cores} cores it may be one: {_override(spec)}."
+        because = f"{the_name}, but it may be one of its {spec.cores} cores: {_override(spec)}."
     else:
         return _agreed(spec, seen, checks)
     candidates = by_fingerprint(seen)
@@ -221,13 +221,13 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
 
 def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> Match:
     candidates = by_fingerprint(seen)
-    because = f"The name is that of {_titled(spec)}"
+    because = f"The name matches {_titled(spec)}"
     because += (
         f", and the trace agrees: {', '.join(check.seen for check in checks)}"
         if checks
-        else "; there are no properties to compare"
+        else "; the trace has no properties to compare"
     )
-    because += "." if spec.dense else "; no rate of it is public, so --peak is needed."
+    because += "." if spec.dense else "; its rates are not public, so --peak is needed."
     confidence: Confidence = "high" if spec in candidates else "medium"
     narrowed = spec.with_memory(seen.memory_bytes)
     return Match(seen, narrowed, "name", confidence, True, candidates, because)
@@ -235,18 +235,22 @@ def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> M
 
 def _unnamed(seen: SeenDevice) -> Match:
     fitting = by_fingerprint(seen)
-    name = f"The name {quoted(seen.name)} says nothing" if seen.name else "The trace has no name"
+    name = (
+        f"The name {quoted(seen.name)} identifies no product"
+        if seen.name
+        else "The trace has no GPU name"
+    )
     if seen.sharing:
-        name = f"The name {quoted(seen.name)} is that of {' and '.join(seen.sharing)}"
+        name = f"The name {quoted(seen.name)} is shared by {' and '.join(seen.sharing)}"
         fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
     if not fitting:
         return _nothing_fits(seen, name)
     ids = _listed(fitting)
     if not _have_same_rates(fitting):
-        because = f"{name}, and {seen.properties()} fit {ids}, whose rates differ: {ASK}."
+        because = f"{name}, and {seen.properties()} match {ids} with different rates: {ASK}."
         return Match(seen, None, "fingerprint", "low", False, fitting, because)
-    alike = ", whose rates are the same" if len(fitting) > 1 else ""
-    because = f"{name}, but {seen.properties()} fit only {ids}{alike}."
+    alike = ", which have equal rates" if len(fitting) > 1 else ""
+    because = f"{name}, but {seen.properties()} match only {ids}{alike}."
     spec = _joined(fitting).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, because)
 
@@ -256,11 +260,11 @@ def _nothing_fits(seen: SeenDevice, name: str) -> Match:
     if parts:
         because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {ASK}."
     elif seen.properties():
-        because = f"{name}, and {seen.properties()} fit no row of the table: {ASK}."
+        because = f"{name}, and {seen.properties()} match no row of the table: {ASK}."
     elif seen.sharing:
-        because = f"{name}, and no property tells which it is: {ASK}."
+        because = f"{name}, and no property identifies it: {ASK}."
     else:
-        because = f"{name} and nothing else about the device: {ASK}."
+        because = f"{name} and no other properties: {ASK}."
     return Match(seen, None, None, "none", False, parts, because)
 
 
@@ -271,18 +275,18 @@ def _unknown(seen: SeenDevice) -> Match:
     if seen.properties():
         because += f" ({seen.properties()})"
     if variant is not None:
-        because += f", which says that it is {variant.what}"
+        because += f", which is {variant.what}"
     if fitting:
-        because += f"; its properties fit {_listed(fitting)}, but that may be another product"
+        because += f"; its properties match {_listed(fitting)}, but it may be another product"
     return Match(seen, None, None, "none", False, fitting, f"{because}: {ASK}.")
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     part = _part(spec, seen)
     wrong = ", ".join(_objection(check) for check in _checks(spec, seen) if not check.agrees)
-    because = f"--device says {_titled(spec)}"
+    because = f"--device selects {_titled(spec)}"
     if part is not None:
-        because += f", of which {_share(part)} is seen"
+        because += f", with {_share(part)} present"
     elif wrong:
         because += f", although the trace says {wrong}"
     taken = part or spec.with_memory(seen.memory_bytes)
@@ -293,13 +297,13 @@ def _with_rate(found: Match, rate: int) -> Match:
     """Return the match with one rate for all data types; the rest of a confirmed row stays."""
     known = found.spec if found.confirmed else None
     dense = dict.fromkeys(DTYPES, rate)
-    note = "one rate, given with --peak, stands for every data type"
+    note = "one rate for all data types, set with --peak"
     spec = (
         replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
         if known is not None
         else _only_rate(found.seen, dense, note)
     )
-    because = f"--peak says {rate_text(rate)} TFLOP/s"
+    because = f"--peak sets {rate_text(rate)} TFLOP/s"
     if known is not None:
         doubt = rate_doubt(known, rate)
         because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
@@ -312,7 +316,7 @@ def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceS
     return DeviceSpec(
         id="given",
         vendor=shown(seen.vendor or "unknown"),
-        product=shown(seen.name) if seen.name else "device of unknown name",
+        product=shown(seen.name) if seen.name else "unnamed GPU",
         arch="unknown",
         compute=seen.compute,
         units=seen.units if is_known(seen.units) else None,
@@ -342,9 +346,9 @@ def _find(text: str) -> DeviceSpec:
     if spec is not None:
         return spec
     near = _near(text[:LONGEST_NAME])
-    known = f"near it: {', '.join(near)}" if near else "nothing of the table is near it"
+    known = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
     raise UsageError(
-        f"--device {quoted(text)} is not one device of the device table; {known}",
+        f"--device {quoted(text)} does not match exactly one row of the device table; {known}",
         "traceflops devices lists the ids",
     )
 
@@ -466,7 +470,7 @@ def _share(part: DeviceSpec) -> str:
 
 
 def _override(spec: DeviceSpec) -> str:
-    return f"--device {spec.id} takes it all the same, --peak gives another rate"
+    return f"--device {spec.id} uses it anyway, --peak sets another rate"
 
 
 def _listed(specs: tuple[DeviceSpec, ...]) -> str:

@@ -21,7 +21,7 @@ DTYPE_ALIASES = {
     "float4": "fp4",
 }
 
-HOW = "--device ID and --dtype TYPE take one from the table, --peak TFLOPS gives one"
+HOW = "select one with --device ID and --dtype TYPE, or set it with --peak TFLOPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
     if tflops is not None:
         return _given(spec, tflops, plain)
     if spec is None:
-        return PeakChoice(None, None, plain, "no device is named", HOW)
+        return PeakChoice(None, None, plain, "no GPU is named", HOW)
     return _from_table(spec, plain)
 
 
@@ -102,7 +102,7 @@ def _unlikely(own: DeviceSpec, other: DeviceSpec) -> int:
 def _row(device: str) -> DeviceSpec:
     """Return the row with that id. Raises UsageError with the ids near it."""
     spec = chosen(device, None, SeenDevice()).spec
-    assert spec is not None, "an id of the table has a row"
+    assert spec is not None, "a device id selects a row"
     return spec
 
 
@@ -112,21 +112,21 @@ def _given(spec: DeviceSpec | None, tflops: Fraction, dtype: str | None) -> Peak
     doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
     notes = (doubt,) if doubt is not None else ()
     if dtype != known:
-        notes = (*notes, f"{dtype!r} is no data type of the table: the peak is taken for it")
+        notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
     label = f"{known} given" if known is not None else "given"
     return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
 
 
 def _from_table(spec: DeviceSpec, dtype: str | None) -> PeakChoice:
     if not spec.dense:
-        problem = f"no rate of {spec.id} ({spec.product}) is public"
-        return PeakChoice(None, spec, dtype, problem, "--peak TFLOPS gives one")
+        problem = f"the rates of {spec.id} ({spec.product}) are not public"
+        return PeakChoice(None, spec, dtype, problem, "set one with --peak TFLOPS")
     if dtype is None:
-        return PeakChoice(None, spec, None, "no data type is named", f"--dtype {_known(spec)}")
+        return PeakChoice(None, spec, None, "the data type is not set", f"--dtype {_known(spec)}")
     rate = spec.peak(dtype)
     if rate is None or dtype in NOT_A_PEAK:
-        problem = f"no dense {dtype[:20]!r} rate of {spec.id} is known in FLOP/s"
-        remedy = f"--peak TFLOPS gives one; --dtype {_known(spec)}"
+        problem = f"the dense {dtype[:20]!r} rate of {spec.id} in FLOP/s is unknown"
+        remedy = f"set it with --peak TFLOPS; --dtype {_known(spec)}"
         return PeakChoice(None, spec, dtype, problem, remedy)
     return PeakChoice(Peak(Fraction(rate), f"{dtype} dense"), spec, dtype)
 

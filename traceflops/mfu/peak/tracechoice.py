@@ -19,7 +19,7 @@ from traceflops.remedies import remedy
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
 
-NAME_ONE: Final = "--dtype TYPE names one (bf16, fp16, fp8, tf32, ...), or --peak TFLOPS a rate"
+NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOPS"
 
 
 def peak_in_trace(
@@ -43,7 +43,7 @@ def peak_in_trace(
     known = {one.device: rate for one in devices if (rate := one.rates.get(plain)) is not None}
     if len(known) < len(devices):
         product = next(one.product for one in devices if one.device not in known)
-        problem = f"no dense {plain[:20]} rate of {product} is known"
+        problem = f"the dense {plain[:20]} rate of {product} is unknown"
         return PeakChoice(None, spec, plain, problem, GIVE_PEAK)
     return PeakChoice(_mean(known, prepared, f"{plain} dense"), spec, plain)
 
@@ -75,8 +75,8 @@ def _by_type(done: Executed) -> dict[str, int]:
 def _no_type(done: Executed) -> str:
     types = sorted(one for one, flops in _by_type(done).items() if flops)
     if not types:
-        return "the trace does not tell the data type of the products"
-    return f"products of several data types were counted ({', '.join(types)})"
+        return "the data type of the products is unknown"
+    return f"products have several data types ({', '.join(types)})"
 
 
 def _one_spec(devices: Sequence[DevicePeaks]) -> DeviceSpec | None:
@@ -93,4 +93,4 @@ def _mean(rates: Mapping[int, int], prepared: Prepared, label: str) -> Peak:
     if not total:
         return Peak(Fraction(sum(rates.values()), len(rates)), label)
     weighed = sum(rate * times[one] for one, rate in rates.items())
-    return Peak(Fraction(weighed, total), f"{label}, mean of the devices,")
+    return Peak(Fraction(weighed, total), f"{label}, average over GPUs,")

@@ -61,7 +61,7 @@ class DevicePeaks:
     def product(self) -> str:
         """Return what the device is called in the table, or in the trace."""
         spec = self.match.spec
-        return spec.product if spec is not None else self.match.seen.name or "unknown device"
+        return spec.product if spec is not None else self.match.seen.name or "unknown GPU"
 
     def doubt(self, dtypes: Collection[str]) -> str | None:
         """Return why a given rate may be the wrong one for what was counted, None if it is not."""
@@ -87,11 +87,11 @@ class DevicePeaks:
         if -_CLOCKS_AGREE <= apart <= _BOOST:
             return None
         text = (
-            f"{seen.counted_units()} x {decimal(Fraction(seen.clock_hz, 10**9), 3)} GHz, as the "
-            f"recording says of {spec.product}, x {spec.flops_per_clock:,} FLOP per clock make "
-            f"{decimal(rate / PER_TERA, 1)} TFLOP/s ({dtype}), {percent(abs(apart))} "
-            f"{'more' if apart > 0 else 'less'} than the {rate_text(peak)} of the table, which "
-            "figures are held against."
+            f"{seen.counted_units()} x {decimal(Fraction(seen.clock_hz, 10**9), 3)} "
+            f"GHz (recorded clock of {spec.product}) x {spec.flops_per_clock:,} FLOP "
+            f"per clock make {decimal(rate / PER_TERA, 1)} TFLOP/s ({dtype}), "
+            f"{percent(abs(apart))} {'more' if apart > 0 else 'less'} than the "
+            f"{rate_text(peak)} in the table, which MFU uses."
         )
         return Note("assumed", "peak-by-clock-differs", text)
 

@@ -34,4 +34,4 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     above = needed / more - 1
     if above <= AGREE:
         return None
-    return f"the description needs {percent(above)} more FLOPs than counters say were executed"
+    return f"the description needs {percent(above)} more FLOPs than counters measured"

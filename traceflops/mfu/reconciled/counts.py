@@ -65,8 +65,8 @@ class Counts:
         bounds = ((self.least, "is certain in the trace"), (self.most, "it shows at most"))
         apart = [_difference(self.expected / bound - 1, what) for bound, what in bounds if bound]
         return (
-            "agree within what the trace leaves open (lengths, masks, kernels of unknown FLOPs): "
-            f"the description needs {' and '.join(apart)}"
+            "agree within what the trace leaves open (lengths, masks, kernels of "
+            f"unknown FLOPs): the description needs {' and '.join(apart)}"
         )
 
     @property

@@ -21,8 +21,8 @@ DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 
 TOO_MUCH = Lack(
-    "the compute kernels would have run above the peak to do what is described",
-    "check the description, the peak and whether the trace has the kernels of all its devices",
+    "the described work would run compute kernels above peak",
+    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
 )
 
 

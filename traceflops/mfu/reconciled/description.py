@@ -151,7 +151,7 @@ def left_out(problems: list[str]) -> tuple[Note, ...]:
     if not problems:
         return ()
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    text = f"Left out of {WHERE}: {'; '.join(problems[:3])}{more}."
+    text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
     return (Note("dropped", "description-words-left-out", text, len(problems)),)
 
 
@@ -160,7 +160,7 @@ def _model(value: object) -> ModelCard:
     if isinstance(value, str):
         return preset(value)
     if not isinstance(value, Mapping):
-        raise UsageError("model is neither a name nor an object", "")
+        raise UsageError("model must be a name or an object", "")
     if "model_type" in value or "text_config" in value:
         return card_of_config(value, "model")
     return build(value, "model")
@@ -170,7 +170,7 @@ def _lora(value: object) -> dict[str, str]:
     """Return the words in `lora: {rank, targets, params}`."""
     keys = ("rank", "targets", "params")
     if not isinstance(value, Mapping) or not {*value} <= {*keys}:
-        raise UsageError(f"lora is neither true nor false nor an object of {', '.join(keys)}", "")
+        raise UsageError(f"lora must be true, false or an object with {', '.join(keys)}", "")
     return {
         f"lora_{key}": _text(f"lora_{key}", value[key])
         for key in keys
@@ -194,13 +194,13 @@ def _text(word: str, value: object) -> str:
     elif word == "frozen":
         _check_parts(text)
     elif word in _FLAGS:
-        raise UsageError(f"{word} is neither true nor false", "")
+        raise UsageError(f"{word} must be true or false", "")
     return text
 
 
 def _list(word: str, value: list[object]) -> str:
     if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
-        raise UsageError(f"{word} is a list", "")
+        raise UsageError(f"{word} cannot be a list", "")
     return ",".join(_one(word, one) for one in value)
 
 
@@ -214,7 +214,7 @@ def _one(word: str, value: object) -> str:
     if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
         raise UsageError(f"{word} cannot be {_said(value)}", "")
     if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
-        raise UsageError(f"{word} is too large a number", "")
+        raise UsageError(f"{word} is too large", "")
     return str(value)
 
 
@@ -222,11 +222,15 @@ def _said(value: object) -> str:
     """Return a value that cannot be meant, in words."""
     if isinstance(value, bool):
         return str(value).lower()
-    kinds: dict[type, str] = {list: "a list", dict: "an object", str: "text with such signs"}
+    kinds: dict[type, str] = {
+        list: "a list",
+        dict: "an object",
+        str: "text with invalid characters",
+    }
     return kinds.get(type(value), "null" if value is None else "a number")
 
 
 def _check_parts(text: str) -> None:
     for part in text.split(","):
         if part.strip() not in PARTS:
-            raise UsageError(f"no part {part.strip()[:40]!r} can be frozen", "")
+            raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")

@@ -16,8 +16,8 @@ from traceflops.remedies import remedy
 NS_PER_S: Final = 10**9
 
 NOT_STEPS: Final = Lack(
-    "a stretch of time was chosen, and a description is of whole steps",
-    "choose steps with --steps in place of --from and --to",
+    "descriptions cover whole steps, but a time range is selected",
+    "select steps with --steps instead of --from and --to",
 )
 
 
@@ -58,20 +58,20 @@ class JobSize:
     @property
     def note(self) -> str:
         """Return how many devices were reckoned with, and why."""
-        text = f"The job is taken to have {_devices(self.devices)}: {self.told_by}"
+        text = f"Assumed job size: {_devices(self.devices)} ({self.told_by}"
         if self.shown != self.devices:
-            text += f"; {self.shown:,} of them {'is' if self.shown == 1 else 'are'} shown"
-        return f"{text}."
+            text += f"; {self.shown:,} shown"
+        return f"{text})."
 
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: `gpus` where the user gives it, else what the trace says."""
     world, working = _world_size(prepared), _working(prepared)
-    devices, told_by = working, "as many as in the trace"
+    devices, told_by = working, "as in the trace"
     if gpus is not None:
-        devices, told_by = gpus, "as given (--gpus)"
+        devices, told_by = gpus, "from --gpus"
     elif world is not None:
-        devices, told_by = max(world, working), "the world size in the trace"
+        devices, told_by = max(world, working), "world size in the trace"
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
     return JobSize(
@@ -90,8 +90,8 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 def _no_steps(format_: str) -> Lack:
     how = remedy(format_, "steps")
     return Lack(
-        "the trace shows no steps, and a description is of one step",
-        f"{how} when recording, or name the marks of steps with --step-mark",
+        "the trace has no steps, and a description covers one step",
+        f"{how} when recording, or name step annotations with --step-mark",
     )
 
 

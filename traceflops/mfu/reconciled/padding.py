@@ -172,19 +172,16 @@ def without_padding(
 
 def _note(share: Fraction, padding: Padding, told_by: str) -> Note:
     text = (
-        f"Padding, {told_by}, is taken out of useful work and MFU: {percent(share)} of the FLOPs "
-        f"executed are {PADDING}."
+        f"Padding, {told_by}, is not part of useful work and MFU: {percent(share)} of "
+        f"the executed FLOPs are {PADDING}."
     )
     if padding.is_even:
         text += (
-            " Of attention that is an estimate, and the most it can be: nothing tells which "
-            "sequences are shorter, so all are taken as equally long."
+            " For attention this is an upper estimate: sequence lengths are unknown "
+            "and assumed to be equal."
         )
     elif padding.of_rows:
-        text += (
-            " Products only: what of attention is padding, and whether all products are of tokens, "
-            "a description of the model would tell."
-        )
+        text += " This covers products only; padding of attention needs a description of the model."
     return Note("assumed", "padding-taken-out", text)
 
 

@@ -72,14 +72,14 @@ class Recomputation:
             if self.described:
                 said += f", which is {percent(self.described / self.executed)}"
             return (
-                f"recomputation is not as described: {shown} of what was executed is computed "
-                f"again, and {said}. {self.finding.remedy}"
+                f"recomputation is not as described: {shown} of the executed FLOPs "
+                f"are recomputed, and {said}. {self.finding.remedy}"
             )
         only = f"only {shown} is" if self.counted else "nothing is"
         return (
-            f"recomputation is missing: {_named(self.checkpoint)} checkpointing is described, "
-            f"{percent(self.described / self.executed)} of what the trace shows, and {only} "
-            f"computed again there. {self.finding.remedy}"
+            f"recomputation is missing: {_named(self.checkpoint)} checkpointing would "
+            f"recompute {percent(self.described / self.executed)} of the executed "
+            f"FLOPs, but {only} recomputed. {self.finding.remedy}"
         )
 
 
@@ -133,12 +133,12 @@ def _finding(found: Recomputation, counts: Counts, job: JobSize, how: str) -> Di
     """Return how what is recomputed differs from what is described, None if it does not."""
     slack = (AGREE if found.described else TRACES) * found.executed
     if found.least > found.described + slack:
-        words = "part of the forward pass is computed again in the backward pass"
+        words = "the backward pass recomputes part of the forward pass"
         return _diagnosis(NOT_DESCRIBED, words, how, counts, job)
     expected = found.described * (EARLY if found.counted and found.checkpoint.linear else 1)
     if found.most < expected - slack or (found.described and not found.most):
-        words = f"what {_named(found.checkpoint)} checkpointing computes again is missing"
-        off = "Check that it is switched on; --checkpointing none describes what ran"
+        words = f"the recomputation of {_named(found.checkpoint)} checkpointing is missing"
+        off = "Check that it is enabled; --checkpointing none describes what ran"
         return _diagnosis(MISSING, words, how if found.counted else off, counts, job)
     return None
 

@@ -41,10 +41,10 @@ from traceflops.mfu.waterfall import Waterfall
 from traceflops.prepare import Prepared
 
 ROUGH: Final = (
-    "A number of parameters says roughly what is needed: describe the model (--model) for an exact "
-    "comparison."
+    "A parameter count gives only an estimate: describe the model (--model) for an "
+    "exact comparison."
 )
-CHECK: Final = "check model, tokens, devices and steps of the description"
+CHECK: Final = "check model, tokens, GPUs and steps of the description"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ class Reconciliation:
             return ""
         done = self.measured.executed
         if not done.padding_flops:
-            return " Padding is described, and still in the figures from the trace."
+            return " The figures from the trace still include the described padding."
         share = percent(Fraction(done.padding_flops, done.executed_flops))
-        return f" Padding, {share} of what was executed, is in neither MFU."
+        return f" Neither MFU includes padding ({share} of the executed FLOPs)."
 
     @property
     def in_doubt(self) -> Utilisation:
@@ -172,13 +172,13 @@ class Reconciliation:
         if not self.described.card.complete:
             return ROUGH
         if not self.diagnoses:
-            return f"Nothing known explains it: {CHECK}."
+            return f"No known cause explains it: {CHECK}."
         best, *others = self.diagnoses
         if best.fits:
             also = [one for one in others if one.fits and one.score <= best.score + 1]
             return f"It fits if {'; or if '.join(one.words for one in (best, *also[:1]))}."
         near = next((one for one in self.diagnoses if one.is_near), None)
-        nothing = "Nothing that was tried fits: is it another model, or are sizes wrong?"
+        nothing = "No tested cause explains it: check the model and its sizes."
         if near is None:
             return nothing
         return f"{nothing} Nearest: {near.words}, which leaves {percent(near.distance)}."
@@ -247,7 +247,7 @@ def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
     rate = described.rate
     if rate is not None and not described.is_possible:
         value = percent(max(rate.mfu, rate.hfu))
-        problem = f"what is described would be {value} of the peak ({rate.convention})"
+        problem = f"the described work would be {value} of peak ({rate.convention})"
         found.append(Lack(problem, CHECK))
     return tuple(found)
 
@@ -258,9 +258,11 @@ def _doubts(
     """Yield in what description and trace differ besides their model FLOPs."""
     shown, choice = main_type(done), described.choice
     if described.run.dtype is not None and shown is not None and choice.dtype != shown:
-        yield f"The products in the trace are {shown}; --dtype has {choice.dtype} as the peak."
+        yield (
+            f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
+        )
     if (problem := _uncountable(described)) is not None:
-        yield f"Description and trace are not compared: {problem}."
+        yield f"The description was not compared with the trace: {problem}."
     if counts is not None and counts.agree:
         yield from _other_adapters(done, described, job)
 

@@ -124,7 +124,7 @@ def _problem(kind: str, found: Sums) -> str:
     real, padded = found["real"], found.get("padded")
     if padded is None or real <= padded:
         return ""
-    return f"{real:,} real tokens are more than the {padded:,} computed"
+    return f"{real:,} real tokens exceed the {padded:,} computed"
 
 
 def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
@@ -148,11 +148,11 @@ _SHAPES: Final = " or ".join(
 
 _TEXTS: Final = {
     "token-marks-malformed": (
-        f"Left out: {{marks}} for tokens, written otherwise than {_SHAPES} (whole numbers)."
+        f"Ignored: {{marks}} for tokens with a format other than {_SHAPES} (whole numbers)."
     ),
-    "token-marks-impossible": "Left out: {marks} for tokens that cannot be true: {reason}.",
+    "token-marks-impossible": "Ignored: {marks} for tokens with impossible values: {reason}.",
     "marks-unknown": (
-        "Left out: {marks} of unknown kind, {reason}: known are "
+        "Ignored: {marks} of unknown kind, {reason}: known are "
         f"{' and '.join(f'{PREFIX}{kind}' for kind in _KINDS)}."
     ),
 }

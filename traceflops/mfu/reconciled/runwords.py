@@ -86,7 +86,7 @@ def token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if "cached" in words.values and not forward_only:
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in words.values and card.encoder is None:
-        raise UsageError(f"{card.name} has no encoder", f"leave out {called('encoder_seq')}")
+        raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
     counts = {word: words.read(word, parse_count) for word in TOKEN_COUNTS}
     found: dict[str, Any] = {word: value for word, value in counts.items() if value is not None}
     if (lengths := words.read("documents", parse_lengths)) is not None:
@@ -111,15 +111,15 @@ def training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if (layers := words.read("frozen_layers", parse_count)) is not None:
         if layers > card.layers:
             raise UsageError(
-                f"{called('frozen_layers')} {layers} is more than the layers known ({card.layers})",
-                "give at most these",
+                f"{called('frozen_layers')} {layers} exceeds the {card.layers} known layers",
+                "give at most that many",
             )
         found["frozen_layers"] = layers
     if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
         if "forward_only" in words.flags:
             raise UsageError(
                 f"{called('checkpointing')} and {called('forward_only')} exclude each other",
-                "leave one out: what is never used in a backward pass is not recomputed",
+                "remove one: without a backward pass nothing is recomputed",
             )
         found["checkpoint"] = checkpoint
     if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
@@ -138,7 +138,7 @@ def check_sums(words: Words) -> None:
         return
     if problem := why_impossible(total, squares, count):
         one = " and ".join(words.called(word) for word in named[:2])
-        raise UsageError(f"{one} cannot be: {problem}", "correct one of them")
+        raise UsageError(f"{one} cannot be right: {problem}", "correct one of them")
 
 
 def described_run(card: ModelCard, words: Words) -> Run:
@@ -167,8 +167,8 @@ def _adapters(card: ModelCard, words: Words) -> Lora | None:
         return None
     if not card.complete or not card.blocks:
         raise UsageError(
-            f"{called('lora_rank')} says too little: the matrices of the {card.name} are not known",
-            f"give {called('lora_params')}, or describe the model with {called('model')}",
+            f"{called('lora_rank')} is not enough: the matrices of {card.name} are unknown",
+            f"set {called('lora_params')}, or describe the model with {called('model')}",
         )
     return Lora(rank=rank, targets=words.listed("lora_targets"))
 
@@ -177,5 +177,5 @@ def parse_kernel(name: str, text: str) -> str:
     """Return `flash` or `unfused`."""
     kind = text.strip().lower()
     if kind not in ("flash", "unfused"):
-        raise UsageError(f"{name} is {text[:40]!r}", "write flash or unfused")
+        raise UsageError(f"{name} is {text[:40]!r}", "use flash or unfused")
     return kind

@@ -43,10 +43,10 @@ def _more_sequences(one: Variant, ratio: Fraction) -> Iterator[Variant]:
     words = f"a step has {found:,} sequences, not {batch:,}"
     cost = 2
     if found == batch * run.devices:
-        words = f"{batch:,} is the batch of one device: a step of the job has {found:,} sequences"
+        words = f"{batch:,} is the batch of one GPU: a step of the job has {found:,} sequences"
         cost = 1
     elif found < batch and batch % found == 0:
-        words += f" (or what is marked as a step is one of {batch // found} micro-batches)"
+        words += f" (or each step marker covers one of {batch // found} micro-batches)"
     elif found > batch and found % batch:
         cost = 3
     changed = replace(run, batch=found, tokens=None, real_tokens=_times(run.real_tokens, ratio))
@@ -68,7 +68,7 @@ def _more_tokens(one: Variant, ratio: Fraction) -> Iterator[Variant]:
         return
     words = f"a step has {found:,} tokens, not {run.tokens:,}"
     if found > run.tokens:
-        words += " (padding, if these are the real ones)"
+        words += " (includes padding, if these are real tokens)"
     joined = _joined(one, "tokens", words, f"--tokens {found}", 2)
     changed = replace(run, tokens=found, real_tokens=None)
     yield replace(joined, run=changed, grain=Fraction(1, found))
@@ -82,13 +82,13 @@ def _more_documents(one: Variant, ratio: Fraction) -> Iterator[Variant]:
     words = f"a step has {times} times the documents"
     cost = 2
     if times == one.run.devices:
-        words = f"the documents are those of one device: a step of the job has {times} times these"
+        words = f"the documents are those of one GPU: a step of the job has {times} times as many"
         cost = 1
     batch = one.run.batch * times if one.run.batch is not None else None
     more = replace(
         one.run, documents=one.run.documents * times, batch=batch, tokens=None, real_tokens=None
     )
-    joined = _joined(one, "batch", words, "give the documents of all devices", cost)
+    joined = _joined(one, "batch", words, "give the documents of all GPUs", cost)
     yield replace(joined, run=more, grain=Fraction(1, times))
 
 
@@ -108,7 +108,7 @@ def _twice(one: Variant, ratio: Fraction) -> Iterator[Variant]:
     """Yield a confusion of multiply-adds with FLOPs: everything twice, or half."""
     if one.code:
         return
-    words = "multiply-adds and FLOPs were mixed up in a size: everything differs by two"
+    words = "multiply-adds and FLOPs were confused in a size: everything differs by two"
     factor = Fraction(2) if ratio > 1 else Fraction(1, 2)
-    joined = _joined(one, "multiply-adds", words, "a multiply-add is 2 FLOPs", 4)
+    joined = _joined(one, "multiply-adds", words, "one multiply-add is 2 FLOPs", 4)
     yield replace(joined, factor=factor)

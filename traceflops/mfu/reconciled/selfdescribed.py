@@ -37,7 +37,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
     """Return the model and a step of its run. Raises UsageError where they cannot be."""
     if description.card is None:
         raise UsageError(
-            "no model is known: the trace's description names none",
+            "unknown model: the trace's description names none",
             "add --model NAME, --model config.json or --params 8e9",
         )
     card = adjusted(description.card, description.words)
@@ -114,7 +114,7 @@ def self_described(
 _NO_MODEL: Final = Note(
     "dropped",
     "description-not-used",
-    f"{WHERE.capitalize()} is not compared with what was executed: it names no model.",
+    f"{WHERE.capitalize()} is not compared with the executed work: it names no model.",
 )
 
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
@@ -175,7 +175,7 @@ def _unused(problem: TraceflopsError, said: Description) -> Note:
     hint = problem.hint[:1].upper() + problem.hint[1:]
     nothing = f" ({' and '.join(said.empty)}: null there)" if said.empty else ""
     text = (
-        f"{WHERE.capitalize()} is not compared with what was executed: {problem.message}{nothing}. "
-        f"{hint}."
+        f"{WHERE.capitalize()} is not compared with the executed work: "
+        f"{problem.message}{nothing}. {hint}."
     )
     return Note("dropped", "description-not-used", text)

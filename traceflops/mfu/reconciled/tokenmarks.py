@@ -65,8 +65,7 @@ _REPLACED: Final = frozenset(
 _ROUNDED: Final = Note(
     "assumed",
     "tokens-mean",
-    "The steps shown have different numbers of tokens; their mean, in whole tokens, stands for "
-    "each of them.",
+    "The selected steps differ in their number of tokens; the rounded mean is used.",
 )
 
 
@@ -83,8 +82,8 @@ def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
 
 def _disagree(real: int | None, total: int) -> Note:
     text = (
-        f"Marks tell {real:,} real tokens per step, and sequences of {total:,}: the sequences are "
-        "used."
+        f"Annotations give {real:,} real tokens per step, but sequences of {total:,}; "
+        "the sequences are used."
     )
     return Note("assumed", "token-marks-disagree", text)
 
@@ -112,8 +111,8 @@ def told_by_marks(prepared: Prepared) -> Told | None:
 _PARTLY: Final = Note(
     "assumed",
     "tokens-of-some-steps",
-    "Not all of the steps shown have a mark that tells their tokens; the mean of those that have "
-    "stands for all.",
+    "Some of the selected steps have no annotation with their tokens; the mean of "
+    "the others is used.",
 )
 
 
@@ -184,7 +183,7 @@ def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], li
 def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
     if world > ranks:
         text = (
-            f"{ranks:,} of {world:,} ranks tell how many tokens a step has; the others are taken "
-            "to have as many each."
+            f"{ranks:,} of {world:,} ranks give their tokens per step; the others are "
+            "assumed to have as many."
         )
         yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)

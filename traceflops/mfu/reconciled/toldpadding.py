@@ -65,4 +65,4 @@ def without_marked_padding(measured: Measurement, prepared: Prepared) -> Measure
     if real is None or computed is None or real >= computed:
         return measured
     padding = padding_of_rows(Fraction(real), Fraction(computed))
-    return without_padding(measured, prepared, padding, "as marks tell")
+    return without_padding(measured, prepared, padding, "from annotations")

@@ -30,14 +30,14 @@ def trained(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
     plain = replace(run, forward_only=False, frozen=frozenset(), frozen_layers=0, lora=None)
     if run.forward_only:
         words = "it is training: the trace has a backward pass"
-        yield Variant("training", words, "leave out --forward-only", card, plain, 1)
+        yield Variant("training", words, "remove --forward-only", card, plain, 1)
     else:
         only = replace(plain, forward_only=True, checkpoint=NO_CHECKPOINT)
-        words = "there is a forward pass only: inference, or steps without training"
+        words = "there is only a forward pass: inference, or steps without training"
         yield Variant("forward-only", words, "add --forward-only", card, only, 1)
     if run.is_frozen or run.frozen or run.frozen_layers:
-        words = "nothing is frozen: the trace has gradients of all weights"
-        remedy = "leave out --lora and --frozen"
+        words = "no weights are frozen: the trace has gradients of all weights"
+        remedy = "remove --lora and --frozen"
         yield Variant("not-frozen", words, remedy, card, plain, 1)
     yield from _adapted(card, run, plain, seen)
     if not run.is_frozen:

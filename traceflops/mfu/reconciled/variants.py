@@ -100,7 +100,7 @@ def sizes(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
 def _attended(card: ModelCard, run: Run) -> Iterator[Variant]:
     kinds = {core.core.mask.kind for core in card.cores() if not core.core.cross}
     if kinds - {"full"}:
-        words = "attention is computed on all pairs, also on those that the mask hides"
+        words = "attention computes all pairs, including masked ones"
         remedy = 'check that a fused causal attention runs; mask = "full" in the card counts all'
         yield Variant("full-attention", words, remedy, with_mask(card, FULL), run, 2)
     if kinds - {"causal"}:
@@ -128,12 +128,12 @@ def _routed(card: ModelCard, run: Run) -> Iterator[Variant]:
     if not mixtures:
         return
     count, topk = mixtures[0].count, mixtures[0].topk
-    words = f"every token goes through all {count} experts"
-    remedy = "look for a dense fallback of the experts; the card's topk counts those used"
+    words = f"every token uses all {count} experts"
+    remedy = "look for a dense fallback of the experts; topk in the card counts used experts"
     yield Variant("all-experts", words, remedy, _with_topk(card, count), run, 1)
     for used in range(1, min(MOST_TOPK, count - 1) + 1):
         if used != topk:
-            words = f"a token goes through {used} experts, not {topk}"
+            words = f"a token uses {used} experts, not {topk}"
             other = _with_topk(card, used)
             yield Variant("experts", words, f"topk = {used} in the card", other, run, 3)
 
@@ -154,10 +154,10 @@ def _recomputed(card: ModelCard, run: Run) -> Iterator[Variant]:
         return
     for checkpoint in (FULL_CHECKPOINT, SELECTIVE):
         words = (
-            f"the trace has recomputation ({checkpoint.name} checkpointing) that could not be "
-            "told from the forward pass"
+            f"the trace has recomputation ({checkpoint.name} checkpointing) that "
+            "looks like forward work"
         )
-        remedy = "record with shapes and without compiling to have it told apart"
+        remedy = "record with shapes and without compilation to separate it"
         again = replace(run, checkpoint=checkpoint)
         yield Variant("recompute", words, remedy, card, again, 2, recomputed=True)
 
@@ -165,7 +165,7 @@ def _recomputed(card: ModelCard, run: Run) -> Iterator[Variant]:
 def _headless(card: ModelCard, run: Run) -> Iterator[Variant]:
     if card.head and card.vocab and card.blocks:
         words = "the output head is not in the trace"
-        remedy = "head = false in the card, or choose steps that have it"
+        remedy = "head = false in the card, or select steps that include it"
         yield Variant("no-head", words, remedy, replace(card, head=False), run, 2)
 
 
@@ -176,8 +176,8 @@ def _unpadded(card: ModelCard, run: Run) -> Iterator[Variant]:
     lengths = tuple(length for length, count in shape.documents for _ in range(count))
     bare = replace(without_lengths(run), batch=None, seq=None, tokens=None)
     real = replace(bare, documents=lengths)
-    words = "only the real tokens are computed, no padding"
-    yield Variant("no-padding", words, "leave out what was padded to", card, real, 1)
+    words = "only real tokens are computed, without padding"
+    yield Variant("no-padding", words, "remove the padded sizes", card, real, 1)
 
 
 # Other sizes, solved for
@@ -207,7 +207,7 @@ def _other_lengths(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
         return
     longer = solved(seen.passes.forward / here.forward * length)
     if longer is not None and longer != length:
-        what = "padding, or another --seq" if longer > length else "padding left out"
+        what = "padding, or another --seq" if longer > length else "no padding"
         words = f"a sequence has {longer:,} tokens, not {length:,} ({what})"
         grain = Fraction(1, longer)
         other = _of_slots(run, batch, longer)
