@@ -271,9 +271,9 @@ def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "missing",
             "earlier-work-missing",
-            f"On {several(count, 'device')} the first recorded work of a stream starts long after "
-            f"its launch call ({time_amount(sum(unknown_ns))} of idle time). Earlier work of that "
-            "stream may not be in the trace, so why the device was idle then is unknown.",
+            f"On {several(count, 'GPU')} the first recorded work of a stream starts long after "
+            f"its launch call ({time_amount(sum(unknown_ns))} of idle time). Earlier work may be "
+            "missing, so the cause of that idle time is unknown.",
             count,
         ),
     )
@@ -291,9 +291,9 @@ def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "assumed",
             "overlap-on-stream",
-            f"{count:,} of {total:,} activities begin while an earlier one of their stream runs "
-            f"(up to {time_amount(longest)} before it ends). Some hardware works like that; a "
-            "clock that jumped back looks the same. No time counts twice.",
+            f"{count:,} of {total:,} GPU operations start before the previous one on their stream "
+            f"ends (by up to {time_amount(longest)}). Some hardware allows this; a clock that "
+            "jumped back looks the same. No time counts twice.",
             count,
         ),
     )
@@ -313,9 +313,8 @@ def _link_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "missing",
             "unlinked",
-            f"{unlinked:,} of {total:,} activities have no launch record (launched before the "
-            "capture began, or the record was lost). They count in every time; which step and "
-            "op they belong to is unknown.",
+            f"{unlinked:,} of {total:,} GPU operations have no launch record (launched before the "
+            "trace began, or lost). Their time counts; their step and operator are unknown.",
             unlinked,
         ),
     )
@@ -328,8 +327,8 @@ def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ..
         return ()
     how = remedy(trace.source.format, "calls")
     text = (
-        "No calls of the host are in the trace, so work cannot be linked to what launched it, and "
-        "why a device was idle is unknown."
+        "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
+        "idle time are unknown."
     )
     return (Note("missing", "no-calls", f"{text} To record them: {how}." if how else text),)
 
@@ -342,8 +341,8 @@ def _missing_records_notes(launches: int, *, on_host: bool) -> tuple[Note, ...]:
     """Say what the figures are of where calls launched work on a GPU that is not in the trace."""
     if not launches:
         return ()
-    text = f"There is no record of what {several(launches, 'launch call')} started on the GPU"
-    shown = "; all times and shares are of operators on the CPU" if on_host else ""
+    text = f"GPU records of {several(launches, 'launch call')} are missing"
+    shown = "; all times and shares are of CPU operators" if on_host else ""
     return (Note("missing", NO_DEVICE_RECORDS, f"{text}{shown}.", launches),)
 
 
@@ -359,8 +358,8 @@ def _name_notes(categorised: Categorised) -> tuple[Note, ...]:
         Note(
             "assumed",
             "too-many-names",
-            f"There are so many names that {categorised.names_left:,} with little time each were "
-            f"not looked at; their activities ({time_amount(categorised.time_left_ns)}) are other.",
+            f"Too many names: {categorised.names_left:,} with little time each are uncategorized "
+            f"({time_amount(categorised.time_left_ns)}).",
             categorised.names_left,
         ),
     )
@@ -379,9 +378,9 @@ def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
         Note(
             "assumed",
             "device-before-launch",
-            f"{count:,} of {len(launched):,} launched activities begin before the call that "
-            f"launched them, by up to {time_amount(int(early.max()))}: the clocks of host and "
-            "device disagree, so causes of idle time near them are not certain.",
+            f"{count:,} of {len(launched):,} launched GPU operations start before their launch "
+            f"call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks disagree. Causes "
+            "of nearby idle time are approximate.",
             count,
         ),
     )

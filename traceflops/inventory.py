@@ -69,7 +69,7 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
     found = find_marked_steps(trace, step_mark)
     if found is None and step_mark is not None:
         raise UsageError(
-            f"no mark matches --step-mark {step_mark!r}",
+            f"no annotation matches --step-mark {step_mark!r}",
             "traceflops export --table marks lists them",
         )
     steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []

@@ -59,7 +59,7 @@ def of_job(trace: Trace, selection: Selection) -> Trace:
     count = max(1, len(trace.jobs))
     if selection.job > count:
         raise UsageError(
-            f"there is no job {selection.job}: the files are of {several(count, 'job')}",
+            f"there is no job {selection.job}: the files belong to {several(count, 'job')}",
             "traceflops info lists the jobs",
         )
     if not trace.jobs:
@@ -77,7 +77,7 @@ def check_decided(trace: Trace, what: str) -> None:
     """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
     if is_undecided(trace):
         raise UsageError(
-            f"{what} is of one job, and the files are of {len(trace.jobs)}",
+            f"{what} works on one job, but the files belong to {len(trace.jobs)}",
             "choose one with --job N; traceflops info lists the jobs",
         )
 
@@ -235,15 +235,15 @@ def _merged(traces: Sequence[Trace]) -> Trace:
 
 def _several_note(count: int) -> Note:
     text = (
-        f"These files are not of one job, but of {count}: they differ in tool, world size or "
-        "time, or two claim one rank. To read one job, use --job N or give its files alone."
+        f"These files belong to {count} jobs: they differ in tool, world size or time, or two "
+        "claim the same rank. Use --job N, or give one job's files."
     )
     return Note("assumed", "several-jobs", text, count)
 
 
 def _assumed_note(count: int) -> Note:
     text = (
-        f"Nothing says whether these {count} files are of one job; they are taken as one. "
-        "Give them one at a time if they are not."
+        f"Whether these {count} files belong to one job is unknown; they are treated as one. If "
+        "they do not, give them separately."
     )
     return Note("assumed", "one-job-assumed", text, count)

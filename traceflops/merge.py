@@ -153,8 +153,8 @@ def _description_notes(traces: Sequence[Trace]) -> list[Note]:
     if not disputed:
         return []
     text = (
-        f"The files describe their run differently ({', '.join(disputed)}): of that nothing is "
-        "used, only what they agree on."
+        f"The files describe their run differently ({', '.join(disputed)}). Only what they agree "
+        "on is used."
     )
     return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
@@ -193,8 +193,8 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
 _UNALIGNED = Note(
     "assumed",
     "clocks-not-aligned",
-    "Some files do not tie their clock to the calendar, so times cannot be compared between ranks; "
-    "each rank's own figures are not affected.",
+    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
+    "own figures are unaffected.",
 )
 
 
@@ -224,14 +224,14 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
             Note(
                 "assumed",
                 "rank-clash",
-                f"More than one file says it is rank {listed}. They are shown apart; give "
-                "one file per rank if they are of different jobs.",
+                f"Several files claim rank {listed}; they are shown separately. If they belong to "
+                "different jobs, give one job's files.",
                 len(repeated),
             )
         )
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):
-        text = f"{known} of the job's {max(sizes)} ranks are here; totals are of these ranks only."
+        text = f"{known} of the job's {max(sizes)} ranks are here; totals cover only these."
         notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
     return notes

@@ -20,8 +20,7 @@ from traceflops.windows.steps import find_marked_steps
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""
 _TRACED: Final = (
-    "CUDA was traced, and nothing of it came: record while the program uses a GPU, and the process "
-    "that does"
+    "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does"
 )
 _COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
@@ -85,7 +84,7 @@ def _counting(trace: Trace) -> str | None:
         return None
     runs = ", ".join(family.options)
     without = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
-    each = "in a run of its own" if len(family.passes) == 1 else "each in a run of its own"
+    each = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
     return f"{runs} ({each}{without})"
 
 
@@ -181,87 +180,87 @@ _CHECKS: Final = (
         "device records",
         lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
         "device records",
-        "GPU work was launched, but when it ran and for how long is unknown; no GPU times, no MFU",
+        "when GPU work ran, and for how long, is unknown; no GPU times, no MFU",
     ),
     _Check(
         "device work",
         lambda trace: _no_work(trace) and not _is_untimed(trace) and not launch_calls(trace),
         "device work",
-        "only the CPU part can be shown; no GPU times, no MFU",
+        "only CPU work can be shown; no GPU times, no MFU",
     ),
     _Check(
         "timeline",
         lambda trace: _no_work(trace) and _is_untimed(trace),
         "a timeline",
-        "no idle time, no overlap, no steps, no MFU; only sums by name, or counters",
+        "no idle time, no overlap, no steps, no MFU; only totals by name, or counters",
     ),
     _Check(
         "copies",
         _no_copies,
         "memory copies",
-        "while a copy engine copied, the device counts as idle",
+        "time spent copying counts as idle",
     ),
-    _Check("sizes of copies", _no_sizes, "sizes of copies", "how fast copies were is unknown"),
+    _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
     _Check(
         "calls",
         _no_calls,
         "runtime calls",
-        "idle time cannot be split by cause; work cannot be linked to steps or ops",
+        "idle time cannot be split by cause; work cannot be linked to steps or operators",
     ),
     _Check(
         "calls",
         _only_queueing,
         "runtime calls",
-        "which call queued a kernel is unknown, and of idle time what the host did meanwhile; "
-        "work cannot be linked to steps or ops",
+        "launching calls and CPU activity during idle time are unknown; work cannot be linked to "
+        "steps or operators",
     ),
     _Check(
         "collectives",
         _no_collectives,
-        "calls of RCCL",
-        "which collective a kernel ran, and how much it moved, is unknown",
+        "RCCL calls",
+        "which collective a kernel ran, and its size, are unknown",
     ),
     _Check(
         "operators",
         _empty("ops"),
         "framework operators",
-        "kernels cannot be traced back to the code; no FLOPs from shapes",
+        "kernels cannot be linked to code; no FLOPs from shapes",
     ),
     _Check(
         "shapes",
         _all_null("ops", "input_dims"),
-        "shapes of operators",
+        "operator shapes",
         "executed FLOPs cannot be counted; MFU needs a model description",
     ),
     _Check(
         "kernel counters",
         _empty("kernel_counters"),
-        "counters of kernels",
-        "FLOPs and bytes that the hardware counted are unknown",
+        "kernel counters",
+        "FLOPs and bytes measured by hardware are unknown",
     ),
     _Check(
         "steps",
         _no_steps,
         "step markers",
-        "steps are inferred from repetition, or the whole span is one window",
+        "steps are inferred from repetition, or the whole trace is one window",
     ),
     _Check(
         "stacks",
         _no_marks("python", "module"),
-        "python stacks",
+        "Python stacks",
         "which module or line launched a kernel is unknown",
     ),
     _Check(
         "device",
         _all_null("devices", "product"),
-        "device properties",
-        "the device's peak is unknown, and so is MFU unless you name the device",
+        "GPU properties",
+        "peak and MFU are unknown unless you name the device",
     ),
     _Check(
         "rank",
         _all_null("processes", "rank"),
         "rank",
-        "ranks are told apart by file name only",
+        "ranks are identified by file name only",
     ),
     _Check("memory", _empty("counters"), "memory events", "no memory use over time"),
 )

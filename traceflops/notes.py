@@ -22,10 +22,7 @@ _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 _MOST_ALIKE: Final = 3
 """So many notes of a code with figures of their own are shown; of more, one stands for all."""
 _MOST_NAMED: Final = 5
-_FROM_NAME: Final = (
-    "[Rank|Ranks] {values} [is|are] from the [name|names] of [its file or folder|their files or "
-    "folders]."
-)
+_FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
 
 
 RANK_UNKNOWN: Final = "rank-unknown"
@@ -34,8 +31,8 @@ RANK_UNKNOWN: Final = "rank-unknown"
 def rank_unknown(reason: str = "") -> str:
     """Return the wording of a note on processes of which nothing tells the rank."""
     return (
-        f"Of {{n}} [process|processes] it is not known which [rank|ranks] of the job [it is|they "
-        f"are]{reason}: [it is|they are] told from others by file or process id."
+        f"The [rank|ranks] of {{n}} [process|processes] [is|are] unknown{reason}; [it is|they "
+        "are] labelled by file or process ID."
     )
 
 
@@ -116,7 +113,7 @@ def _said_once(notes: Sequence[Owned], total: int, noun: str) -> Note:
         first = replace(first, text=worded(first.wording, count, values), values=values)
     if owners == 1:
         return replace(first, count=count)
-    each = "in" if first.wording is not None or first.count is None else "the same in each of"
+    each = "in" if first.wording is not None or first.count is None else "same in"
     text = f"{first.text} ({each} {owners} of {several(total, noun)})"
     return replace(first, text=text, count=count, file=None)
 
@@ -130,8 +127,8 @@ def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
     listed = [str(file) for file in files][:_MOST_NAMED]
     whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""
     text = (
-        f"{named(first).text} (The like holds, with other figures, of {more:,} more of "
-        f"{several(total, noun)}{whose}{f'; {count:,} in all' if count is not None else ''}.)"
+        f"{named(first).text} (Similar in {more:,} more of "
+        f"{several(total, noun)}{whose}{f'; {count:,} total' if count is not None else ''}.)"
     )
     return replace(first, text=text, count=count, file=None)
 

@@ -33,16 +33,15 @@ def profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple
         if process in idle
     )
     text = (
-        f"The profiler itself worked {several(len(rows), 'time')} on the host, "
-        f"{time_amount(spent)} in all; {time_amount(within)} of that "
-        f"{_idle_devices(len(accounts))}. That is not the program's idle time: a run without the "
-        "profiler does not have it."
+        f"The profiler itself ran {several(len(rows), 'time')} on the CPU, {time_amount(spent)} "
+        f"total; {_idle_devices(len(accounts))} for {time_amount(within)} of that. Without the "
+        "profiler this idle time would not occur."
     )
     return (Note("assumed", "profiler-overhead", text, len(rows)),)
 
 
 def _idle_devices(count: int) -> str:
-    return "the device was idle" if count == 1 else "at least one device of its process was idle"
+    return "the GPU was idle" if count == 1 else "at least one GPU of its process was idle"
 
 
 def _rows(trace: Trace) -> IntArray:

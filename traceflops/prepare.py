@@ -153,6 +153,6 @@ def _nothing_selected(trace: Trace) -> UsageError:
     ranks = sorted({rank for rank in trace.ranks if rank is not None})
     gpus = sorted(set(trace.devices["local_id"].to_pylist()))
     return UsageError(
-        "no device is left after --ranks/--gpu",
+        "no device matches --ranks/--gpu",
         f"the trace has ranks {ranks or 'unknown'} and device numbers {gpus}",
     )

@@ -41,8 +41,8 @@ _NOT_SHAPES: Final = Remedy(
 )
 
 _RECORDS: Final = Remedy(
-    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics, because "
-    "counters of CUPTI replace the records of kernels"
+    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics (CUPTI "
+    "counters replace kernel records)"
 )
 _EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
 
@@ -52,8 +52,8 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: _RECORDS,
         ROCPROF: _KERNELS,
         NSIGHT: Remedy(
-            "nsys profile --trace=cuda,nvtx; where that was done, the diagnostics of the report "
-            "say why CUDA gave no device records",
+            "nsys profile --trace=cuda,nvtx; if it was set, the report's diagnostics say why "
+            "CUDA recorded nothing",
             ("--trace=cuda,nvtx",),
         ),
     },
@@ -74,7 +74,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     },
     "calls": {
         PYTORCH: _WITH_CUDA,
-        ROCPROF: Remedy("--hip-trace, or --runtime-trace for all but HSA", ("--hip-trace",)),
+        ROCPROF: Remedy("--hip-trace, or --runtime-trace for everything but HSA", ("--hip-trace",)),
         NSIGHT: _CUDA,
     },
     "collectives": {
@@ -91,11 +91,11 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     },
     "kernel counters": {
         ROCPROF: Remedy(
-            "in runs of their own: --pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 and the like for FLOPs, "
-            "--pmc FETCH_SIZE and --pmc WRITE_SIZE for bytes"
+            "in separate runs: --pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 etc. for FLOPs, --pmc "
+            "FETCH_SIZE and --pmc WRITE_SIZE for bytes"
         ),
         NSIGHT: Remedy(
-            "in a run of its own with ncu --csv --page raw --metrics (docs/counters.md has them by "
+            "in a separate run: ncu --csv --page raw --metrics (docs/counters.md lists them by "
             "device), given with --pair"
         ),
     },
@@ -116,10 +116,10 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: Remedy("with_stack=True (large traces)"),
     },
     "device": {
-        PYTORCH: Remedy("name the device when MFU is asked for"),
+        PYTORCH: Remedy("name the device to get MFU"),
         ROCPROF: Remedy(
-            "rocprofv3 writes it (rocpd, JSON, agent_info.csv), rocprof's results.csv does not; "
-            "or name the device with --device"
+            "use rocprofv3 (rocpd, JSON, agent_info.csv) instead of rocprof, or name the device "
+            "with --device"
         ),
         NSIGHT: Remedy("name the device with --device"),
     },

@@ -52,9 +52,9 @@ def with_fine_times(trace: Trace) -> Trace:
     if typical >= resolution:
         return trace
     text = (
-        f"Starts are written in steps of {time_amount(resolution)}, and half of the device work "
-        f"lasts {time_amount(typical)} or less: when the GPU was idle is unknown. Only totals are "
-        "shown. Export the times in ns."
+        f"Start times have a resolution of {time_amount(resolution)}, but half of the GPU "
+        f"operations last {time_amount(typical)} or less: idle time is unknown and only totals "
+        "are shown. Export the times in ns."
     )
     return _as_sums(trace, Note("missing", "times-too-coarse", text, activities.num_rows))
 
@@ -108,6 +108,6 @@ def _sum_known(values: IntArray) -> int:
 
 
 _COPIES_ONLY: Final = (
-    "Only copies are recorded, no kernels: when the GPU was idle is unknown. Only totals are "
-    "shown. Give the table of kernels, too."
+    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown. Add "
+    "the table of kernels."
 )

@@ -22,9 +22,10 @@ _MOST: Final = 0.5
 _NEARLY_ALL: Final = 0.9
 """From this share of the busy time on, what is not judged stands for all of it."""
 
+_ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
 _WHY_NOT_JUDGED: Final = {
-    "other": "{its} kernels have no known category",
-    "graph": "The trace does not show the kernels of graph launches",
+    "other": "{its} kernels are uncategorized",
+    "graph": "The trace lacks the kernels of graph launches",
 }
 
 
@@ -44,9 +45,9 @@ def verdict(
     on the CPU.
     """
     if not devices:
-        return Verdict("There is no device work in this trace.", None, None)
+        return Verdict("This trace has no GPU operations.", None, None)
     if total.components.window_ns == 0:
-        return Verdict("The chosen window has zero length.", None, None)
+        return Verdict("The selected window has zero length.", None, None)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
     every = [loss for loss in losses(total, measured, categories) if loss.share >= WORTH_SAYING]
@@ -68,15 +69,15 @@ def verdict(
 
 def basis_of(steps: StepChoice) -> str:
     """Return what shares of the chosen windows are of, in words."""
-    return "the step time" if steps.used else "the device time"
+    return "the step time" if steps.used else "the total time"
 
 
 def _of_host(total: Account, of: str) -> Verdict:
     """Return what there is to say of a trace in which no device did anything."""
     ran = 1 - total.components.idle_ns / total.components.window_ns
     sentence = (
-        f"There is no device work in this trace, only CPU operators, which ran for {percent(ran)} "
-        f"of {of}."
+        f"This trace has no GPU operations, only CPU operators, which ran for {percent(ran)} of "
+        f"{of}."
     )
     return Verdict(sentence, None, None)
 
@@ -87,8 +88,8 @@ def _unrecorded(total: Account, of: str) -> str:
     if share <= _MOST:
         return ""
     return (
-        f"What the GPU did for {percent(share)} of {of} is unknown: it ran or waited for earlier "
-        "work that is not in the trace."
+        f"What the GPU did is unknown for {percent(share)} of {of}: it ran or waited for earlier "
+        "work missing from the trace."
     )
 
 
@@ -122,11 +123,9 @@ def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
         return Verdict(f"{without} counters of {launches}.", None, None)
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
-        return Verdict(
-            "This trace has no kernels, only ranges as they were seen on the device.", None, None
-        )
-    host = "calls and marks" if len(kinds) > 1 else f"{next(iter(kinds), 'call')}s"
-    return Verdict(f"There is no device work in this trace, only host {host}.", None, None)
+        return Verdict("This trace has no kernels, only GPU annotations.", None, None)
+    cpu = " and ".join(words for kind, words in _ON_CPU.items() if kind in kinds)
+    return Verdict(f"This trace has no GPU operations, only {cpu}.", None, None)
 
 
 def _most(untimed: Untimed) -> str:
@@ -135,7 +134,7 @@ def _most(untimed: Untimed) -> str:
     if untimed.device_ns is None or largest["share"] is None:
         return ""
     kind = largest["sub"].replace("_", " ")
-    return f": {duration(untimed.device_ns)} of device work, {percent(largest['share'])} {kind}"
+    return f": {duration(untimed.device_ns)} of GPU time, {percent(largest['share'])} {kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +181,8 @@ def _taken(leading: Sequence[Loss], of: str) -> str:
 def _not_judged(loss: Loss) -> str:
     """Return what takes time of which nothing says whether it is lost."""
     return (
-        f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}, so nothing here says "
-        "whether that time is well spent."
+        f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}; how much of that is "
+        "useful is unknown."
     )
 
 
@@ -192,13 +191,17 @@ def _unknown_compute(total: Account, measured: Measurement | None) -> Iterator[s
     share = total.components.share("compute") or 0.0
     if share >= WORTH_SAYING and not _knows_compute(measured):
         why = _why_unknown(measured)
-        yield f"Compute takes {percent(share)}; {why}, so nothing here says how fast it is."
+        yield f"Compute takes {percent(share)}; {why}."
 
 
 def _why_unknown(measured: Measurement | None) -> str:
     """Return what is missing to judge compute."""
     coverage = measured.executed.coverage if measured is not None else None
-    return "its FLOPs are unknown" if (coverage or 0) < TOO_LITTLE else "there is no MFU"
+    return (
+        "its FLOPs and efficiency are unknown"
+        if (coverage or 0) < TOO_LITTLE
+        else "its efficiency is unknown (no MFU)"
+    )
 
 
 def _nothing_lost(
@@ -208,9 +211,9 @@ def _nothing_lost(
     busy = 1 - (total.components.share("idle") or 0.0)
     is_busy = f"{machine.is_busy} {percent(busy)} of the time"
     if not every and _knows_compute(measured):
-        return f"{is_busy}, and no loss reaches {percent(WORTH_SAYING)} of it."
+        return f"{is_busy}, and no loss reaches {percent(WORTH_SAYING)}."
     if every and every[0].share >= _NEARLY_ALL * busy:
         why = _WHY_NOT_JUDGED[every[0].name].format(its=machine.its)
-        return f"{is_busy}. {why}, so nothing here says whether that time is well spent."
+        return f"{is_busy}. {why}, so efficiency is unknown."
     rest = [*map(_not_judged, every), *_unknown_compute(total, measured)]
     return " ".join((f"{is_busy}.", *rest))

@@ -78,7 +78,7 @@ def one_of(options: Mapping[str, object | None]) -> None:
     """Refuse options that exclude each other: raise UsageError where two of them have a value."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")
+        raise UsageError(f"{given[0]} and {given[1]} are mutually exclusive", "give one of them")
 
 
 def duration(ns: float) -> str:

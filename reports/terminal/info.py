@@ -71,7 +71,7 @@ def _jobs(inventory: Inventory) -> Iterator[str]:
             f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}"
         )
     if inventory.jobs and not any(job.chosen for job in inventory.jobs):
-        yield _line("", "choose one with --job N; below is what all of them hold together")
+        yield _line("", "choose one with --job N; the lines below cover all jobs")
 
 
 def _line(label: str, text: str) -> str:
@@ -82,7 +82,7 @@ def _source(inventory: Inventory) -> Iterator[str]:
     source = inventory.source
     yield _line("format", f"{source.format} ({source.tool or UNKNOWN})")
     for file in source.files[:_FILES_SHOWN]:
-        text = f" ({size(file.text_bytes)} of text)" if file.text_bytes != file.bytes else ""
+        text = f" ({size(file.text_bytes)} unpacked)" if file.text_bytes != file.bytes else ""
         yield _line("file", f"{shorten_middle(file.name, 70)}, {size(file.bytes)}{text}")
     if len(source.files) > _FILES_SHOWN:
         yield _line("", f"… {len(source.files) - _FILES_SHOWN} more files")
@@ -92,13 +92,13 @@ def _source(inventory: Inventory) -> Iterator[str]:
     if not inventory.ranks:
         return
     ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
-    more = f", … ({len(inventory.ranks)} in all)" if len(inventory.ranks) > 16 else ""
+    more = f", … ({len(inventory.ranks)} total)" if len(inventory.ranks) > 16 else ""
     yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
 
 
 def _devices(inventory: Inventory) -> Iterator[str]:
     if not inventory.devices:
-        yield _line("devices", "none with recorded work")
+        yield _line("devices", "none with GPU operations")
     for device in inventory.devices[:_DEVICES_SHOWN]:
         yield _line("device", _device(device))
     if len(inventory.devices) > _DEVICES_SHOWN:
@@ -123,7 +123,7 @@ def _device(device: DeviceEntry) -> str:
         where = f"{where}, run {device.run} of {device.runs}"
     return (
         f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, "
-        f"{several(device.activities, 'activity')}"
+        f"{several(device.activities, f'{device.type.upper()} operation')}"
     )
 
 

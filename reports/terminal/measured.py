@@ -48,6 +48,7 @@ from traceflops.reports.units import (
     duration,
     visible,
 )
+from traceflops.reports.wording import unit
 from traceflops.words import several
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
 _BOUNDS = {"compute": "compute", "memory": "memory", "interconnect": "link"}
 _BAR = 100
 _ABOVE = (
-    "Above 100 %: several kernels shared that work, or it took fewer products than it has by "
-    "definition (Winograd, FFT)."
+    "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
+    "(Winograd, FFT)."
 )
 
 
@@ -132,8 +133,8 @@ def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -
     if found is not None:
         yield from beside_the_bar(found, style)
     window = analysis.components.window_ns
-    devices = several(len(analysis.devices_used), "device")
-    whole = f"100.0 % is what {devices} could do in {duration(window)} at the peak."
+    devices = several(len(analysis.devices_used), unit(analysis))
+    whole = f"100.0 %: {devices} at peak for {duration(window)}."
     yield Text(whole, "dim")
 
 
@@ -175,10 +176,10 @@ def _ledger(analysis: Analysis, found: Reconciliation | None) -> Iterator[Text]:
     windows = max(analysis.windows_used, 1)
     lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in ledger.lines)
     yield Text()
-    unit = "step" if analysis.steps.used else "window"
-    yield from ledger_table(Ledger(ledger.convention, lines), unit)
-    bounds = "" if analysis.measured.is_exact else ", the upper ones of counts between bounds"
-    yield Text(f"Means per {unit} and device{bounds}.", "dim")
+    window = "step" if analysis.steps.used else "window"
+    yield from ledger_table(Ledger(ledger.convention, lines), window)
+    bounds = "" if analysis.measured.is_exact else ", known only as a range; showing upper bounds"
+    yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
 
 
 def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -187,7 +188,7 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
-    yield from _table_head(f"Kernels with counted {what}", style)
+    yield from _table_head(f"Kernels with known {what}", style)
     yield from _rows(rows, measured, style)
     if any(_is_above_the_peak(row, measured) for row in rows):
         yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
@@ -255,4 +256,4 @@ def _notes(analysis: Analysis, style: Style, found: Reconciliation | None) -> It
     for note in shown[:_NOTES]:
         yield from labelled("note", note, style)
     if len(shown) > _NOTES:
-        yield Text(f"note {several(len(shown) - _NOTES, 'more note')}: --json has all", "dim")
+        yield Text(f"note {several(len(shown) - _NOTES, 'more note')} in --json", "dim")

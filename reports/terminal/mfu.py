@@ -76,7 +76,7 @@ def render_explanation(found: Utilisation, explained: Explanation, style: Style)
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
         *_candidates(explained, shown, style),
-        Text(f"{count(hidden)} ways that are less likely: --json has them", "dim"),
+        Text(f"{count(hidden)} less likely ways in --json", "dim"),
         *_notes(found, style),
     )
     return [fitted(line, style) for line in parts]
@@ -103,7 +103,7 @@ def _sentences(found: Utilisation) -> Iterator[str]:
         yield rate.sentence
     elif rate is not None:
         value = percent(max(rate.mfu, rate.hfu))
-        yield f"No MFU: {value} of the peak is more than the devices can do ({rate.convention})."
+        yield f"No MFU: {value} of peak is impossible ({rate.convention})."
     for lack in found.lacks:
         yield f"No MFU: {lack.problem}. To get one: {lack.remedy}."
 
@@ -160,7 +160,7 @@ def _sizes(found: Utilisation, shape: Shape) -> str:
 def _real(shape: Shape) -> str:
     if shape.tokens == shape.slot_tokens:
         return ""
-    return f", {percent(Fraction(shape.tokens, shape.slot_tokens))} of them real"
+    return f", {percent(Fraction(shape.tokens, shape.slot_tokens))} real"
 
 
 def _manner(found: Utilisation) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _manner(found: Utilisation) -> Iterator[str]:
     if run.frozen - {"all"}:
         yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
     if run.frozen_layers:
-        yield f"first {run.frozen_layers} layers untrained"
+        yield f"first {run.frozen_layers} layers frozen"
     if run.checkpoint.name != "none":
         yield f"checkpointing {run.checkpoint.name}"
 
@@ -233,14 +233,14 @@ def _hfu(rate: Rate) -> str:
         for first, words in EXTRAS.items()
         if (extra := rate.ledger.total(first))
     ]
-    return " + ".join(("MFU", *parts)) if parts else "nothing else is executed, as described"
+    return " + ".join(("MFU", *parts)) if parts else "no other executed FLOPs in the description"
 
 
 def _peak(found: Utilisation) -> Iterator[tuple[str, str, str]]:
     peak, spec = found.choice.peak, found.choice.spec
     if peak is None:
         return
-    remark = f"{peak.label}, of one {spec.one_device_is if spec is not None else 'device'}"
+    remark = f"{peak.label}, per {spec.one_device_is if spec is not None else 'device'}"
     if spec is not None and not peak.label.endswith("given"):
         remark += f"; source {spec.confidence}: {spec.source}"
     yield "peak", f"{significant(peak.flops_per_ns / 1000, 5)} TFLOP/s", remark
@@ -250,7 +250,7 @@ def _weights(found: Utilisation) -> str:
     card = found.card
     if not card.complete or card.is_convolutional:
         return ""
-    who = "each token meets" if card.encoder is None else "tokens of both sides meet"
+    who = "each token uses" if card.encoder is None else "encoder and decoder tokens use"
     used = f"{who} {count(card.weights())} weights"
     return f"{count(card.active)} active; {used}" if card.active < card.total else used
 

@@ -30,8 +30,8 @@ LESS_SIMPLE: Final = 3
 
 _LABEL, _SHARE, _LEAVES = 26, 9, 10
 FROM_DESCRIPTION: Final = (
-    "From the description: useful work is what it needs, and compute below peak is the rest of "
-    "the compute time."
+    "From the description: useful work is what it needs; compute below peak is the rest of the "
+    "compute time."
 )
 
 
@@ -42,7 +42,7 @@ def described_sentences(measured: Measurement, found: Reconciliation) -> Iterato
     told = {one.problem for one in measured.lacks}
     for lack in found.lacks:
         if lack.problem not in told:
-            yield f"No MFU of the description: {lack.problem.rstrip('.')}; {lack.remedy}."
+            yield f"No MFU from the description: {lack.problem.rstrip('.')}; {lack.remedy}."
     if found.sentence:
         yield found.sentence
 
@@ -67,18 +67,18 @@ def described_facts(found: Reconciliation) -> Iterator[Fact]:
     rate, convention = found.rate, work.ledger.convention
     is_more = rate is not None and (rate.hfu != rate.mfu or found.measured_mfu is None)
     if rate is not None and is_more and not rate.is_hfu:
-        yield Fact("described HFU", percent(rate.hfu), "with what else is executed, as described")
+        yield Fact("described HFU", percent(rate.hfu), "with other executed FLOPs, as described")
     if found.host_mfu is not None:
-        remark = f"{convention}, over the host's step markers instead"
+        remark = f"{convention}, over CPU step markers"
         yield Fact("MFU (host)", percent(found.host_mfu), remark)
     elif found.host_ran_ahead:
-        yield Fact("MFU (host)", UNKNOWN, "the host ran ahead: its step markers are no step times")
+        yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
     if found.needed is not None:
         yield Fact("needed", flops(found.needed), f"{convention}, {_windows(job)}")
     if found.counts is not None:
         yield _shown(found, found.counts)
     if work.tokens_per_s is not None:
-        yield Fact("tokens per s", significant(work.tokens_per_s), "of the whole job")
+        yield Fact("tokens per s", significant(work.tokens_per_s), "whole job")
 
 
 def _shown(found: Reconciliation, counts: Counts) -> Fact:
@@ -86,7 +86,7 @@ def _shown(found: Reconciliation, counts: Counts) -> Fact:
     what = "as model FLOPs, padding included" if found.is_padded else "as model FLOPs"
     if not counts.is_open:
         return Fact("trace shows", flops(counts.counted), what)
-    most = f"at most {flops(counts.most)}" if counts.most is not None else "at most not known"
+    most = f"at most {flops(counts.most)}" if counts.most is not None else "upper bound unknown"
     return Fact("trace shows", f"≥ {flops(counts.least)}", f"{what}; {most}")
 
 
@@ -102,7 +102,7 @@ def described_ledger(found: Reconciliation) -> Iterator[Text]:
         return
     yield Text()
     yield from ledger_table(found.described.work.ledger, found.described.unit)
-    yield Text("As described, of the whole job.", "dim")
+    yield Text("As described, for the whole job.", "dim")
 
 
 def diagnoses_table(found: Reconciliation, style: Style) -> Iterator[Text]:

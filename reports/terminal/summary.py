@@ -36,6 +36,7 @@ from traceflops.reports.wording import (
     selected,
     steps_used,
     uneven_steps,
+    unit,
 )
 from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
 from traceflops.trace import Note
@@ -218,7 +219,7 @@ def _details(name: str, analysis: Analysis) -> Iterator[str]:
         return
     hidden = analysis.total.hidden_communication_ns
     if name == "communication" and hidden:
-        yield f"{duration(analysis.mean_ns(hidden))} more is hidden"
+        yield f"{duration(analysis.mean_ns(hidden))} more hidden"
     for row in analysis.categories.to_pylist():
         if row["top"] == name and row["sum_ns"]:
             yield f"{row['sub']} {duration(analysis.mean_ns(row['sum_ns']))}"
@@ -233,12 +234,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     bar = max(0, min(20, style.width - label - 54))
     yield Text()
     heads = "".join(f"{_HEADS.get(name, name):>9}" for name in _SHARES)
-    yield Text(f"{_INDENT}{'device':<{label}} {'':<{bar}}{'window':>11}{heads}", "bold")
+    yield Text(f"{_INDENT}{unit(analysis):<{label}} {'':<{bar}}{'window':>11}{heads}", "bold")
     for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
         yield _device_row(device, style, name, bar)
     hidden = len(analysis.devices) - len(shown)
     if hidden:
-        yield Text(f"{_INDENT}… {hidden} more; --json and the page have all", "dim")
+        yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
 
 
 def _device_row(device: DeviceReport, style: Style, name: str, bar: int) -> Text:
@@ -323,7 +324,7 @@ def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from labelled("note", note.text, style)
     hidden = len(notes) - _NOTES_SHOWN
     if hidden > 0:
-        yield Text(f"note {several(hidden, 'more note')}: --json and the page have all", "dim")
+        yield Text(f"note {several(hidden, 'more note')} on the page and in --json", "dim")
 
 
 def _unsaid(analysis: Analysis) -> list[Note]:

@@ -22,10 +22,10 @@ _ROWS = 5
 _NAME_WIDTH = 52
 _COUNTERS = 12
 _TITLES = {
-    DEVICE_KINDS: "Kernels and copies with most time",
-    ("call",): "Calls with most time",
-    ("mark",): "Marks with most time, nested ones counted twice",
-    ("gpu_mark",): "Ranges with most time on the device, nested ones counted twice",
+    DEVICE_KINDS: "Top kernels and copies",
+    ("call",): "Top API calls",
+    ("mark",): "Top annotations (nested count twice)",
+    ("gpu_mark",): "Top GPU annotations (nested count twice)",
 }
 Cut = Callable[[Sequence[str], int], list[str]]
 """Returns the names of a table in exactly so many cells each."""
@@ -41,7 +41,7 @@ def untimed_lines(found: Untimed, cut: Cut, drawn: Drawn, *, screen: int) -> Ite
     width = min(_NAME_WIDTH, screen - 36)
     if found.categories.num_rows:
         yield Text()
-        yield Text("Totals by category (overlaps counted twice)", "bold")
+        yield Text("Totals by category (overlaps count twice)", "bold")
         rows = found.categories.to_pylist()
         for row, name in zip(rows, cut([_spaced(row["sub"]) for row in rows], 20), strict=True):
             yield _row(row, name, drawn)
@@ -83,13 +83,13 @@ def _counted(found: Untimed, cut: Cut, width: int, screen: int) -> Iterator[Text
     if not found.counted.num_rows:
         return
     yield Text()
-    yield _title("Kernels with most launches counted", found.counted.num_rows)
+    yield _title("Kernels with most counted launches", found.counted.num_rows)
     rows = _rows(found.counted)
     for row, name in zip(rows, cut([row["name"] for row in rows], width), strict=True):
         yield Text.assemble("  ", name, f"{count(row['launches']):>10} ×")  # noqa: RUF001
     more = len(found.counters) - _COUNTERS
     listed = ", ".join(found.counters[:_COUNTERS]) + (f" and {more} more" if more > 0 else "")
-    text = "Launches were run one after the other to be counted, so their times are not used."
+    text = "Launches ran serialized to be counted, so their times are not used."
     for line in textwrap.wrap(f"Counters: {listed}. {text}", screen - 2):
         yield Text(f"  {line}", "dim")
 

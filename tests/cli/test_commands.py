@@ -197,7 +197,7 @@ def test_choosing_what_to_analyse() -> None:
     assert_refused(run("summary", SAMPLE, "--steps", "99:"), 2, "10 to 15")
     assert_refused(run("summary", SAMPLE, "--from", "1"), 2, "1.5s")
     assert_refused(run("info", SAMPLE, "--step-mark", "("), 2, "regular expression")
-    assert_refused(run("info", SAMPLE, "--step-mark", "nothing"), 2, "no mark matches")
+    assert_refused(run("info", SAMPLE, "--step-mark", "nothing"), 2, "no annotation matches")
 
 
 def test_rules_change_a_category(tmp_path: Path) -> None:

@@ -200,12 +200,12 @@ def test_unlike_devices_of_a_trace_are_explained_one_by_one(tmp_path: Path) -> N
 
 def test_a_trace_without_devices() -> None:
     path = SAMPLES / "torch_cpu_train.json.gz"
-    assert printed("--trace", path) == ["The trace has no device but the host."]
+    assert printed("--trace", path) == ["The trace has no GPU."]
     assert json.loads(run("--trace", path, "--json").stdout)["seen"] == []
 
 
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
-    assert_refused(run("h100", "--trace", JOB), 2, "exclude each other")
+    assert_refused(run("h100", "--trace", JOB), 2, "mutually exclusive")
     assert_refused(run("--trace", tmp_path / "absent.json"), 3, "no such file")
 
 
@@ -230,5 +230,5 @@ def test_the_check_is_with_the_clock_that_the_trace_names(tmp_path: Path) -> Non
         file.dispatch(file.symbol("k"), 10, 20)
     (line,) = [line for line in printed("--trace", path) if line.startswith("check")]
     # 304 x 2048 x 1.2 GHz = 747.1 TFLOP/s
-    assert "1200 MHz, as the trace says, = 747.1 TFLOP/s (bf16)" in line
+    assert "1200 MHz (from the trace) = 747.1 TFLOP/s (bf16)" in line
     assert "1307.4" in line

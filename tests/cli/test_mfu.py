@@ -489,11 +489,11 @@ def test_help_groups_the_options() -> None:
     assert headings == [
         "Arguments",
         "Model",
-        "Tokens of one step, all devices together",
-        "Time (one of these)",
+        "Tokens per step, all devices together",
+        "Time (choose one)",
         "Devices and their peak",
-        "What is trained, and how",
-        "What to answer",
+        "Training",
+        "Output",
         "Options",
         "Examples",
     ]

@@ -316,10 +316,10 @@ REFUSED = [
     ("--all-conventions", 2, "--all-conventions describes a run", "--model"),
     ("--reported 40%", 2, "--reported describes a run", "--model"),
     ("--checkpointing full", 2, "--checkpointing describes a run", "--model"),
-    ("--model CARD --step-time 3", 2, "--step-time and a trace exclude", "the trace has the times"),
+    ("--model CARD --step-time 3", 2, "--step-time and a trace are", "the trace provides the time"),
     ("--model CARD", 2, "the number of tokens per step", "--batch"),
     ("--model CARD --seq 1024", 2, "the number of sequences per step", "--batch"),
-    ("--model CARD --params 8e9", 2, "exclude each other", "one of them"),
+    ("--model CARD --params 8e9", 2, "mutually exclusive", "one of them"),
     ("--model CARD --batch 4 --seq 1024 --gpus 0", 2, "--gpus is not", "--gpus "),
     ("--model CARD --batch 4 --seq 1024 --convention x", 2, "convention", "exact-causal"),
     ("--model CARD --batch 4 --seq 1024 --convention deepspeed", 2, "deepspeed", "another"),
@@ -328,7 +328,7 @@ REFUSED = [
     (
         "--model CARD --batch 4 --seq 8 --reported 4% --reported-hfu 4%",
         2,
-        "exclude each other",
+        "mutually exclusive",
         "one of them",
     ),
     (

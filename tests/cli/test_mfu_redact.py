@@ -73,7 +73,7 @@ def test_names_of_a_pair_are_replaced_too(secret: Path) -> None:
 def test_there_must_be_a_trace_to_take_names_from() -> None:
     assert_refused(run("mfu", "--params", "8e9", "--redact"), 2, "--redact needs a trace")
     refused = run("mfu", SAMPLE, "--redact", "--include-environment")
-    assert_refused(refused, 2, "exclude each other")
+    assert_refused(refused, 2, "mutually exclusive")
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--all-conventions",), ("--reported", "40%")])

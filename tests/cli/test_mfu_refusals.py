@@ -26,7 +26,7 @@ SMALL = "--model llama-3-8b --seq 8"
 
 REFUSED = [
     # options, words of the error, words of the hint
-    ("", "no model is given", "--model"),
+    ("", "no model given", "--model"),
     ("--params nan", "--params is not a whole number", "--params 8e9"),
     ("--params 1e400", "--params is not a whole number", "--params 8e9"),
     ("--params -5", "--params is not a whole number", "--params 8e9"),
@@ -81,24 +81,24 @@ REFUSED = [
     (f"{SMALL} --device h100-sxmm --peak 900", "similar: h100-sxm", "traceflops devices"),
     (f"{SMALL} --bogus", "no such option: --bogus", "traceflops mfu --help"),
     (f"{SMALL} --pramas 8e9", "no such option: --pramas", "did you mean --params"),
-    ("--params 8e9 --model gpt2", "exclude each other", "one of them"),
+    ("--params 8e9 --model gpt2", "mutually exclusive", "one of them"),
     ("--model llama-3-8b --tokens 99", "the sequence length is unknown", "--seq"),
     ("--model llama-3-8b --batch 3", "the number of tokens per step", "--batch and --seq"),
     (f"{SMALL} --step-time 3", "the number of sequences per step", "--batch"),
     (f"{SMALL} --batch 3 --tokens 20", "20 tokens are not batch 3 x 8 = 24", "correct"),
-    (f"{SMALL} --step-time 1 --tokens-per-s 3", "exclude each other", "one of them"),
-    (f"{SMALL} --tokens-per-s 3 --samples-per-s 3", "exclude each other", "one of them"),
+    (f"{SMALL} --step-time 1 --tokens-per-s 3", "mutually exclusive", "one of them"),
+    (f"{SMALL} --tokens-per-s 3 --samples-per-s 3", "mutually exclusive", "one of them"),
     (f"{SMALL} --documents 5,x", "--documents is not a list", "512,1024,3x4096"),
     (f"{SMALL} --cached 5", "--cached is for decoding", "--forward-only"),
     (f"{SMALL} --forward-only --checkpointing full", "exclude each other", "remove one"),
     (f"{SMALL} --encoder-seq 5", "has no encoder", "--encoder-seq"),
     ("--model t5-small --seq 8", "the encoder's sequence length", "--encoder-seq"),
-    (f"{SMALL} --achieved-convention 6N", "--achieved-convention is of --achieved", "TFLOPS"),
+    (f"{SMALL} --achieved-convention 6N", "--achieved-convention needs --achieved", "TFLOPS"),
     (f"{SMALL} --achieved 4 --achieved-convention x", "unknown convention 'x'", "6N"),
     (f"{SMALL} --convention x", "unknown convention 'x'", "6N"),
     (f"{SMALL} --convention deepspeed", "it needs measurements", "another"),
     (f"{SMALL} --convention published-tflops", "needs a published rate", "--achieved"),
-    (f"{SMALL} --lora-rank 3 --lora-params 4", "exclude each other", "one of them"),
+    (f"{SMALL} --lora-rank 3 --lora-params 4", "mutually exclusive", "one of them"),
     (f"{SMALL} --lora-targets q", "needs the rank", "--lora-rank"),
     (f"{SMALL} --lora-rank 3 --lora-targets q,zz", "no matrix 'zz' to adapt", "down, gate"),
     (f"{SMALL} --frozen heart", "cannot freeze unknown part 'heart'", "attention"),
@@ -113,7 +113,7 @@ REFUSED = [
     (f"{SMALL} --tokens-per-s 1000 --reported 46%", "no GPU is named", "--peak"),
     (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported 0", "not a percentage", "46.2%"),
     (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported -4%", "not a percentage", "46.2%"),
-    (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported 4 --reported-hfu 4", "exclude", "one of"),
+    (f"{SMALL} --tokens-per-s 1000 --peak 99 --reported 4 --reported-hfu 4", "exclusive", "one of"),
 ]
 
 
@@ -224,7 +224,7 @@ def test_above_everything_the_conventions_are_shown_all_the_same() -> None:
     words = [*options.split(), "--step-time", "5", "--all-conventions"]
     result = run("mfu", *words)
     assert result.exit_code == 3
-    assert result.stdout.startswith("No MFU: 136.4 % of the peak is more than the devices can do")
+    assert result.stdout.startswith("No MFU: 136.4 % of peak is impossible")
     assert re.search(r"^6N-active +> 100 %", result.stdout, re.M)
     assert re.search(r"^4N +85\.1 %", result.stdout, re.M)
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]

@@ -68,7 +68,7 @@ def test_no_shapes_are_said_once(tmp_path: Path) -> None:
         "record_shapes=True next time." in text
     )
     assert text.count("record_shapes") == 1
-    assert "its FLOPs are unknown, so nothing here says how fast it is." in text
+    assert "its FLOPs and efficiency are unknown." in text
     assert "largest loss" not in text
 
 

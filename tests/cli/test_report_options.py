@@ -79,7 +79,7 @@ def test_where_the_report_goes(
 
 
 def test_a_format_and_a_file_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="to a folder, and this is the name of a file"):
+    with pytest.raises(UsageError, match="to a folder, but this is a file name"):
         target_of("x.html", "csv", ["a"])
     wrong = run("report", SAMPLE, "-o", tmp_path / "t", "--format", "xlsx")
     assert_refused(wrong, 2, "no such format: xlsx", "parquet, arrow, csv")
@@ -138,7 +138,7 @@ def test_an_empty_name_writes_nothing_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for words in (("report",), ("report", "--format", "csv"), ("export",), ("perfetto",)):
-        assert_refused(run(*words, SAMPLE, "-o", name), 2, "-o is given an empty name", "variable")
+        assert_refused(run(*words, SAMPLE, "-o", name), 2, "-o has an empty name", "variable")
     assert list(tmp_path.iterdir()) == []
 
 

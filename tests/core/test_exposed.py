@@ -46,4 +46,4 @@ def test_the_evidence_of_a_loss_is_never_more_than_the_loss() -> None:
     found = next(one for one in analysis.findings if one.rule == "loss-communication")
     assert analysis.components.communication_ns == 40
     texts = [(one.text, one.name) for one in places(analysis, found, step_rows(analysis))]
-    assert ("the largest part, 40 ns in all:", REDUCE) in texts
+    assert ("largest part: 40 ns total in", REDUCE) in texts

@@ -44,15 +44,15 @@ def test_two_notes_of_one_file_are_in_one_file() -> None:
 
 def test_values_are_listed() -> None:
     notes: list[Owned] = [(n, rank_from_name([n], f"rank{n}")) for n in (4, 0, 1, 2)]
-    text = "Ranks 0 to 2, 4 are from the names of their files or folders. (in 4 of 5 files)"
+    text = "Ranks 0 to 2, 4 were taken from file or folder names. (in 4 of 5 files)"
     assert said(notes, 5) == [(text, 4)]
-    assert said(notes[:1], 5) == [("Rank 4 is from the name of its file or folder.", 1)]
+    assert said(notes[:1], 5) == [("Rank 4 was taken from file or folder names.", 1)]
     assert ranges([7, 3, 1, 2, 7, 8]) == "1 to 3, 7, 8"
 
 
 def test_a_figure_that_all_files_share_is_not_taken_for_their_sum() -> None:
     two: list[Owned] = [(n, Note("missing", "x", "Of 2 records it is unknown.", 2)) for n in (0, 1)]
-    assert said(two, 2) == [("Of 2 records it is unknown. (the same in each of 2 of 2 files)", 4)]
+    assert said(two, 2) == [("Of 2 records it is unknown. (same in 2 of 2 files)", 4)]
     bare: list[Owned] = [(n, Note("missing", "x", "Not there.")) for n in (0, 1)]
     assert said(bare, 3, "recording") == [("Not there. (in 2 of 3 recordings)", None)]
 
@@ -64,8 +64,7 @@ def test_of_many_with_other_figures_it_is_said_how_many_and_how_much_in_all() ->
     assert said(notes[:3], 9) == [(f"{n} of 99 left out.", n) for n in (1, 2, 3)]
     (found,) = together(notes, 9)
     assert found.text == (
-        "f1: 1 of 99 left out. (The like holds, with other figures, of 5 more of 9 files: f2, f3, "
-        "f4, f5, f6; 21 in all.)"
+        "f1: 1 of 99 left out. (Similar in 5 more of 9 files: f2, f3, f4, f5, f6; 21 total.)"
     )
     assert (found.count, found.file) == (21, None)
 

@@ -125,7 +125,7 @@ def test_no_word_of_the_author_is_shown(shown: dict[str, str]) -> None:
 def test_what_was_removed_is_counted_in_every_form(shown: dict[str, str]) -> None:
     for name in ("summary --redact", "o.html", "o.json", "o.md", "report/notes.csv"):
         text = " ".join(shown[name].split())
-        assert "redact names were replaced" in text, name
+        assert "are replaced by placeholders" in text, name
         for kind in ("1 annotation", "1 module", "1 Python function", "1 operator name"):
             assert kind in text, f"{kind} in {name}"
 
@@ -253,7 +253,8 @@ def test_notes_of_the_parser_lose_their_names() -> None:
     assert found[0] == texts[0][1]
     assert found[1] == "Left out were 'name1' and path 1 of file 1 (12 bytes)."
     assert (
-        found[2] == "A note was left out, as it quotes names of the recording (unknown-category)."
+        found[2]
+        == "A note is hidden because it quotes names from the recording (unknown-category)."
     )
     assert found[3] == "Ignored in the trace's description: no preset is called 'name2'."
 
@@ -263,8 +264,8 @@ def test_it_excludes_what_keeps_names(path: Path) -> None:
         given = [command, str(path), "--redact", "--include-environment"]
         result = CliRunner().invoke(app, given)
         assert result.exit_code == 2
-        assert "error: --redact and --include-environment exclude each other" in result.output
-    with pytest.raises(UsageError, match="exclude each other"):
+        assert "error: --redact and --include-environment are mutually exclusive" in result.output
+    with pytest.raises(UsageError, match="mutually exclusive"):
         tf.analyze(tf.read(path), include_environment=True, redact=True)
 
 

@@ -52,7 +52,7 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
     assert found["runtime calls"].startswith("--hip-trace")
     assert found["step markers"].endswith("--marker-trace")
     assert "--pair" in found["framework operators"]
-    assert "python stacks" not in found
+    assert "Python stacks" not in found
     assert "memory events" not in found
 
 
@@ -82,7 +82,7 @@ def test_what_is_there_is_not_missing() -> None:
         marks=[{"name": "step 1", "start_ns": 0, "dur_ns": 90}],
     )
     assert full.record is None
-    assert {"calls of RCCL", "memory copies", "sizes of copies", "step markers"}.isdisjoint(
+    assert {"RCCL calls", "memory copies", "sizes of copies", "step markers"}.isdisjoint(
         one.what for one in full.missing
     )
 
@@ -90,7 +90,7 @@ def test_what_is_there_is_not_missing() -> None:
 def test_copies_without_sizes_and_collectives_without_kinds() -> None:
     rows = [RCCL, {"name": "copy", "kind": "memcpy", "start_ns": 40}]
     found = lacks(made("rocprof", activities=rows))
-    assert found["calls of RCCL"] == "--rccl-trace"
+    assert found["RCCL calls"] == "--rccl-trace"
     assert "rocpd" in found["sizes of copies"]
 
 
@@ -102,10 +102,10 @@ def test_moments_of_queueing_are_no_calls() -> None:
 @pytest.mark.parametrize(
     ("architectures", "expected"),
     [
-        (["gfx942"], "--pmc FETCH_SIZE, --pmc WRITE_SIZE (each in a run of its own)"),
+        (["gfx942"], "--pmc FETCH_SIZE, --pmc WRITE_SIZE (each in a separate run)"),
         (["gfx1201"], "RDNA 4 (gfx12) counts no matrix work"),
-        (["gfx942", "gfx1201"], "and the like for FLOPs"),
-        ([None], "and the like for FLOPs"),
+        (["gfx942", "gfx1201"], "etc. for FLOPs"),
+        ([None], "etc. for FLOPs"),
     ],
 )
 def test_counters_are_those_of_the_device(architectures: list[str], expected: str) -> None:
@@ -114,7 +114,7 @@ def test_counters_are_those_of_the_device(architectures: list[str], expected: st
         for at, name in enumerate(architectures)
     ]
     found = lacks(made("rocprof", activities=[KERNEL], devices=devices))
-    assert expected in found["counters of kernels"]
+    assert expected in found["kernel counters"]
 
 
 def test_sums_alone_lack_a_timeline() -> None:

@@ -190,9 +190,9 @@ def test_the_analysis_says_how_steps_were_found() -> None:
     ]
     analysis = analyze(trace_of(activities=rows))
     assert analysis.steps.source == "signature"
-    assert "35 activities" in analysis.steps.text
+    assert "35 GPU operations" in analysis.steps.text
     (note,) = [note for note in analysis.notes if note.code == "steps-inferred"]
-    assert "what repeats on the device: each step taken to be one round of it" in note.text
+    assert "repetition on the GPU: each step is one round" in note.text
     windows = analysis.devices[0].windows
     assert all(a.end_ns == b.start_ns for a, b in pairwise(windows))
     assert windows[-1].end_ns == analysis.devices[0].whole.end_ns

@@ -99,7 +99,7 @@ def test_what_many_files_say_with_other_figures_is_said_once() -> None:
         assert len(notes) == expected
         assert sum(note.count or 0 for note in notes) == 2 * many
     assert "0.db: It lived 0 ms." in notes[0].text
-    assert "of 3 more of 4 files: 1.db, 2.db, 3.db" in notes[0].text
+    assert "in 3 more of 4 files: 1.db, 2.db, 3.db" in notes[0].text
 
 
 def test_a_shared_device_is_one_of_each_rank_that_used_it() -> None:

@@ -99,7 +99,7 @@ def test_what_caused_a_kept_activity_is_kept_with_it() -> None:
 
 def test_restricting_to_ranks_and_devices() -> None:
     assert rows(Selection(ranks=frozenset({3}), gpus=frozenset({0})))["activities"] == 2
-    with pytest.raises(UsageError, match="nothing"):
+    with pytest.raises(UsageError, match="selection is empty"):
         rows(Selection(ranks=frozenset({4})))
 
 

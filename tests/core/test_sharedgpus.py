@@ -56,7 +56,7 @@ def test_the_time_between_two_runs_is_idle_in_none() -> None:
         assert found.components.idle_ns == figures[2]
         text = note_of(found.notes, "one-run-of-several").text
         number = run or 1
-        assert f"of gpu 0 run {number} of 2 (process {10 + number})" in text
+        assert f"gpu 0 run {number} of 2 (process {10 + number})" in text
     text = note_of(trace.notes, "runs-on-one-gpu").text
     assert "run 1 process 11, 50.000 ms later run 2 process 12" in text
     assert "device-shared" not in codes(trace)
@@ -227,7 +227,7 @@ def test_the_steps_of_a_shared_gpu_are_those_with_most_of_its_time(order: int) -
     assert found.steps.seen == tuple(range(100, 107))
     note = note_of(found.notes, "steps-of-one-process")
     # 2 x 30 of 2 x 30 + 7 x 60 ns are the other's: 12.5 %.
-    assert "gpu 0 those of process 12 (others did 12.5 %)" in note.text
+    assert "gpu 0 process 12 (others 12.5 %)" in note.text
 
 
 def test_the_steps_of_the_only_process_that_marks_any_are_said_to_be_its_own() -> None:
@@ -236,7 +236,7 @@ def test_the_steps_of_the_only_process_that_marks_any_are_said_to_be_its_own() -
     tables["processes"] = [{"process": p, "pid": 11 + p, "file": "a"} for p in (0, 1)]
     found = analyze(merge([trace_of(**tables)]))
     assert found.steps.seen == (0, 1, 2, 3)
-    assert "process 12 (others did 50.0 %)" in note_of(found.notes, "steps-of-one-process").text
+    assert "process 12 (others 50.0 %)" in note_of(found.notes, "steps-of-one-process").text
 
 
 def of_rank(rank: int, start: int, place: str = "node 2") -> Trace:
@@ -264,6 +264,6 @@ def test_a_number_of_several_gpus_chooses_all_and_says_so() -> None:
     found = analyze(merged, Selection(gpus=frozenset({2})))
     assert len(found.devices) == 2
     text = note_of(found.notes, "gpu-number-repeats").text
-    assert "2 is that of 2 devices here (rank 0 (gpu 2), rank 1 (gpu 2))" in text
+    assert "--gpu 2 selects 2 GPUs (rank 0 (gpu 2), rank 1 (gpu 2))" in text
     alone = analyze(of_rank(0, 0), Selection(gpus=frozenset({2})))
     assert "gpu-number-repeats" not in {note.code for note in alone.notes}

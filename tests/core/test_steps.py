@@ -83,8 +83,8 @@ def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_b
 def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
     analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
     assert used(analysis) == [2, 3, 4]
-    assert window(analysis, 0).left_out == "warm-up: longer than 1.25 times the median"
-    assert window(analysis, 5).left_out == "the last step: no successor bounds it"
+    assert window(analysis, 0).left_out == "warm-up: over 1.25 times the median"
+    assert window(analysis, 5).left_out == "last step: no following step bounds it"
     assert analysis.steps.seen == (0, 1, 2, 3, 4, 5)
     assert analysis.components.window_ns == 300
 
@@ -120,7 +120,7 @@ def test_chosen_steps_include_both_ends_and_warm_up() -> None:
     trace = trace_of(**run_of([500, 100, 100, 100, 100]))
     assert used(analyze(trace, Selection(steps=(0, 1)))) == [0, 1]
     assert used(analyze(trace, Selection(steps=(3, None)))) == [3, 4]
-    with pytest.raises(UsageError, match="none of the chosen steps"):
+    with pytest.raises(UsageError, match="none of the selected steps"):
         analyze(trace, Selection(steps=(9, 12)))
 
 
@@ -183,9 +183,9 @@ def test_step_mark_names_them() -> None:
     analysis = analyze(trace, Selection(step_mark=r"batch<\d+>"))
     assert analysis.steps.source == "mark-regex"
     assert analysis.steps.seen == (0, 1)
-    with pytest.raises(UsageError, match="no step begins"):
+    with pytest.raises(UsageError, match="no step starts"):
         analyze(trace, Selection(step_mark="nothing"))
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a valid regular expression"):
         Selection(step_mark="(")
 
 
@@ -321,7 +321,7 @@ def test_without_any_launch_work_belongs_to_the_step_in_which_it_started() -> No
         ("step 2", 1220, 1310),
     ]
     (note,) = [note for note in analysis.notes if note.code == "steps-by-device-time"]
-    assert "started on the device" in note.text
+    assert "started on the GPU" in note.text
     assert analysis.devices[0].whole.unlinked is None
     assert analysis.total.launches is None
 
@@ -472,4 +472,6 @@ def test_work_outside_of_all_steps_is_said() -> None:
     mark = {"name": "ProfilerStep#1", "start_ns": 900, "dur_ns": 1_000}
     notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
     (note,) = [one for one in notes if one.code == "work-outside-steps"]
-    assert note.text.startswith("400 ns of GPU work (28.6 %) lies before the first step or after")
+    assert note.text.startswith(
+        "400 ns of GPU work (28.6 %) runs before the first or after the last"
+    )

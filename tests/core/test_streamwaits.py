@@ -184,8 +184,8 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
     analysis = analyze(trace_of(**first_of_a_queue(50 * MS)))
     assert analysis.verdict.loss is None
     assert analysis.verdict.sentence == (
-        "What the GPU did for 100.0 % of the device time is unknown: it ran or waited for earlier "
-        "work that is not in the trace."
+        "What the GPU did is unknown for 100.0 % of the total time: it ran or waited for earlier "
+        "work missing from the trace."
     )
     assert not [finding for finding in analysis.findings if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]

@@ -88,7 +88,7 @@ def test_whole_seconds_carry_no_timeline(tmp_path: Path) -> None:
     trace = page(tmp_path, "sec", ("1", "0.000002"), ("1", "0.000003"), ("4", "0.000002"))
     assert sums(trace) == [("kernel", "k", 3, 7_000)]
     (note,) = [note for note in tf.analyze(trace).notes if note.code == "times-too-coarse"]
-    assert "steps of 1.000 s" in note.text
+    assert "resolution of 1.000 s" in note.text
 
 
 @pytest.mark.parametrize(

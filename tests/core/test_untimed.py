@@ -67,7 +67,7 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     assert_nothing_timed(analysis)
     assert analysis.verdict.sentence == (
         "This trace has no timeline, so idle time and MFU are unknown. It has totals by name: "
-        "1.00 µs of device work, 90.0 % gemm."
+        "1.00 µs of GPU time, 90.0 % gemm."
     )
 
 
@@ -140,7 +140,7 @@ def test_calls_and_marks_alone_are_added_up() -> None:
         for row in analysis.untimed.rows.to_pylist()
     ] == [("call", "a", 2, 10), ("call", "b", 1, 5), ("mark", "epoch", 1, 70)]
     assert analysis.verdict.sentence == (
-        "There is no device work in this trace, only host calls and marks."
+        "This trace has no GPU operations, only API calls and annotations."
     )
 
 

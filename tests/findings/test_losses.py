@@ -32,8 +32,8 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
         ("loss-other", "high", 0.3),
         ("loss-idle", "high", 0.2),
     ]
-    assert found[1].sentence == "Idle time takes 20.0 % of the device time."
-    assert found[0].sentence == "Kernels of no known category take 30.0 % of the device time."
+    assert found[1].sentence == "Idle time takes 20.0 % of the total time."
+    assert found[0].sentence == "Uncategorized kernels take 30.0 % of the total time."
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
 
 
@@ -77,6 +77,6 @@ def test_a_trace_without_devices_or_length_has_no_findings() -> None:
 )
 def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: str) -> None:
     found = of(gemm=100, **works)
-    sentence = f"{words} take 90.0 % of the device time."
+    sentence = f"{words} take 90.0 % of the total time."
     assert found.findings[0].sentence == sentence
     assert found.verdict.sentence.startswith(sentence)

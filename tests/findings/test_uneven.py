@@ -30,11 +30,11 @@ def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     assert found.share == 600 / 5_600
     assert (found.severity, found.mfu_without, found.evidence) == ("medium", None, ("steps",))
     assert found.sentence == (
-        "Uneven steps take 10.7 % of the step time beyond the median. "
-        "Step 2 took 600 ns longer than the median step, most of it idle time before step 3."
+        "Steps slower than the median cost 10.7 % of the step time. "
+        "Step 2 took 600 ns longer than the median, mostly idle time before step 3."
     )
     shown = next(one for one in findings_shown(analysis) if one.rule == "uneven-steps")
-    assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2, 1.60 µs")]
+    assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2: 1.60 µs")]
 
 
 def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> None:
@@ -45,7 +45,7 @@ def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> Non
     marks = [(f"ProfilerStep#{n}", at - 9, 8) for n, at in enumerate(starts)]
     marks[2] = ("ProfilerStep#2", 2_991, 1_005)
     analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
-    assert uneven(analysis)[0].sentence.endswith("median step, most of it idle time.")
+    assert uneven(analysis)[0].sentence.endswith("the median, mostly idle time.")
     assert [(gap.step, gap.before_step) for gap in analysis.gaps(2)] == [(2, None), (0, 1)]
 
 
@@ -58,9 +58,9 @@ def test_findings_stand_by_their_share_whatever_their_rule() -> None:
 
 def test_the_cause_is_told_only_where_it_has_more_than_half() -> None:
     analysis = run((900, 100), (900, 100), (1_200, 400), (900, 100), (900, 100))
-    assert uneven(analysis)[0].sentence.endswith("600 ns longer than the median step.")
+    assert uneven(analysis)[0].sentence.endswith("600 ns longer than the median.")
     analysis = run((900, 100), (900, 100), (1_400, 200), (900, 100), (900, 100))
-    assert uneven(analysis)[0].sentence.endswith("the median step, most of it compute.")
+    assert uneven(analysis)[0].sentence.endswith("the median, mostly compute.")
 
 
 @pytest.mark.parametrize(

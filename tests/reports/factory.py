@@ -196,13 +196,13 @@ def analysis(
         verdict=Verdict(
             f"The largest loss is exposed communication: {share:.0%} of each step."
             if found
-            else "There is no device work in this trace.",
+            else "This trace has no GPU operations.",
             "communication" if found else None,
             share,
         ),
         steps=StepChoice(
             "markers" if steps else "none",
-            "ProfilerStep markers" if steps else "no steps found: the whole span is one window",
+            "ProfilerStep markers" if steps else "no steps found; the whole trace is one window",
             tuple(sorted({w.step for w in steps if w.step is not None})),
             tuple(sorted({w.step for w in steps if w.step is not None and w.used})),
             sorted(w.dur_ns for w in steps)[len(steps) // 2] if steps else None,

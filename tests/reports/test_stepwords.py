@@ -93,7 +93,7 @@ def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -
     head = text_of(page, "<header>", "</header>")
     for name in ("head", "idle", "categories"):
         words = head if name == "head" else section(page, name)
-        left = words.replace("There is no device work in this trace", "")
+        left = words.replace("This trace has no GPU operations", "")
         assert "device" not in left, name
         assert "GPU" not in left, name
         assert "communication" not in left, name
@@ -118,7 +118,7 @@ def test_the_title_is_short_and_whole(on_host: tf.Analysis) -> None:
     sums = trace_of(activities=[], totals=[{"name": "k", "count": 2, "total_ns": 65_692_000}])
     totals = tf.analyze(sums)
     assert title(totals) == "No timeline · made.json · traceflops"
-    assert "65.7 ms of device work" in totals.verdict.sentence
+    assert "65.7 ms of GPU time" in totals.verdict.sentence
     assert title(tf.analyze(trace_of())) == "No GPU operations · made.json · traceflops"
     busy = tf.analyze(trace_of(activities=[{"name": "sm90_gemm_bf16", "start_ns": 0}]))
     assert title(busy) == "100.0 % busy · made.json · traceflops"

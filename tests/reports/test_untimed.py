@@ -92,14 +92,14 @@ def test_totals_stand_in_markdown() -> None:
 def test_totals_stand_in_the_terminal() -> None:
     lines = terminal(analysis_of(totals=TOTALS))
     assert "  █ gemm                      900 ns   90.0 %         3 ×" in lines  # noqa: RUF001
-    assert "Kernels and copies with most time (2 of 2)" in lines
-    assert "Calls with most time (1 of 1)" in lines
+    assert "Top kernels and copies (2 of 2)" in lines
+    assert "Top API calls (1 of 1)" in lines
     assert not [line for line in lines if "idle" in line and "%" in line]
 
 
 def test_counted_kernels_stand_in_the_terminal() -> None:
     lines = terminal(analysis_of(kernel_counters=COUNTED))
-    assert "Kernels with most launches counted (5 of 7)" in lines
+    assert "Kernels with most counted launches (5 of 7)" in lines
     assert "SQ_WAVES" in " ".join(lines)
     assert "times are not used" in " ".join(line.strip() for line in lines)
 

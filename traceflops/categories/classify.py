@@ -164,7 +164,7 @@ def _decision(rule: Rule, looked_at: str) -> Decision:
 
 
 def _nothing(looked_at: str) -> Decision:
-    because = "no rule knows this name"
+    because = "no rule matches this name"
     return Decision(
         UNKNOWN, rule_files.NO_RULE, because, looked_at[:_LONGEST_SHOWN], rule_files.BUILT_IN
     )

@@ -129,7 +129,7 @@ def check_pattern(pattern: str) -> str | None:
     would change their meaning when alternatives are joined.
     """
     if not pattern or len(pattern) > LONGEST_PATTERN:
-        return f"a pattern has 1 to {LONGEST_PATTERN} characters"
+        return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
     repeats = [found.start() for found in _REPEAT.finditer(plain)]
     if any(plain[at - 1 : at] == ")" for at in repeats):
@@ -179,14 +179,14 @@ def _document(text: str, where: str) -> dict[str, object]:
 
 def _checked(table: object, where: str) -> dict[str, object]:
     if not isinstance(table, dict):
-        _refuse(where, "a rule is a table")
+        _refuse(where, "a rule must be a table")
     for key in sorted(table.keys() - KEYS):
         _refuse(where, f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}")
     for key in REQUIRED:
         if not isinstance(table.get(key), str):
             _refuse(where, f"{key!r} is missing or not text")
     if not isinstance(table.get("case", False), bool):
-        _refuse(where, "'case' is true or false")
+        _refuse(where, "'case' must be true or false")
     _check_texts(table, where)
     _check_places(table, where)
     return table
@@ -195,11 +195,11 @@ def _checked(table: object, where: str) -> dict[str, object]:
 def _check_texts(table: dict[str, object], where: str) -> None:
     because = str(table["because"])
     if not _ID.fullmatch(str(table["id"])):
-        _refuse(where, f"id {table['id']!r} is not a short word of a-z, 0-9, '.', '_' and '-'")
+        _refuse(where, f"id {table['id']!r} must be a short word of a-z, 0-9, '.', '_' and '-'")
     if not because.isprintable() or not 0 < len(because) <= 200:
-        _refuse(where, "'because' is one line of 1 to 200 characters")
+        _refuse(where, "'because' must be one line of 1 to 200 characters")
     if table["id"] == NO_RULE:
-        _refuse(where, f"id {NO_RULE!r} is taken: it means that no rule applied")
+        _refuse(where, f"id {NO_RULE!r} is reserved: it means that no rule applied")
     if table["top"] not in SUBS:
         _refuse(where, f"unknown top {table['top']!r}; known: {', '.join(SUBS)}")
     allowed = SUBS[str(table["top"])]
@@ -211,9 +211,9 @@ def _check_texts(table: dict[str, object], where: str) -> None:
 def _check_places(table: dict[str, object], where: str) -> None:
     places = [place for place in PLACES if place in table]
     if not places:
-        _refuse(where, f"it looks nowhere; give one of {', '.join(PLACES)}")
+        _refuse(where, f"it has no pattern; give one of {', '.join(PLACES)}")
     if "op" in places and len(places) > 1:
-        _refuse(where, "'op' is for host operators and stands alone")
+        _refuse(where, "'op' matches CPU operators and cannot be combined")
     for place in places:
         for pattern in _alternatives(table[place], where, place):
             if (problem := check_pattern(pattern)) is not None:
@@ -226,7 +226,7 @@ def _alternatives(value: object, where: str, place: str) -> Iterator[str]:
         _refuse(where, f"{place!r} is an empty list")
     for pattern in patterns:
         if not isinstance(pattern, str):
-            _refuse(where, f"{place!r} is a regular expression or a list of them")
+            _refuse(where, f"{place} must be a regular expression or a list of them")
         yield pattern
 
 

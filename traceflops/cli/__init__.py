@@ -33,8 +33,8 @@ from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
 from traceflops.cli.why import why
 
 EPILOG = (
-    "Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input "
-    "cannot be read, is not recognised or cannot be true. Nothing is ever sent over a network."
+    "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "
+    "input is unreadable, unrecognised or impossible. No network requests."
 )
 
 app = typer.Typer(
@@ -79,14 +79,16 @@ def _versions(wanted: bool) -> None:
 def _traceflops(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_versions, is_eager=True, help="Print the versions."),
+        typer.Option(
+            "--version", callback=_versions, is_eager=True, help=("Print the versions and exit.")
+        ),
     ] = False,
 ) -> None:
-    """Say from a profiler's trace where the time went, offline.
+    """Show where the time in a profiler trace went, offline.
 
-    Reads what the PyTorch profiler, AMD's rocprof and NVIDIA's Nsight leave behind: files, also
-    packed with gzip, zstd or zip, folders of ranks, and - for standard input. A trace without a
-    command gets a summary: traceflops trace.json.gz.
+    Reads traces of the PyTorch profiler, AMD rocprof and NVIDIA Nsight: files (also gzip, zstd or
+    zip), folders of ranks, or - for standard input. Without a command it prints a summary:
+    traceflops trace.json.gz.
     """
 
 

@@ -85,9 +85,7 @@ def stem_of(traces: list[str]) -> str:
 def path_of(output: str) -> Path:
     """Return the path that -o names. Raises UsageError where it is given nothing."""
     if not output.strip():
-        raise UsageError(
-            "-o is given an empty name", "give a name; a variable in the command may not be set"
-        )
+        raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
     return Path(output)
 
 
@@ -144,14 +142,14 @@ def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> 
     except MemoryError:
         from traceflops.reports.write import MORE_MEMORY
 
-        complain("no room: the memory is used up", MORE_MEMORY)
+        complain("out of memory", MORE_MEMORY)
         raise typer.Exit(EXIT_USAGE) from None
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
         raise
     except Exception as error:
         _debug()
         complain(
-            f"a fault in traceflops: {type(error).__name__}: {error}",
+            f"internal error: {type(error).__name__}: {error}",
             "run again with TRACEFLOPS_DEBUG=1 and report what it prints",
         )
         raise typer.Exit(EXIT_INTERNAL) from None

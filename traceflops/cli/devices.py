@@ -42,7 +42,7 @@ def devices(
         str | None,
         typer.Argument(
             metavar="[TEXT]",
-            help="Part of an id, a product or an architecture; or a device's name in a trace.",
+            help="Part of an id, a product or an architecture; or a GPU's name in a trace.",
             show_default=False,
         ),
     ] = None,
@@ -50,18 +50,18 @@ def devices(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Say which rows the devices of this trace are. May be given several times.",
+            help="Match the GPUs of this trace against the table. May be repeated.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the device table that peaks come from, or explain the match of a trace's devices."""
+    """List the table of devices and their peaks, or match a trace's GPUs against it."""
     with failures():
         from traceflops.errors import UsageError
 
         if text is not None and trace:
-            raise UsageError("TEXT and --trace exclude each other", "give one of them")
+            raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")
         if trace:
             _explain(_seen_in(trace), json)
         else:
@@ -142,7 +142,7 @@ def _legend(count: int) -> Iterator[str]:
     text = (
         f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published.",
         "src: A from the vendor, B second-hand or uncertain, D no public rate.",
-        "`traceflops devices ID` shows all of a row.",
+        "`traceflops devices ID` shows the whole row.",
     )
     for line in text:
         yield from textwrap.wrap(line, terminal_style().width)
@@ -208,8 +208,8 @@ def _seen_formula(found: Match) -> str | None:
     dtype = next(one for one in REFERENCE if spec.peak(one))
     return (
         f"{seen.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
-        f"{(seen.clock_hz or 0) / 1e6:g} MHz, as the trace says, = {float(rate) / 1000:.1f} "
-        f"TFLOP/s ({dtype}); the table has {_rate(spec.peak(dtype))}, which counts"
+        f"{(seen.clock_hz or 0) / 1e6:g} MHz (from the trace) = {float(rate) / 1000:.1f} TFLOP/s "
+        f"({dtype}); the table's {_rate(spec.peak(dtype))} is used"
     )
 
 
@@ -243,7 +243,7 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
         _print_json({"seen": [_match_object(found, labels) for found, labels in matches]})
         return
     blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
-    say("\n\n".join(blocks) or "The trace has no device but the host.")
+    say("\n\n".join(blocks) or "The trace has no GPU.")
     if blocks:
         where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
         say("\n".join(["", *where]))

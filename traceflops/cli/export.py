@@ -34,17 +34,15 @@ def export(
     output: Annotated[
         str,
         typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Folder to write to; made if needed."
+            "-o", "--output", metavar="FOLDER", help="Folder to write to; created if missing."
         ),
     ],
     table: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Table to write; may be given several times. Default: all."
-        ),
+        typer.Option(metavar="NAME", help="Table to write; may be repeated. Default: all."),
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="parquet, arrow or csv.")
+        str, typer.Option("--format", metavar="FORMAT", help="File format: parquet, arrow or csv.")
     ] = "parquet",
     force: Force = False,
     json: Json = False,
@@ -53,7 +51,7 @@ def export(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Write the tables of a trace, activities with their category, call and op."""
+    """Write the tables of a trace; GPU operations with category, launch call and operator."""
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()

@@ -32,7 +32,7 @@ def info(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Say what is in a trace, what is missing and what that costs."""
+    """Show what a trace contains, what is missing and what that costs."""
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()

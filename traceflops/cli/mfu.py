@@ -58,8 +58,10 @@ def mfu(
         list[str] | None,
         typer.Argument(
             metavar="[TRACE...]",
-            help="Trace files or a folder of them: then times and devices are the trace's, and the "
-            "FLOPs, too, unless a model says what they should be.",
+            help=(
+                "Trace files or a folder. Times and devices come from the trace; so do FLOPs, "
+                "unless a model is given."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -75,7 +77,7 @@ def mfu(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Compute MFU, HFU and FLOPs of a trace, or of a run from its description."""
+    """Compute MFU, HFU and FLOPs from a trace, or from a description of a run."""
     with failures(reading, privacy):
         if model.list_models:
             _print_models(json)
@@ -86,11 +88,9 @@ def mfu(
             mfu_of_traces(traces, question, reading, described, pair, privacy=privacy, json=json)
             return
         if pair is not None:
-            raise UsageError(
-                "--pair needs a trace to pair with", "traceflops mfu TRACE --pair FILE"
-            )
+            raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
         if question != EVERYTHING:
-            raise UsageError("no trace is given to choose from", "name one: traceflops mfu TRACE")
+            raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
         if privacy != WITHOUT_IDENTITY:
             option = privacy.words()[0]
             raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")

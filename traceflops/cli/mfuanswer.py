@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.described.utilisation import Utilisation
     from traceflops.mfu.lacks import Lack
 
-_ANSWER = "What to answer"
+_ANSWER = "Output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class AnswerOptions:
         str | None,
         typer.Option(
             metavar="ID",
-            help="Rule for counting. Default: exact-causal; with --params 6N, frozen 4N.",
+            help="Counting convention. Default: exact-causal; with --params 6N, frozen 4N.",
             rich_help_panel=_ANSWER,
         ),
     ] = None
@@ -35,7 +35,7 @@ class AnswerOptions:
         bool,
         typer.Option(
             "--all-conventions",
-            help="Print the figures of all conventions side by side.",
+            help="Print the figures of all conventions.",
             rich_help_panel=_ANSWER,
         ),
     ] = False
@@ -43,7 +43,7 @@ class AnswerOptions:
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="Say how a published or logged MFU came about: 46.2%.",
+            help="Explain a published or logged MFU: 46.2%.",
             rich_help_panel=_ANSWER,
         ),
     ] = None
@@ -51,7 +51,7 @@ class AnswerOptions:
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="The same for an HFU.",
+            help="Explain a published or logged HFU.",
             rich_help_panel=_ANSWER,
         ),
     ] = None
@@ -60,7 +60,7 @@ class AnswerOptions:
         bool,
         typer.Option(
             "--ignore-description",
-            help="Do not use what the trace says of its own run, nor its marks.",
+            help="Ignore the trace's own description of its run, and its annotations.",
             rich_help_panel=_ANSWER,
         ),
     ] = False

@@ -27,10 +27,10 @@ Text = str | None
 T = TypeVar("T")
 
 _MODEL = "Model"
-_TOKENS = "Tokens of one step, all devices together"
-_TIME = "Time (one of these)"
+_TOKENS = "Tokens per step, all devices together"
+_TIME = "Time (choose one)"
 _DEVICES = "Devices and their peak"
-_TRAINED = "What is trained, and how"
+_TRAINED = "Training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ModelOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Parameters, if that is all you know: 405e9, 8.03B.",
+            help="Parameter count, if nothing else is known: 405e9, 8.03B.",
             rich_help_panel=_MODEL,
         ),
     ] = None
@@ -57,7 +57,7 @@ class ModelOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Multi-token-prediction modules that run.",
+            help="Number of active multi-token-prediction modules.",
             rich_help_panel=_MODEL,
         ),
     ] = None
@@ -73,7 +73,7 @@ class ModelOptions:
         Text,
         typer.Option(
             metavar="FACTOR",
-            help="Rows the experts compute per row needed, 1 or more.",
+            help="Rows computed per row routed to an expert, 1 or more.",
             rich_help_panel=_MODEL,
         ),
     ] = None
@@ -98,7 +98,7 @@ class ModelOptions:
         if self.params is not None:
             return bare_model(parse_count("--params", self.params))
         raise UsageError(
-            "no model is given",
+            "no model given",
             "add --model NAME (--list-models has the names), --model config.json, or --params 8e9",
         )
 
@@ -127,7 +127,7 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Tokens per step, in place of --batch or --seq.",
+            help="Tokens per step, instead of --batch or --seq.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -135,7 +135,7 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Tokens per step that are no padding.",
+            help="Tokens per step without padding.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -151,7 +151,7 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="TOKENS",
-            help="Packed sequences by sums, with the next option: of their lengths.",
+            help="Packed sequences: sum of their lengths, with the next option.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -159,7 +159,7 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Sum of the squares of their lengths.",
+            help="Packed sequences: sum of their squared lengths.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -167,7 +167,7 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="How many of them there are, where you know it.",
+            help="Packed sequences: how many, if known.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -175,19 +175,21 @@ class TokenOptions:
         Text,
         typer.Option(
             metavar="TOKENS",
-            help="Tokens per sequence of the encoder.",
+            help="Tokens per encoder sequence.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
     forward_only: Annotated[
         bool,
-        typer.Option("--forward-only", help="Inference: no backward.", rich_help_panel=_TOKENS),
+        typer.Option(
+            "--forward-only", help=("Inference: no backward pass."), rich_help_panel=_TOKENS
+        ),
     ] = False
     cached: Annotated[
         Text,
         typer.Option(
             metavar="TOKENS",
-            help="Decoding: tokens before those of --seq, in the KV cache.",
+            help="Decoding: tokens per sequence already in the KV cache.",
             rich_help_panel=_TOKENS,
         ),
     ] = None
@@ -209,7 +211,7 @@ class TimeOptions:
         Text,
         typer.Option(
             metavar="TIME",
-            help="Time of a step: 30, 30s, 820ms. Without a unit: seconds.",
+            help="Step time: 30, 30s, 820ms. Without a unit: seconds.",
             rich_help_panel=_TIME,
         ),
     ] = None
@@ -217,7 +219,7 @@ class TimeOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Tokens per second of all devices.",
+            help="Tokens per second, all devices.",
             rich_help_panel=_TIME,
         ),
     ] = None
@@ -225,7 +227,7 @@ class TimeOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Tokens per second of one device.",
+            help="Tokens per second per device.",
             rich_help_panel=_TIME,
         ),
     ] = None
@@ -233,7 +235,7 @@ class TimeOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Sequences per second of all devices.",
+            help="Sequences per second, all devices.",
             rich_help_panel=_TIME,
         ),
     ] = None
@@ -249,7 +251,7 @@ class TimeOptions:
         Text,
         typer.Option(
             metavar="ID",
-            help="Convention by which --achieved was counted.",
+            help="Counting convention of --achieved.",
             rich_help_panel=_TIME,
         ),
     ] = None
@@ -271,7 +273,7 @@ class TimeOptions:
             }
         )
         if self.achieved_convention is not None and self.achieved is None:
-            raise UsageError("--achieved-convention is of --achieved", "add --achieved TFLOPS")
+            raise UsageError("--achieved-convention needs --achieved", "add --achieved TFLOPS")
         given = {
             "step_seconds": maybe(parse_seconds, "--step-time", self.step_time),
             "tokens_per_s": maybe(parse_rate, "--tokens-per-s", self.tokens_per_s),
@@ -300,7 +302,7 @@ class DeviceOptions:
             "--gpus",
             "--devices",
             metavar="N",
-            help="Devices of the whole job. Default: 1.",
+            help="Number of devices in the job. Default: 1.",
             rich_help_panel=_DEVICES,
         ),
     ] = None
@@ -308,7 +310,7 @@ class DeviceOptions:
         Text,
         typer.Option(
             metavar="ID",
-            help="Device: an id of `traceflops devices`, as h100-sxm, or its name.",
+            help="Device: an id from `traceflops devices` such as h100-sxm, or its name.",
             rich_help_panel=_DEVICES,
         ),
     ] = None
@@ -316,7 +318,7 @@ class DeviceOptions:
         Text,
         typer.Option(
             metavar="TYPE",
-            help="Data type of the matrix products: bf16, fp16, fp8, tf32, ...",
+            help="Data type of matrix products: bf16, fp16, fp8, tf32, ...",
             rich_help_panel=_DEVICES,
         ),
     ] = None
@@ -324,7 +326,7 @@ class DeviceOptions:
         Text,
         typer.Option(
             metavar="TFLOPS",
-            help="Dense peak of one device in TFLOP/s, in place of the table's.",
+            help="Dense peak per device in TFLOP/s, instead of the table's.",
             rich_help_panel=_DEVICES,
         ),
     ] = None
@@ -352,13 +354,13 @@ class TrainingOptions:
         bool,
         typer.Option(
             "--lora",
-            help="Base weights are frozen; adapters count only with a size.",
+            help="Frozen base weights; adapters count only if their size is given.",
             rich_help_panel=_TRAINED,
         ),
     ] = False
     lora_rank: Annotated[
         Text,
-        typer.Option(metavar="R", help="LoRA of this rank.", rich_help_panel=_TRAINED),
+        typer.Option(metavar="R", help="LoRA rank.", rich_help_panel=_TRAINED),
     ] = None
     lora_targets: Annotated[
         Text,
@@ -372,7 +374,7 @@ class TrainingOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="Parameters of all adapters, if you know these.",
+            help="Parameters of all adapters, if known.",
             rich_help_panel=_TRAINED,
         ),
     ] = None
@@ -388,7 +390,7 @@ class TrainingOptions:
         Text,
         typer.Option(
             metavar="N",
-            help="First layers below which nothing is trained: forward only.",
+            help="Number of first layers that are not trained: forward only.",
             rich_help_panel=_TRAINED,
         ),
     ] = None
@@ -396,8 +398,10 @@ class TrainingOptions:
         Text,
         typer.Option(
             metavar="HOW",
-            help="Activation checkpointing: none, selective (attention), full (blocks), or the "
-            "recomputed shares of matmuls and attention: 0.75,1.",
+            help=(
+                "Activation checkpointing: none, selective (attention), full (blocks), or "
+                "recomputed shares of matrix products and attention: 0.75,1."
+            ),
             rich_help_panel=_TRAINED,
         ),
     ] = None
@@ -405,7 +409,7 @@ class TrainingOptions:
         Text,
         typer.Option(
             metavar="KIND",
-            help="For HFU: flash (scores computed again) or unfused (masked pairs too).",
+            help="For HFU: flash (recomputes scores) or unfused (computes masked pairs).",
             rich_help_panel=_TRAINED,
         ),
     ] = None

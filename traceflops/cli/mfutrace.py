@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traceflops.windows.selection import Selection
 
 _UNNAMED_MODEL = "the model of the trace's description"
-ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or leave it out"
+ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Description:
         """Raise UsageError where options describe a run of which no model is known."""
         for option, value in self._options():
             if value not in (None, False):
-                raise UsageError(f"{option} describes a run, and no model is given", ADD_MODEL)
+                raise UsageError(f"{option} describes a run, but no model is given", ADD_MODEL)
 
     def refuse_without_run(self, problem: TraceflopsError | None) -> None:
         """Raise UsageError where options describe a run of which too little is known.
@@ -97,7 +97,9 @@ def refuse_time(time: TimeOptions) -> None:
     for field in fields(time):
         if getattr(time, field.name) is not None:
             option = f"--{field.name.replace('_', '-')}"
-            raise UsageError(f"{option} and a trace exclude each other", "the trace has the times")
+            raise UsageError(
+                f"{option} and a trace are mutually exclusive", "the trace provides the time"
+            )
 
 
 def peak_options(devices: DeviceOptions) -> PeakOptions:

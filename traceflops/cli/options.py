@@ -31,11 +31,11 @@ Traces = Annotated[
 ]
 Rules = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Category rules to try before the built-in ones."),
+    typer.Option(metavar="FILE", help="File of category rules, tried before the built-in ones."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Force = Annotated[
-    bool, typer.Option("-f", "--force", help="Overwrite files that are not ours, too.")
+    bool, typer.Option("-f", "--force", help="Also overwrite files that traceflops did not write.")
 ]
 
 
@@ -47,18 +47,18 @@ class Question:
         str | None,
         typer.Option(
             metavar="A:B",
-            help="Steps to use, by number, both included (A:, :B, A).",
+            help="Step numbers, both included (A:, :B, A).",
         ),
     ] = None
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Ranks to use, e.g. 0,2,4-7."),
+        typer.Option(metavar="LIST", help="Ranks, e.g. 0,2,4-7."),
     ] = None
     gpu: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Device numbers to use, as in the trace.",
+            help="GPU numbers as in the trace, e.g. 0,2.",
         ),
     ] = None
     start: Annotated[
@@ -66,7 +66,7 @@ class Question:
         typer.Option(
             "--from",
             metavar="TIME",
-            help="Start, from the first activity, e.g. 1.5s.",
+            help="Start after the first GPU operation, e.g. 1.5s.",
         ),
     ] = None
     end: Annotated[
@@ -74,22 +74,24 @@ class Question:
         typer.Option(
             "--to",
             metavar="TIME",
-            help="End, from the first activity, e.g. 200ms.",
+            help="End after the first GPU operation, e.g. 200ms.",
         ),
     ] = None
     step_mark: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Marks whose whole name matches are the steps.",
+            help="Annotations whose full name matches are the steps.",
         ),
     ] = None
     run: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Which of several runs one after the other on a GPU, from 1. "
-            "Default: the one with most device time.",
+            help=(
+                "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
+                "most GPU time."
+            ),
             show_default=False,
         ),
     ] = None
@@ -98,7 +100,7 @@ class Question:
         int | None,
         typer.Option(
             metavar="N",
-            help="Which of several jobs in a folder, from 1, as traceflops info lists them.",
+            help="Job to show where a folder has several, numbered as in traceflops info.",
             show_default=False,
         ),
     ] = None
@@ -125,14 +127,14 @@ class Rates:
         str | None,
         typer.Option(
             metavar="ID",
-            help="Device that MFU is held against: an id of `traceflops devices`, or its name.",
+            help="Device for MFU: an id from `traceflops devices`, or its name.",
         ),
     ] = None
     peak: Annotated[
         float | None,
         typer.Option(
             metavar="TFLOPS",
-            help="Dense peak of one device in TFLOP/s, for every data type.",
+            help="Dense peak per device in TFLOP/s, for all data types.",
         ),
     ] = None
 
@@ -158,15 +160,17 @@ class Privacy:
         bool,
         typer.Option(
             "--include-environment",
-            help="Keep host and user names and paths as they are.",
+            help="Keep host and user names and paths.",
         ),
     ] = False
     redact: Annotated[
         bool,
         typer.Option(
             "--redact",
-            help="Replace names of files, modules, functions and annotations, and words of yours "
-            "in kernels and operators, by placeholders.",
+            help=(
+                "Replace names of files, modules, functions and annotations, and your own words "
+                "in kernels and operators, by placeholders."
+            ),
         ),
     ] = False
 
@@ -197,7 +201,7 @@ class Reading:
         typer.Option(
             metavar="N",
             min=1,
-            help="Processes that read a large file. Default: one per core, at most 8.",
+            help="Processes for reading a large file. Default: one per core, at most 8.",
             show_default=False,
         ),
     ] = None
@@ -205,7 +209,7 @@ class Reading:
         bool | None,
         typer.Option(
             "--python-stacks/--no-python-stacks",
-            help="Keep or leave out Python frames. Default: kept below 4 GB of text.",
+            help="Read or ignore Python frames. Default: read below 4 GB of text.",
             show_default=False,
         ),
     ] = None
@@ -213,14 +217,14 @@ class Reading:
         bool,
         typer.Option(
             "--strict",
-            help="Refuse a file of which anything was lost (exit code 3).",
+            help="Reject damaged or incomplete files (exit code 3).",
         ),
     ] = False
     no_limits: Annotated[
         bool,
         typer.Option(
             "--no-limits",
-            help="Read also what unpacks to more than 300 times its size.",
+            help="Also read files that unpack to more than 300 times their size.",
         ),
     ] = False
     verbose: Annotated[
@@ -228,14 +232,14 @@ class Reading:
         typer.Option(
             "-v",
             "--verbose",
-            help="Say on stderr how long each phase took.",
+            help="Print the time of each phase on stderr.",
         ),
     ] = False
     profile_self: Annotated[
         bool,
         typer.Option(
             "--profile-self",
-            help="Print on stderr where traceflops itself spent its time.",
+            help="Profile traceflops itself; prints on stderr.",
         ),
     ] = False
 

@@ -71,13 +71,13 @@ def _print_profile(profile: Profile) -> None:
     profile.disable()
     stats = Stats(profile, stream=sys.stderr)
     rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda one: -one[1].tottime)
-    say(f"\n{'own s':>8} {'with callees s':>15} {'calls':>12}  function", to_stderr=True)
+    say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
     for name, one in rows[:_FUNCTIONS_SHOWN]:
         place = f"{Path(one.file_name).name}:{one.line_number}" if one.line_number else "built in"
         line = f"{one.tottime:8.3f} {one.cumtime:15.3f} {one.ncalls:>12}  {name} ({place})"
         say(line, to_stderr=True)
     others = _seconds_of_other_processes()
-    say(f"processes that helped with reading used {others:.3f} s more", to_stderr=True)
+    say(f"reader processes used {others:.3f} s more", to_stderr=True)
 
 
 def _seconds_of_other_processes() -> float:

@@ -18,8 +18,10 @@ Pair = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Another recording of the same program that tells FLOPs: a PyTorch trace with shapes, "
-        "or counters (rocprofv3 --pmc, a CSV of ncu). Times stay those of TRACE.",
+        help=(
+            "Another recording of the same program that provides FLOPs: a PyTorch trace with "
+            "shapes, or counters (rocprofv3 --pmc, ncu CSV). Times are from TRACE."
+        ),
     ),
 ]
 
@@ -31,7 +33,7 @@ def check_pair(pair: str | None, traces: list[str]) -> None:
     if pair in traces or (pair != "-" and Path(pair).resolve() in map(_resolved, traces)):
         what = "standard input" if pair == "-" else pair
         raise UsageError(
-            f"--pair names the trace itself: {what}", "give another recording of the same program"
+            f"--pair names the same trace: {what}", "give another recording of the same program"
         )
 
 

@@ -38,8 +38,10 @@ def perfetto(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write: .json, or .json.gz for one packed with gzip. Default: "
-            f"the trace's name with {SUFFIX}, in this folder.",
+            help=(
+                f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
+                "this folder."
+            ),
         ),
     ] = None,
     force: Force = False,
@@ -48,9 +50,9 @@ def perfetto(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Write the trace for the Perfetto UI: findings, steps, components and categories are tracks.
+    """Write a trace for the Perfetto UI, with findings, steps, components and categories as tracks.
 
-    Open the file at ui.perfetto.dev or in chrome://tracing; nothing is sent there by traceflops.
+    Open the file at ui.perfetto.dev or in chrome://tracing; traceflops sends nothing there.
     """
     with failures(reading, privacy):
         privacy.check()

@@ -58,18 +58,20 @@ class Added:
 
     title: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Title to stand above the report.", show_default=False),
+        typer.Option(metavar="TEXT", help="Title of the report.", show_default=False),
     ] = None
     notes: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Text of yours to stand at the top: paragraphs, `- ` lists, `# ` headings, "
-            "``` code; UTF-8, at most 64 kB.",
+            help=(
+                "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
+                "``` code; UTF-8, at most 64 kB."
+            ),
             show_default=False,
         ),
     ] = None
-    open: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False
+    open: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False
 
     def authored(self) -> Authored:
         """Return title and notes. Raises UsageError where they cannot be read."""
@@ -123,8 +125,10 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write: .html, .json, .md or .zip; or a folder for tables. "
-            "Default: NAME.report.html here.",
+            help=(
+                "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
+                "NAME.report.html in this folder."
+            ),
         ),
     ] = None,
     format_: Annotated[
@@ -147,7 +151,7 @@ def report(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Write the report as one HTML file, or in other forms, and print its summary."""
+    """Write the report as one HTML file, or in another format, and print its summary."""
     with failures(reading, privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
@@ -188,8 +192,8 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
         return Target(path, None)
     if format_ is not None and not is_folder and path.suffix:
         raise UsageError(
-            f"--format writes tables to a folder, and this is the name of a file: {output}",
-            f"give a folder, such as {path.stem}/, or leave out --format",
+            f"--format writes tables to a folder, but this is a file name: {output}",
+            f"give a folder such as {path.stem}/, or remove --format",
         )
     return Target(path, format_ or "csv")
 
@@ -204,9 +208,9 @@ def _check_open(wanted: bool, target: Target, *, silent: bool) -> None:
     if not wanted:
         return
     if target.format is not None or target.path.suffix.lower() != ".html":
-        raise UsageError("--open shows a page, and none is written", "give a .html file with -o")
+        raise UsageError("--open shows a page, but none is written", "give a .html file with -o")
     if silent:
-        raise UsageError("--open goes with neither --json nor --quiet", "leave one of them out")
+        raise UsageError("--open cannot be combined with --json or --quiet", "remove one of them")
 
 
 def _show(page: Path) -> None:

@@ -40,7 +40,7 @@ def summary(
     privacy: Privacy = WITHOUT_IDENTITY,
     reading: Reading = AS_USUAL,
 ) -> None:
-    """Print where the time went; write nothing."""
+    """Print where the time went, without writing a file."""
     with failures(reading, privacy):
         analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         if json:

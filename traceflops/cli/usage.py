@@ -63,4 +63,4 @@ def _hint(error: Exception) -> str:
     context: Any = getattr(error, "ctx", None)
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}traceflops{command} --help has all there is"
+    return f"{meant}see traceflops{command} --help"

@@ -18,16 +18,14 @@ EXAMPLES = (
 
 
 def why(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A kernel's name as it stands in the trace.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Kernel name as in the trace.")],
     op: Annotated[
-        bool, typer.Option("--op", help="The name is a host operator's, as in CPU-only traces.")
+        bool, typer.Option("--op", help="The name is a CPU operator's, as in CPU-only traces.")
     ] = False,
     rules: Rules = None,
     json: Json = False,
 ) -> None:
-    """Say which category a kernel's name has and which rule decided."""
+    """Show the category of a kernel name and the rule that decided it."""
     with failures():
         from traceflops.categories import load
 

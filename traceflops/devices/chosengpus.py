@@ -26,9 +26,8 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     listed = ", ".join(device_name(trace, device) for device in chosen[:_MOST_NAMED])
     more = ", …" if len(chosen) > _MOST_NAMED else ""
     text = (
-        f"--gpu chooses by the number that a device has on its machine or for its process: "
-        f"{given} {'is that' if len(alike) == 1 else 'are those'} of "
-        f"{several(len(chosen), 'device')} here ({listed}{more}). --ranks, or the file of one "
-        "machine, chooses among them."
+        f"GPU numbers repeat across machines or processes: --gpu "
+        f"{given} selects {several(len(chosen), 'GPU')} "
+        f"({listed}{more}). Use --ranks, or one machine's files, to select among them."
     )
     yield Note("assumed", "gpu-number-repeats", text, len(chosen))

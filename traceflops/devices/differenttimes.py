@@ -37,9 +37,9 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         pause = span[0] - last[1]
         if pause > _PAUSE_NS:
             text = (
-                f"The files are of different times: {time_amount(pause)} lie between the work in "
-                f"{last[2]} and that in {span[2]}. What happens at one time in both cannot be "
-                "compared; the figures of each device are not affected."
+                f"The files were recorded at different times: {time_amount(pause)} lie between "
+                f"the work in {last[2]} and that in {span[2]}. Times cannot be compared between "
+                "them; each GPU's own figures are unaffected."
             )
             yield Note("assumed", "files-of-different-times", text)
             return

@@ -23,7 +23,7 @@ def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
         return f"rank {row['rank']}"
     if with_file and len(set(trace.processes["file"].to_pylist())) > 1:
         return str(row["file"])
-    return f"process {row['pid']}" if row["pid"] is not None else "a process without a number"
+    return f"process {row['pid']}" if row["pid"] is not None else "a process without an ID"
 
 
 def device_name(trace: Trace, device: int) -> str:

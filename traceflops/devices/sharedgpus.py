@@ -69,8 +69,8 @@ def _noted(trace: Trace, users: Users) -> Trace:
     )
     more = "; …" if len(users) > _MOST_NAMED else ""
     text = (
-        f"{several(len(users), 'device')} did work of several processes: {listed}{more}. Each is "
-        "one device here, with the work of all of them."
+        f"{several(len(users), 'GPU')} ran work of several processes: {listed}{more}. Each GPU's "
+        "figures cover all its processes."
     )
     note = Note("assumed", "device-shared", text, len(users))
     return replace(trace, notes=(*trace.notes, note))
@@ -190,9 +190,8 @@ def _run_notes(
     listed = "; ".join(_row_text(trace, device, runs, alive) for device, runs in named)
     more = "; …" if len(split) > _MOST_NAMED else ""
     text = (
-        f"{several(len(split), 'GPU')} did work of runs one after the other: "
-        f"{listed}{more}. The time between two is no idle time of any. "
-        "Figures are of one run of a GPU: --run N chooses which."
+        f"{several(len(split), 'GPU')} ran several runs in sequence: {listed}{more}. The time "
+        "between runs is not idle time. Figures cover one run per GPU; --run N selects it."
     )
     yield Note("assumed", "runs-on-one-gpu", text, len(split))
 

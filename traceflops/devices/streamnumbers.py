@@ -33,7 +33,7 @@ def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
 def renumbered_note(moved: int, of_what: str) -> Note:
     """Return that streams are shown under another number than their own."""
     sentence = (
-        f"of a further {of_what} on a GPU [has|have] the number of another one there; [it is|they "
-        "are] shown under a number of [its|their] own."
+        f"of another {of_what} on the same GPU [reuses|reuse] a number; [it is|they are] "
+        "renumbered."
     )
     return counted_note("assumed", "streams-renumbered", of_noun("stream", sentence), moved)

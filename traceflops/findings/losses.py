@@ -36,9 +36,9 @@ _KINDS: Final = {
     "communication": _Kind("exposed communication", ("communication", "timeline", "categories")),
     "idle": _Kind("idle time", ("idle",)),
     "memory": _Kind("elementwise, norm and copy kernels", ("categories", "kernels"), "take"),
-    "other": _Kind("kernels of no known category", ("kernels",), "take", is_judged=False),
+    "other": _Kind("uncategorized kernels", ("kernels",), "take", is_judged=False),
     "graph": _Kind(
-        "graph launches whose kernels are not in the trace",
+        "graph launches without kernel records",
         ("categories",),
         "take",
         is_judged=False,
@@ -94,7 +94,7 @@ class Loss:
             return share
         least = "at least " if self.needed.is_least else ""
         needed = percent(self.needed.share or _HARDLY_ANY)
-        return f"{share}, of which {least}{needed} is what their bytes need"
+        return f"{share}, of which their bytes need {least}{needed}"
 
 
 def losses(

@@ -21,8 +21,8 @@ _LEAST_STEPS: Final = 3
 _PARTS: Final = {
     "compute": "compute",
     "memory": "memory work",
-    "other": "kernels of no known category",
-    "graph": "graph launches whose kernels are not in the trace",
+    "other": "uncategorized kernels",
+    "graph": "graph launches without kernel records",
     "communication": "exposed communication",
     "idle": "idle time",
 }
@@ -46,7 +46,7 @@ def uneven_findings(
         rule=RULE,
         severity=severity,
         sentence=(
-            f"Uneven steps take {percent(share)} of the step time beyond the median. "
+            f"Steps slower than the median cost {percent(share)} of the step time. "
             f"{_of_longest(spread, devices)}"
         ),
         share=share,
@@ -62,13 +62,13 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     """
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
-    text = f"Step {longest.step} took {duration(more_ns)} longer than the median step"
+    text = f"Step {longest.step} took {duration(more_ns)} longer than the median"
     name, part_ns = _largest_part(spread)
     if 2 * part_ns <= more_ns:
         return f"{text}."
     following, idle_ns = idle_before_next(devices, longest.step)
     where = f" before step {following}" if name == "idle" and 2 * idle_ns > more_ns else ""
-    return f"{text}, most of it {_PARTS[name]}{where}."
+    return f"{text}, mostly {_PARTS[name]}{where}."
 
 
 def _largest_part(spread: StepSpread) -> tuple[str, int]:

@@ -42,7 +42,7 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
     """Refuse to keep names of host and user in what is to be without names."""
     if include_environment and redact:
         raise UsageError(
-            "--redact and --include-environment exclude each other", "give one of them"
+            "--redact and --include-environment are mutually exclusive", "give one of them"
         )
 
 

@@ -126,10 +126,10 @@ def removed(shown: Placeholders) -> Note:
         for kind, count in shown.changed.items()
     ]
     text = (
-        "By --redact names were replaced by placeholders, or the words in them that no library "
-        f"uses: {', '.join(counted) or 'there were none'}. Equal names have equal placeholders. "
-        "Host and user names, home directories, paths, command lines and environments are not in "
-        "this report; times, sizes, shapes and products of devices are."
+        "With --redact, names, or the words in them that no library uses, are replaced by "
+        f"placeholders: {', '.join(counted) or 'none'}. Equal names have equal placeholders. Host "
+        "and user names, home directories, paths, command lines and environments are removed; "
+        "times, sizes, shapes and product names remain."
     )
     return Note("dropped", "redacted", text, sum(shown.changed.values()))
 
@@ -227,7 +227,7 @@ def _note(note: Note, shown: Placeholders) -> Note:
     file = shown.whole("file", note.file) if note.file is not None else None
     if note.code in _QUOTING:
         shown.count("text of a note", note.text)
-        text = f"A note was left out, as it quotes names of the recording ({note.code})."
+        text = f"A note is hidden because it quotes names from the recording ({note.code})."
     else:
         text = _scrubbed(note.text, shown)
     return replace(note, text=text, file=file, wording=None, values=())

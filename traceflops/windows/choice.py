@@ -38,8 +38,8 @@ _TRIFLE = 100
 """Less than one part in so many of the device work outside of all steps is not worth a note."""
 
 _NO_STEPS = (
-    "No steps were found: the whole span is one window. {} when recording, or name the marks that "
-    "begin a step with --step-mark."
+    "No steps found: the whole trace is one window. {} when recording, or name the annotations "
+    "that begin a step with --step-mark."
 )
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
@@ -47,16 +47,17 @@ REPEATED = "repeated-step-numbers"
 _SHORT_MARKS_NOTE = Note(
     "assumed",
     "steps-until-next",
-    "No device work begins between the beginning and the end of any step marker, so each step is "
-    "taken to last until the next one begins.",
+    "No GPU work starts inside any step marker, so each step is extended to the start of the next.",
 )
-_ONE_STEP_NOTE = Note("assumed", "one-step", "There is one step only; it may not be a steady one.")
+_ONE_STEP_NOTE = Note(
+    "assumed", "one-step", "There is only one step; it may not be representative."
+)
 
 _BY_DEVICE_TIME_NOTE = Note(
     "assumed",
     "steps-by-device-time",
-    "No launch of device work is in the trace, so work counts in the step in which it started on "
-    "the device. Where the host ran ahead, that is a later step than the one that launched it.",
+    "The trace has no launch calls, so work counts in the step during which it started on the "
+    "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
 )
 
 
@@ -151,9 +152,9 @@ class StepPlan:
     def _use(self, stretch: Stretch, number: int | None) -> tuple[bool, str]:
         """Return whether a stretch is part of the chosen window, and why if it is not."""
         if self.time_range is not None:
-            return stretch.role == "range", "a stretch of time was chosen"
+            return stretch.role == "range", "a time range was selected"
         if stretch.role == "span":
-            return not self.choice.seen, "nothing of a step was launched here"
+            return not self.choice.seen, "no step launched work here"
         if number is None:
             return False, "outside the steps"
         return number in self.used, self.reasons.get(number, "")
@@ -208,8 +209,8 @@ def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note
     if work_ns * _TRIFLE <= total_ns:
         return None
     text = (
-        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) lies before the first "
-        "step or after the last, and counts in none of the figures of the steps."
+        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs before the first "
+        "or after the last step and is not part of the step figures."
     )
     return Note("dropped", "work-outside-steps", text)
 
@@ -218,8 +219,8 @@ def _collapsed_note(count: int) -> Note:
     return Note(
         "assumed",
         "steps-overlap",
-        f"{count:,} steps have no time of their own: work launched in a later step began before "
-        "theirs, so their windows have length 0.",
+        f"{several(count, 'step')} {'has' if count == 1 else 'have'} zero length: work launched "
+        "in a later step started first.",
         count,
     )
 
@@ -237,7 +238,7 @@ def _layout(
             return replace(layout, notes=(*layout.notes, _SHORT_MARKS_NOTE))
     if selection.step_mark is not None:
         raise UsageError(
-            f"no step begins with a mark that matches --step-mark {selection.step_mark!r}",
+            f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
             _some_marks(linked),
         )
     layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
@@ -247,8 +248,8 @@ def _layout(
 
 def _unused_marks_note(count: int) -> Note:
     text = (
-        f"The trace has {several(count, 'step marker')}, but none of the device work shown was "
-        f"launched in the time of {'it: it was' if count == 1 else 'any: they were'} not used."
+        f"The trace has {several(count, 'step marker')}, but no GPU work shown was launched "
+        f"inside {'it: it is' if count == 1 else 'them: they are'} ignored."
     )
     return Note("assumed", "markers-without-work", text, count)
 
@@ -260,13 +261,13 @@ def _some_marks(linked: LinkedTrace) -> str:
     labels = names(marks["name"])
     found = [labels[c][:60] for c in distinct(codes(marks["name"])[rows])[:5].tolist()]
     if found:
-        return f"the trace has marks such as {', '.join(found)}"
+        return f"the trace has annotations such as {', '.join(found)}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
-            "the trace has ranges as they are seen on the device only, and a step is told by when "
-            "its work was launched: add the ranges of the host (nvtx_pushpop_trace)"
+            "the trace has only GPU annotations, and steps need CPU annotations: add "
+            "nvtx_pushpop_trace"
         )
-    return "the trace has no marks"
+    return "the trace has no annotations"
 
 
 def _marked_layout(
@@ -306,7 +307,7 @@ def _marked_layout(
     if shared:
         notes = (*notes, shared_steps_note(linked.trace, shared))
     if repeated:
-        text = "Step numbers repeat; the steps are numbered from 0 in the order of time instead."
+        text = "Step numbers repeat; steps are renumbered from 0 in order of time."
         notes = (*notes, Note("assumed", REPEATED, text))
     return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_alike)
 
@@ -316,9 +317,9 @@ def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
     listed = [device_name(trace, device) for device in devices[:_MOST_NAMED]]
     more = ", …" if len(devices) > _MOST_NAMED else ""
     text = (
-        f"{several(len(devices), 'device')} of processes that marked no steps, while others did, "
-        f"{'is' if len(devices) == 1 else 'are'} in no figure of the steps: {', '.join(listed)}"
-        f"{more}. --from and --to take a stretch of time of all devices."
+        f"{several(len(devices), 'device')} of processes without step markers "
+        f"{'is' if len(devices) == 1 else 'are'} not part of the step figures: "
+        f"{', '.join(listed)}{more}. --from and --to select a time range on all devices."
     )
     return Note("missing", "devices-without-steps", text, len(devices))
 
@@ -333,7 +334,7 @@ def _inferred_layout(
         "assumed",
         "steps-inferred",
         ("The trace has no step markers. " if marked is None else "")
-        + f"Steps were inferred from {found.text}; they are numbered from 0.",
+        + f"Steps are numbered from 0 and inferred from {found.text}.",
     )
     steps = {d: np.arange(len(stretches)) for d, stretches in found.stretches.items()}
     return Layout(found.stretches, steps, found.source, found.text, (note,))
@@ -347,7 +348,7 @@ def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> 
         spans,
         {d: np.empty(0, dtype=np.int64) for d in spans},
         "none",
-        "no steps found: the whole span is one window",
+        "no steps found; the whole trace is one window",
         (note,) if accounts else (),
     )
 
@@ -361,8 +362,10 @@ def _used(
         used = tuple(number for number in seen if selection.wants_step(number))
         if not used:
             listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
-            raise UsageError("none of the chosen steps is in the trace", f"it has steps: {listed}")
-        return used, {number: "not chosen" for number in seen if not selection.wants_step(number)}
+            raise UsageError(
+                "none of the selected steps is in the trace", f"steps in the trace: {listed}"
+            )
+        return used, {number: "not selected" for number in seen if not selection.wants_step(number)}
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
     keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=layout.are_alike)
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)

@@ -52,9 +52,9 @@ def of_other_runs(trace: Trace, selection: Selection) -> list[int]:
 def _check(trace: Trace, selection: Selection) -> None:
     most = max((number for _, number in trace.runs), default=1)
     if selection.run is not None and selection.run > most:
-        text = "only one run" if most == 1 else f"{most} runs"
+        text = "one run" if most == 1 else f"{most} runs"
         raise UsageError(
-            f"there is no run {selection.run}: no GPU did work of more than {text}",
+            f"there is no run {selection.run}: no GPU has more than {text}",
             "traceflops info lists the runs",
         )
 
@@ -110,8 +110,8 @@ def _notes(trace: Trace, chosen: Collection[int], selection: Selection) -> Itera
     more = ", …" if len(of_several) > _MOST_NAMED else ""
     left = sum(counts[trace.runs[device][0]] - 1 for device in of_several)
     text = (
-        f"The figures are of one run of {several(len(of_several), 'GPU')}: {listed}{more}. "
-        f"{several(left, 'other run')} {'is' if left == 1 else 'are'} in no figure."
+        f"Figures cover one run on {several(len(of_several), 'GPU')}: {listed}{more}. "
+        f"{several(left, 'other run')} {'is' if left == 1 else 'are'} ignored."
     )
     yield Note("assumed", "one-run-of-several", text, left)
 
@@ -119,4 +119,4 @@ def _notes(trace: Trace, chosen: Collection[int], selection: Selection) -> Itera
 def _run(trace: Trace, device: int, counts: Mapping[int, int]) -> str:
     gpu, number = trace.runs[device]
     owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
-    return f"of {called(trace, device)} run {number} of {counts[gpu]} ({owner})"
+    return f"{called(trace, device)} run {number} of {counts[gpu]} ({owner})"

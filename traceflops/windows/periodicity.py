@@ -47,18 +47,14 @@ def _by_optimizer(device: DeviceOrder) -> Periods | None:
     boundary = _cluster_ends(device.is_optimizer)
     if not _is_regular(boundary, device.order.name, by_names=False):
         return None
-    return Periods(
-        boundary, "what repeats on the device: each step taken to end with its optimizer kernels"
-    )
+    return Periods(boundary, "repetition on the GPU: each step ends with its optimizer kernels")
 
 
 def _by_copies(device: DeviceOrder) -> Periods | None:
     boundary = _cluster_starts(device.is_host_copy)
     if not _is_regular(boundary, device.order.name, by_names=True):
         return None
-    text = (
-        "what repeats on the device: each step taken to begin with a copy between host and device"
-    )
+    text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
     return Periods(boundary, text)
 
 
@@ -68,8 +64,8 @@ def _by_signature(device: DeviceOrder) -> Periods | None:
         return None
     return Periods(
         rounds.place,
-        "what repeats on the device: each step taken to be one round of it, "
-        f"{rounds.length:,} activities as a rule",
+        f"repetition on the GPU: each step is one round, typically {rounds.length:,} GPU "
+        "operations",
     )
 
 

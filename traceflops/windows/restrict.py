@@ -48,9 +48,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     after = sum(table.num_rows for table in tables.values())
     settled = trace.processes.num_rows + trace.devices.num_rows
     if before > settled and after == settled:
-        raise UsageError(
-            "nothing of the trace is left", "choose more with --ranks, --steps, --from"
-        )
+        raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
 
 
@@ -115,8 +113,8 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
     found = find_marked_steps(trace, selection.step_mark)
     if found is None:
         raise UsageError(
-            "the steps of this trace are not marked, so its tables cannot be cut by them",
-            "choose a stretch of time with --from and --to",
+            "this trace has no step markers, so its tables cannot be selected by step",
+            "select a time range with --from and --to",
         )
     place = step_of_activity(trace, link(trace), found)
     for name in ("activities", *_HOST_TABLES, "counters"):

@@ -34,12 +34,11 @@ class Selection:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.steps is not None and self.is_time_range:
-            raise UsageError(
-                "--steps and --from/--to choose the window in two ways", "give one of them"
-            )
+            raise UsageError("--steps and --from/--to are mutually exclusive", "give one of them")
         if min(self.from_ns or 0, self.to_ns or 0) < 0:
             raise UsageError(
-                "--from and --to count from the first activity", "give no negative time"
+                "--from and --to count from the first GPU operation",
+                "negative times are not allowed",
             )
         if self.to_ns is not None and self.to_ns <= (self.from_ns or 0):
             raise UsageError("--to is not after --from", "give a later end")
@@ -69,7 +68,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(
-            f"--step-mark is no regular expression: {text!r} ({error})",
+            f"--step-mark is not a valid regular expression: {text!r} ({error})",
             "escape special characters, e.g. 'iteration \\d+'",
         ) from None
 
@@ -119,7 +118,7 @@ def parse_duration(option: str, text: str) -> int:
     match = _DURATION.fullmatch(text.strip())
     if match is None or len(text) > 40:
         raise UsageError(
-            f"{option} is not a time with its unit: {text!r}", f"write e.g. {option} 1.5s or 200ms"
+            f"{option} is not a time with a unit: {text!r}", f"write e.g. {option} 1.5s or 200ms"
         )
     whole, decimals, unit = match.groups()
     scale = _UNITS_NS[unit]

@@ -58,12 +58,11 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
     for device, one in list(shared.items())[:_MOST_NAMED]:
         others = (one.total_ns - one.own_ns) / one.total_ns if one.total_ns else 0.0
         owner = whose(trace, one.owner)
-        listed.append(f"{called(trace, device)} those of {owner} (others did {percent(others)})")
+        listed.append(f"{called(trace, device)} {owner} (others {percent(others)})")
     more = "; …" if len(shared) > _MOST_NAMED else ""
     text = (
-        f"{several(len(shared), 'device')} did work of several processes. The steps shown there "
-        "are of the process whose steps hold most of the device time: "
-        f"{'; '.join(listed)}{more}. What the others launched counts in the step in whose time it "
-        "ran."
+        f"{several(len(shared), 'GPU')} ran work of several processes. Steps are those of the "
+        f"process whose steps hold the most GPU time: {'; '.join(listed)}{more}. Work of other "
+        "processes counts in the step during which it ran."
     )
     return Note("assumed", "steps-of-one-process", text, len(shared))

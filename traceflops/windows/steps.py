@@ -85,7 +85,7 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     labels = names(trace.marks["name"])
     if step_mark is not None:
         number = _numbers(step_pattern(step_mark), labels)
-        return _from_marks(trace, number, "mark-regex", f"marks that match {step_mark!r}")
+        return _from_marks(trace, number, "mark-regex", f"annotations that match {step_mark!r}")
     return (
         _from_marks(trace, _numbers(_PROFILER_STEP, labels), "markers", "ProfilerStep markers")
         or _from_marks(
@@ -99,7 +99,9 @@ def _passes(trace: Trace, labels: Sequence[str]) -> FoundSteps | None:
     """Return the forward passes that annotations of a serving engine state."""
     number = np.full(len(labels), _NO_MATCH, dtype=np.int64)
     number[list(serving_marks(labels))] = _NO_NUMBER
-    passes = _from_marks(trace, number, "annotation", "a serving engine's annotations of passes")
+    passes = _from_marks(
+        trace, number, "annotation", "serving-engine annotations of forward passes"
+    )
     return replace(passes, are_alike=False) if passes is not None else None
 
 
@@ -186,22 +188,22 @@ def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
 
 def _nested_note(nested: int) -> Note:
     text = (
-        f"Step markers nest: {several(nested, 'marker')} within or around the steps that are used "
-        f"{'was' if nested == 1 else 'were'} passed over. The outer markers of a loop are its "
-        "steps; --step-mark chooses markers by their names."
+        f"Step markers nest: {several(nested, 'marker')} inside or around the used steps "
+        f"{'is' if nested == 1 else 'are'} ignored. The outer markers of a loop are its steps; "
+        "--step-mark selects markers by name."
     )
     return Note("assumed", "steps-nested", text, nested)
 
 
 def _other_threads_note(passed_over: int, *, in_doubt: bool) -> Note:
     text = (
-        f"{several(passed_over, 'step marker')} on other threads than the one whose steps are used "
-        f"{'was' if passed_over == 1 else 'were'} passed over."
+        f"{several(passed_over, 'step marker')} on other threads "
+        f"{'is' if passed_over == 1 else 'are'} ignored."
     )
     if in_doubt:
         text += (
-            " Which of the threads is that of the loop is not certain: markers of another one hold "
-            "much of the device work, too. --step-mark chooses markers by their names."
+            " Which thread runs the loop is uncertain: markers of another thread also hold much "
+            "of the GPU work. --step-mark selects markers by name."
         )
     return Note("dropped", "steps-on-other-threads", text, passed_over)
 

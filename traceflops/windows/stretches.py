@@ -21,7 +21,7 @@ _WARM_UP_FACTOR = (5, 4)
 KEEP_LAST_UP_TO = 2
 """With at least three steady steps the last is left out: no successor bounds it."""
 
-LAST_STEP = "the last step: no successor bounds it"
+LAST_STEP = "last step: no following step bounds it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def steady(
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
-    reasons[:leading] = [f"warm-up: longer than {times / over:g} times the median"] * leading
+    reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
     if count - leading > KEEP_LAST_UP_TO:
         reasons[-1] = LAST_STEP
     return np.array([reason is None for reason in reasons], dtype=np.bool_), reasons

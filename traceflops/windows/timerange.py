@@ -19,7 +19,7 @@ from traceflops.words import several, time_amount
 
 _MOST_NAMED: Final = 5
 _CLIPPED: Final = Note(
-    "assumed", "range-clipped", "--to lies beyond the last activity: the window ends there."
+    "assumed", "range-clipped", "--to is after the last GPU operation; the window ends there."
 )
 
 
@@ -73,7 +73,7 @@ def chosen_range(
     if not found:
         spans = (last[int(clock[one])] - int(first[one]) for one in process.values())
         raise UsageError(
-            "--from/--to lie outside the trace", f"its device work lasts {max(spans):,} ns"
+            "--from/--to lie outside the trace", f"its GPU operations span {max(spans):,} ns"
         )
     notes = (
         *_clipped(selection, {first[process[d]]: last[int(clock[process[d]])] for d in accounts}),
@@ -106,8 +106,8 @@ def _clock_notes(clock: IntArray) -> Iterator[Note]:
     count = len(distinct(clock))
     if count > 1:
         text = (
-            f"The devices have {count} clocks, of different machines or files, whose times cannot "
-            "be compared: --from and --to count from the first activity on each."
+            f"The devices have {count} clocks (different machines or files) that cannot be "
+            "compared. --from and --to count from the first GPU operation on each."
         )
         yield Note("assumed", "range-by-clock", text, count)
 
@@ -121,9 +121,9 @@ def _unrecorded(
         listed = ", ".join(device_name(trace, device) for device in without[:_MOST_NAMED])
         more = ", …" if len(without) > _MOST_NAMED else ""
         text = (
-            f"Nothing was recorded of the processes of {several(len(without), 'device')} in the "
-            f"chosen stretch, so {'it is' if len(without) == 1 else 'they are'} in no figure of "
-            f"it: {listed}{more}."
+            f"{several(len(without), 'device')} {'has' if len(without) == 1 else 'have'} no "
+            f"records in the selected time range and {'is' if len(without) == 1 else 'are'} "
+            f"ignored: {listed}{more}."
         )
         yield Note("missing", "devices-outside-range", text, len(without))
     short = [
@@ -133,8 +133,7 @@ def _unrecorded(
     cut = [one for one in short if one > 0]
     if cut:
         text = (
-            f"Of {several(len(cut), 'device')} the chosen stretch is shorter, by up to "
-            f"{time_amount(max(cut))}: nothing was recorded of the processes there, so it is not "
-            "known whether the device was idle."
+            f"On {several(len(cut), 'device')} the selected time range is shorter, by up to "
+            f"{time_amount(max(cut))}: nothing was recorded there, so idle time is unknown."
         )
         yield Note("assumed", "range-not-recorded", text, len(cut))

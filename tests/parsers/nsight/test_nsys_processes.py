@@ -122,7 +122,7 @@ def test_work_of_no_known_process_takes_no_rank_away(tmp_path: Path) -> None:
     trace = made(tmp_path, export, "run_rank3.sqlite")
     found = dict(rows(trace, "processes", "pid", "rank"))
     assert found[100] == 3
-    assert note(trace, "rank-from-name").text == "Rank 3 is from the name of its file or folder."
+    assert note(trace, "rank-from-name").text == "Rank 3 was taken from file or folder names."
     assert not {"ranks-by-communicator", "rank-disputed", "rank-unknown"} & set(codes(trace))
 
 

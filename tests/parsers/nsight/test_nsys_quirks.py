@@ -410,7 +410,7 @@ def test_overheads_explain_idle_time_and_are_no_work(tmp_path: Path) -> None:
     assert analysis.devices[0].whole.busy_ns == 200
     (said,) = [one for one in analysis.notes if one.code == "profiler-overhead"]
     # The profiler worked from 150 to 600; the device was idle from 200 on.
-    assert "450 ns in all" in said.text
+    assert "450 ns total" in said.text
     assert "400 ns of that" in said.text
 
 

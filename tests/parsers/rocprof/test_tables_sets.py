@@ -133,7 +133,7 @@ def test_ranks_are_from_folder_or_file(tmp_path: Path) -> None:
     (trace,) = read_without_merging(tmp_path / "folders", files)
     assert rows(trace, "processes", "rank", "pid", "host") == [(0, 70, None), (1, 71, None)]
     (note,) = [one for one in trace.notes if one.code == "rank-from-name"]
-    assert note.text == "Ranks 0, 1 are from the names of their files or folders."
+    assert note.text == "Ranks 0, 1 were taken from file or folder names."
     files = {f"rank{n}_kernel_trace.csv": kernels(kernel(10, 20)) for n in (1, 0)}
     assert read(tmp_path / "files", files).ranks == (0, 1)
 
