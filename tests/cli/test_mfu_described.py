@@ -334,7 +334,7 @@ REFUSED = [
     (
         "--model CARD --batch 4 --seq 1024 --reported 4% --from 1ms --to 2ms",
         2,
-        "needs more to explain: a stretch of time",
+        "needs more to explain: descriptions cover whole",
         "--steps",
     ),
 ]

@@ -13,53 +13,57 @@ from traceflops.sharing.librarywords import is_library_word, words_of
 
 _SENTENCES: Final = """
 above absent according account accum across added affected after again against agents agree ahead
-alike allowed allows alone also among another apart application approximate architecture archive are
-argument arguments argv around aside asked assumed author averages back backslashes became because
-been before began beginning begins behind belong belongs below beside better between beyond body
-both bounded bracket broke broken bug but caches calendar called calling calls came can cannot carry
-case categories categorise category cause causes certain changed characters checked checksum chip
-chooses chosen chrome claim clocks closed closing code collected come comma command commas
-communicator communicators compared components computed computes concrete contradict control copied
-correctly correlation cost could counted counterpart counters cover covers created cublas cusolver
-cut damage damaged database day days decimal decimals declared deduced depend depends derivative
-describe describes description destination did dies differ different differently differs digits
-direction directories directory disagree disk distinct do docs document documents does domain
-download dropped dur durations during earlier early either elements emit emptied empties ends engine
-enough entries environment environments escape escaped est estimate estimated every everything
-exactly example exceed exception exclude exclusive executed execution exporter exports expression
-extended external fabric fact facts faults fetch few fewer ff fields figure figures file files
-finished fit five flops flushes folder folders follow found four frames framework freeze further
-gave gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header
-held here hfu hidden higher highest hold holds home how however html idle ignored implausibly
-impossible inaccurate include included incomplete inconsistent inferred infinity information
-initialise inside install installed instances instead integer interrupts its itself job jobs journal
-jumped keeps kept kinds known knows labelled lacks largest lasted lasts latest launched lay least
-leave leaves ledger libraries lie lies likely line lines linked links list listed listing lists
-little lived locked longer longest look looked looks losses lost machine machines made many marked
-markers marks masks match matches may mbyte means meant meanwhile measured merged message metric mfu
-microseconds middle might migration million minor minute missing model modulo mops most mostly moved
-ms much multiprocessors must mutually named names nan nanoseconds near nearby need needs neither
-nest never newer nic nine none nor note notes nothing numbered numbers nvidia obj object objects
-occur often old once opened opengl openmp operating option os other others otherwise outside over
-overlapping overlaps own package packet pages paired parent parented parsers parts passed passes
-passive paths pause paused percent percentage perf perfetto pickle pid pieces place placeholders
-places plugin pmc possible possibly pragma prediction preset presets previous printed prints
-processes products prof profiled profiles program projected pushpop puts pytorch queued quote quotes
-ran rates raw re read reading reads recomputation recording redact releases remain removed
-renumbered repaired repeated repeatedly repeats repetition replaced report representative resolution
-rest reuse reuses rocm rocpd room rootpage rounded rounds rpd running runs said samples saves say
-says scheduling scr second section see seems seen sees select selected selects separately serializes
-served serving settings seven several share shares shm shortened shorter show shown shows sig signs
-similar six so some somebody sound spaces span spans spreadsheet sqlite stacks stand stands started
-stay stays stdin steady steps still stopped stored streaming stretch successor such sums surrogates
-switch syscall taken tell tells ten tensorrt terminated text texts tflop th than that the their
-theirs them there these they this those though thousand thousands threads tie tied ties timed
-timeline times timestamp tmpdir together told too total totals traced traceflops traces traffic
-trailing transaction transactions treated truncate trusted try ts twice typeof ucx unaffected
-uncategorized uncertain under understood unfinished unit unless unpacks until used useful users uses
-using utf very via waited wal warm warned warning warnings was waterfall wave wavefront ways web
-were what when whether which while whole whose why wide will windows word words worked workgroup
-workitem works would writable writer writes written wrong wrote xcc year years yet you zst zstd
+alike allowed allows alone also although among annotated another apart appear application
+approximate architecture archive are argument arguments argv around aside asked assumed author
+averages back backslashes became because been before began beginning begins behind belong belongs
+below beside better between beyond body both bounded bracket break broke broken bug but caches
+calendar called calling calls came can cannot carry case categories categorise category cause causes
+certain changed characters checked checksum chip chooses chosen chrome claim clearly clocks closed
+closing code collected come comma command commas communicator communicators compared components
+computed computes concrete content contradict control copied correctly correlation cost could
+counted counterpart counters cover covers created cublas cusolver cut damage damaged database day
+days decimal decimals declared deduced depend depends derivative describe describes description
+destination did dies differ different differently differs digits direction directories directory
+disagree disk distinct do docs document documents does domain download dropped dur durations during
+earlier early either elements emit emptied empties ends engine enough entries environment
+environments escape escaped est estimate estimated every everything exactly example exceed exception
+exclude exclusive executed execution exported exporter exports expression extended external fabric
+fact facts fault faults fetch few fewer ff fields figure figures file files finished fit five flops
+flushed flushes folder folders follow form found four frames framework freeze further gap gave gb
+gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header held
+here hfu hidden higher highest hold holds home how however html identical identified idle ignored
+implausibly impossible inaccurate include included incomplete inconsistent individual inferred
+infinity information initialise inside install installed instances instead integer interrupts
+involved its itself job jobs journal jumped keeps kept kinds known knows labelled lacks largest
+lasted lasts latest launched lay least leave leaves ledger libraries lie lies likely line lines
+linked links list listed listing lists little lived locked longer longest look looked looks losses
+lost machine machines made many marked markers marks masks match matches may mbyte means meant
+meanwhile measured measurements merged message metric mfu microseconds middle might migration
+million minor minute missing model modulo mops most mostly moved ms much multiprocessors must
+mutually named names nan nanoseconds near nearby need needs neither nest never newer nic nine none
+nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once
+opened opengl openmp operating option original os other others otherwise outside over overlapping
+overlaps own package packet pages paired parent parented parsers parts passed passes passive paths
+pause paused percent percentage perf perfetto pickle pid pieces place placeholders places plugin pmc
+possible possibly pragma prediction prefixed preset presets previous printed prints processes
+products prof profiled profiles program projected pushpop puts pytorch queued queueing quote quotes
+ran rates raw re read readable reading reads recomputation recording redact releases remain remains
+removed renumbered repaired repeated repeatedly repeats repetition replaced replays report reported
+representative rerun resolution rest reuse reuses rocm rocpd rolled room rootpage rounded rounds rpd
+running runs said samples saves saving say says scheduling scr second section see seems seen sees
+select selected selects separate separated separately serializes served serving settings seven
+several share shares shm shortened shorter show shown shows sig signs similar six skipped so some
+somebody sound spaces span spans spreadsheet spreadsheets sqlite stacks stand stands started stay
+stays stdin steady steps still stopped stored streaming stretch successor such summed sums supports
+surrogates switch syscall taken takes tell tells ten tensorrt terminated text texts tflop th than
+that the their theirs them there these they this those though thousand thousands threads tie tied
+ties timed timeline times timestamp tmpdir together told too took total totals traced traceflops
+traces traffic trailing transaction transactions treated truncate trusted try ts twice typeof ucx
+unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
+unpacks unreadable unset unsupported until used useful users uses using utf valid verified very via
+waited wal warm warned warning warnings was waterfall wave wavefront ways web were what when whether
+which while whole whose why wide will windows word words worked workgroup workitem works would
+writable writer writes written wrong wrote xcc year years yet you zst zstd
 """
 
 _DESCRIPTIONS: Final = """
