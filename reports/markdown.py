@@ -257,7 +257,7 @@ def _communication(analysis: Analysis) -> Iterator[str]:
 def _idle(analysis: Analysis) -> Iterator[str]:
     idle = analysis.total.idle_causes
     shown = [
-        (CAUSE_LABELS[cause], duration(analysis.mean_ns(ns)), percent(ns / idle.idle_ns))
+        (CAUSE_LABELS[cause], duration(analysis.mean_ns(ns)), plain(percent(ns / idle.idle_ns)))
         for cause, ns in idle.detailed().items()
         if ns
     ]

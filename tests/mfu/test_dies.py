@@ -64,5 +64,5 @@ def test_an_unknown_product_has_at_least_its_architecture() -> None:
     rows = [{"name": "k", "start_ns": 0, "device": at} for at in (0, 1)]
     analysis = analyze(trace_of(devices=devices, activities=rows))
     assert products(analysis.devices) == (
-        "1 × gfx90a of unknown product, 1 × gpu of unknown product"  # noqa: RUF001
+        "1 × unknown gfx90a, 1 × unknown gpu"  # noqa: RUF001
     )

@@ -387,8 +387,8 @@ def test_the_command_reads_a_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("summary", "{sample}", "--pair", "{sample}"), "--pair names the trace itself"),
-        (("summary", "-", "--pair", "-"), "--pair names the trace itself: standard input"),
+        (("summary", "{sample}", "--pair", "{sample}"), "--pair names the same trace"),
+        (("summary", "-", "--pair", "-"), "--pair names the same trace: standard input"),
         (("mfu", "--pair", "{sample}"), "--pair needs a trace"),
         (("mfu", "{sample}", "--pair", "{cpu}"), "neither operator shapes nor kernel counters"),
         (("report", "{sample}", "--pair", "{nothing}", "-o", "{page}"), "no such file"),

@@ -776,7 +776,7 @@ def test_a_given_peak_and_a_named_type() -> None:
     assert "fp8 dense" in named.rate.sentence
     assert any("--dtype selects the fp8" in note for note in named.described.notes)
     odd = found_of(of_run(dtype="fp12"))
-    assert "no dense fp12 rate" in odd.lacks[0].problem
+    assert "the dense fp12 rate of H100 SXM 80 GB HBM3 is unknown" in odd.lacks[0].problem
 
 
 # Recomputation: a claim of its own

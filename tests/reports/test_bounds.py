@@ -37,7 +37,7 @@ def test_the_terminal_says_the_range_everywhere() -> None:
     joined = " ".join(text.split())
     assert "Some FLOPs are known only as a range; upper bounds are shown." in joined
     assert "executed ≤ " in joined
-    assert "the upper ones of counts between bounds" in joined
+    assert "Ledger, waterfall and tables show upper bounds." in joined
     rows = [line for line in text.splitlines() if "flash_fwd_kernel" in line]
     assert rows
     assert all("≤" in row for row in rows)

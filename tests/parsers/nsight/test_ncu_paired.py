@@ -128,7 +128,7 @@ def test_how_the_page_was_read_is_said_as_of_the_pair(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-30])
     found = analyze(timed(tmp_path), pair=tf.read(path)).measured
     (note,) = [note for note in found.notes if note.code == "paired-text-cut"]
-    assert note.text.startswith("Of the pair: ")
+    assert note.text.startswith("Paired recording: ")
     assert "paired-no-timeline" not in codes(found)
 
 

@@ -90,7 +90,7 @@ def test_files_without_ranks_whose_communicators_clash(tmp_path: Path) -> None:
     assert "ranks-by-communicator" not in codes(trace)
     (found,) = [one for one in trace.notes if one.code == "rank-unknown"]
     assert found.count == 4
-    assert found.text.startswith("Of 4 processes it is not known which ranks of the job they are (")
+    assert found.text.startswith("The ranks of 4 processes are unknown")
     assert found.text.endswith("(in 4 of 4 files)")
     labels = [device.label for device in tf.analyze(trace).devices]
     assert labels == [f"run_{number}.sqlite · gpu 0" for number in range(4)]
@@ -143,7 +143,7 @@ def test_processes_of_unknown_rank_are_labelled_by_their_ids(tmp_path: Path) -> 
     for pid in (100, 200):
         worker(export, pid)
     trace = made(tmp_path, export)
-    assert "process id" in note(trace, "rank-unknown").text
+    assert "process ID" in note(trace, "rank-unknown").text
     labels = [device.label for device in tf.analyze(trace).devices]
     assert labels == ["process 100 · gpu 0", "process 200 · gpu 0"]
 
@@ -174,7 +174,7 @@ def test_rows_of_an_unknown_process_are_on_the_gpu_that_all_call_so(tmp_path: Pa
     assert rows(trace, "processes", "pid") == [100, 200, None]
     found = note(trace, "calls-of-unknown-process")
     assert found.count == 1
-    assert "which of 2 processes" in found.text
+    assert "one of 2 processes" in found.text
 
 
 def test_work_of_no_device_is_of_the_only_one_of_its_process(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_time_on_the_device_by_range(tmp_path: Path) -> None:
         ("gpu_mark", "fwd", 9, 900, 90, 110),
     ]
     alone = read(tmp_path, "y.csv", PROJECTED, ":f,PushPop,9,1,9,1,1,1,1,0,4,5.0,0.0,0.0")
-    assert "seen on the device" in analyze(alone).verdict.sentence
+    assert "only GPU annotations" in analyze(alone).verdict.sentence
 
 
 def test_recipe_output_as_csv(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_sums_alone_have_device_work_and_no_times(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(f"{SUMS}\n{total('f', 1, 10)}\n")
     shown = run("mfu", str(path))
-    assert "only sums of device work by name" in shown.stdout
+    assert "only sums by name" in shown.stdout
     assert "no device work" not in shown.stdout
 
 
