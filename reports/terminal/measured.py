@@ -163,7 +163,7 @@ def _facts(measured: Measurement, style: Style, found: Reconciliation | None) ->
     yield Text()
     described = described_facts(found) if found is not None else ()
     for fact in (*facts(measured), *described):
-        line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE}}")
+        line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE - 1}} ")
         yield line.append(visible(fact.remark)[: style.width - 2 * _VALUE], "dim")
 
 
