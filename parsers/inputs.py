@@ -289,6 +289,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
 
 
 def _standard_input() -> ByteSource:
+    if sys.stdin is None:
+        raise InputError("standard input is closed", "pipe a trace into it, or name a file")
     return _once("stdin", sys.stdin.buffer)
 
 

@@ -414,3 +414,13 @@ def test_plain_terminals() -> None:
 )
 def test_default_target(given: str, expected: str) -> None:
     assert default_target([given]) == Path(expected)
+
+
+def test_a_width_of_zero_is_no_width() -> None:
+    shown = shell("$TF summary $SAMPLE", COLUMNS="0").stdout
+    assert shown.startswith("MFU ")
+
+
+def test_closed_standard_input_is_said() -> None:
+    done = shell("$TF summary - <&-")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "error: standard input is closed")

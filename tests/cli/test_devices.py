@@ -117,6 +117,11 @@ def test_a_name_is_tried_before_rows_with_that_text(name: str, device_id: str) -
     ]
 
 
+@pytest.mark.parametrize("text", ["rtx4090", "RTX4090", "GeForce RTX4090"])
+def test_a_name_in_another_spelling_is_found(text: str) -> None:
+    assert printed(text)[0] == "id         rtx-4090"
+
+
 def test_part_of_a_name_lists_rows() -> None:
     for text, least in (("NVIDIA", 30), ("H200", 2), ("nvidia a100", 4), ("MI250", 2)):
         assert len([line for line in printed(text) if " TFLOP/s" not in line]) > least

@@ -101,4 +101,6 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # a character the terminal cannot show must not end the run
             reconfigure(errors="replace")
+    if os.environ.get("COLUMNS") == "0":  # what some CI systems set where there is no terminal
+        del os.environ["COLUMNS"]
     app()

@@ -195,7 +195,7 @@ def terminal_style() -> Style:
 
     console = Console()
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
-    width = (console.width if console.is_terminal or "COLUMNS" in os.environ else 0) or 100
+    width = console.width if console.is_terminal or "COLUMNS" in os.environ else 100
     return Style(
         width=width,
         unicode=encoding.startswith("utf"),

@@ -85,14 +85,17 @@ def _list(text: str | None, json: bool) -> None:
 
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
-    """Return the row with that id, else all rows in which the text stands."""
+    """Return the row with that id, else all rows that contain the text, else the row it names."""
+    from traceflops.mfu.peak.matching import named_row
     from traceflops.mfu.peak.peaks import find, load_devices
 
     wanted = " ".join(text.lower().split())
     exact = find(wanted)
     if exact is not None:
         return (exact,)
-    return tuple(spec for spec in load_devices() if wanted in _searched(spec))
+    rows = tuple(spec for spec in load_devices() if wanted in _searched(spec))
+    named = None if rows else named_row(text)
+    return rows if named is None else (named,)
 
 
 def _explain_name(text: str, json: bool) -> None:

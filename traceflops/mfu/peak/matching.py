@@ -342,7 +342,7 @@ def _find(text: str) -> DeviceSpec:
 
     Raises UsageError with the ids near it where that is none, or more than one.
     """
-    spec = _named_row(text.strip()) if len(text) <= LONGEST_NAME else None
+    spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
     if spec is not None:
         return spec
     near = _near(text[:LONGEST_NAME])
@@ -353,7 +353,7 @@ def _find(text: str) -> DeviceSpec:
     )
 
 
-def _named_row(text: str) -> DeviceSpec | None:
+def named_row(text: str) -> DeviceSpec | None:
     """Return the row that a text names in any spelling, None where several or none could be it."""
     wanted = _spelled(text)
     rows = {
