@@ -283,7 +283,7 @@ def test_a_row_is_the_mean_over_devices_and_keeps_its_sum() -> None:
 
 def test_without_steps_the_window_is_one_bar_and_a_sentence() -> None:
     text = render_html(factory.without_steps())
-    assert "No steps found: the whole trace is one window." in text
+    assert "No steps found; the whole trace is one window." in text
     assert 'class="plot js-only few"' in text
 
 
