@@ -11,7 +11,8 @@ from traceflops.jobs import merge_jobs
 from traceflops.merge import merge
 from traceflops.parsers.crew import Crew, usable_cores
 from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource, find_inputs, tell_apart
+from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.places import find_inputs, tell_apart
 from traceflops.parsers.plausible import plausible
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.sameruns import each_run_once

@@ -32,13 +32,24 @@ class Foreign:
     hint: str
 
 
-_FOREIGN_COLUMNS = "columns are missing; give the table as rocprof wrote it, or the whole folder"
+_FOREIGN_COLUMNS = "give the table as rocprof wrote it, or the whole folder"
 _NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
+_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd or zip"
 
 _SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
     (
         re.compile(rb"version https://git-lfs"),
         Foreign("a git-lfs pointer, not the file itself", "run git lfs pull and try again"),
+    ),
+    *(
+        (re.compile(sign), Foreign(f"{kind}, which is not read", _UNPACK))
+        for sign, kind in (
+            (rb"PK\x03\x04", "a zip archive inside another archive"),
+            (rb"[\s\S]{257}ustar", "a tar archive"),
+            (rb"BZh[1-9]", "packed with bzip2"),
+            (rb"\xfd7zXZ\x00", "packed with xz"),
+            (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive"),
+        )
     ),
     (
         re.compile(rb"\s*<(?:!doctype|html|\?xml|head|body)", re.I),
@@ -143,7 +154,7 @@ _TABLES: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = (
             rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
             re.I,
         ),
-        Foreign("a rocprof table", _FOREIGN_COLUMNS),
+        Foreign("a rocprof table that lacks columns", _FOREIGN_COLUMNS),
     ),
     (
         re.compile(rb'\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]', re.I),

@@ -23,6 +23,7 @@ from traceflops.errors import UsageError
 from traceflops.intervals import Intervals
 from traceflops.prepare import Prepared
 from traceflops.reports.lanes import MOST_LANES, lanes
+from traceflops.reports.write import MARK
 from traceflops.rows import ABSENT
 from traceflops.trace import Trace
 
@@ -71,7 +72,7 @@ def render_perfetto(
 
 
 def _document(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
-    yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
+    yield b'{"displayTimeUnit":"ns","otherData":{"writer":"%s"},"traceEvents":[\n' % MARK
     separator = b""
     for text in _events(prepared, findings):
         yield separator + text

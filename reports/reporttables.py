@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from traceflops.columns import dictionary_column, number_column
 from traceflops.reports.json.report import report_object
-from traceflops.reports.tables import FORMATS, folder_for_tables
-from traceflops.reports.write import write_together
+from traceflops.reports.tables import FORMATS, folder_for_tables, table_files
+from traceflops.reports.write import is_ours, write_together
 from traceflops.rows import Names
 
 if TYPE_CHECKING:
@@ -94,7 +94,10 @@ TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows, all or none; return their paths."""
+    """Write the tables that have rows, all or none; return their paths.
+
+    Tables of an earlier report that have no rows now are removed.
+    """
     report, written = report_object(analysis), {}
     for name, rows_of in TABLES.items():
         rows = [dict(_flat(row)) for row in rows_of(report)]
@@ -102,6 +105,9 @@ def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
             written[folder / f"{name}.{format_}"] = (FORMATS[format_](_table(rows)),)
     with folder_for_tables(folder):
         write_together(written.items())
+        for stale in set(table_files(folder, TABLES, format_)) - set(written):
+            if is_ours(stale):
+                stale.unlink()
     return list(written)
 
 

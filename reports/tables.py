@@ -23,7 +23,7 @@ from traceflops.columns import (
 )
 from traceflops.errors import UsageError
 from traceflops.links import link
-from traceflops.reports.write import check_new, write_together
+from traceflops.reports.write import MARK, check_replaced, write_together
 from traceflops.schema import TABLES
 from traceflops.sharing.redact import Redaction
 from traceflops.trace import Trace
@@ -36,7 +36,7 @@ def _parquet(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(_with_plain_lists(table), sink, compression="zstd")
+    pq.write_table(_marked(_with_plain_lists(table)), sink, compression="zstd")
     return sink.getvalue()
 
 
@@ -67,10 +67,15 @@ def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
     )
 
 
+def _marked(table: pa.Table) -> pa.Table:
+    """Return a table that says in its file who wrote it."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"writer": MARK})
+
+
 def _arrow(table: pa.Table) -> bytes:
     sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_file(sink, _marked(table).schema) as writer:
+        writer.write_table(_marked(table))
     return sink.getvalue()
 
 
@@ -92,7 +97,7 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 
 
 def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
-    """Refuse unknown tables and formats and, unless forced, to overwrite anything."""
+    """Refuse unknown tables and formats and, unless forced, files of somebody else."""
     unknown = [name for name in tables or () if name not in TABLES]
     if unknown:
         raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
@@ -100,13 +105,13 @@ def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, f
 
 
 def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: bool) -> None:
-    """Refuse unknown formats, what is no folder and, unless forced, to overwrite anything."""
+    """Refuse unknown formats, what is no folder and, unless forced, files of somebody else."""
     if format_ not in FORMATS:
         raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
     for target in table_files(folder, names, format_) if folder.exists() else ():
-        check_new(target, force=force)
+        check_replaced(target, force=force)
 
 
 def table_files(folder: Path, names: Iterable[str], format_: str) -> list[Path]:

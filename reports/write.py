@@ -13,15 +13,17 @@ import io
 import os
 import re
 import stat
+import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from traceflops.errors import UsageError
+from traceflops.errors import MORE_MEMORY, UsageError
 from traceflops.reports.authored import NOTHING, Authored
 from traceflops.results import Analysis
 
@@ -32,6 +34,11 @@ _BEGINS = {
 }
 """How a report of ours begins, by suffix; an archive says it at its end."""
 
+MARK: Final = b"traceflops.output/1"
+"""What tables (at the end) and timelines (at the beginning) of ours say in their files."""
+_HEADER: Final = re.compile(rb'"[a-z]\w*"(?:,"[a-z]\w*")+\n')
+"""How a table of ours begins as CSV, in which no mark has a place."""
+
 _IN_ARCHIVE = b"traceflops.report/"
 _LOOKED_AT = 1 << 16
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
@@ -41,15 +48,16 @@ _UNFINISHED: Final = ".traceflops-part"
 _ABANDONED_S: Final = 24 * 3600
 _LONGEST_STEM: Final = 60
 
-MORE_MEMORY: Final = "use a machine with more memory, or fewer ranks with --ranks"
 _REMEDIES: Final = {
     errno.ENOMEM: MORE_MEMORY,
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, or use another place"),
     **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS), "use a place where you may write, and enter"
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose another place"
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "choose a place for which you have permission"
     ),
     errno.ENAMETOOLONG: "use a shorter name",
-    errno.ENOTDIR: "use a place that is a folder",
+    errno.ENOTDIR: "choose a place inside a folder",
 }
 
 
@@ -126,21 +134,18 @@ def check_target(target: Path, *, force: bool) -> None:
             f"give a name that ends in {', '.join(RENDERERS)}"
             f"{as_tables if suffix[1:] in FORMATS else ''}",
         )
+    check_replaced(target, force=force)
+
+
+def check_replaced(target: Path, *, force: bool) -> None:
+    """Refuse a target that cannot be, or that is a file of somebody else unless forced."""
     check_place(target)
     _check_link(target, force=force)
-    if target.exists() and not force and not is_report(target):
+    if target.exists() and not force and not is_ours(target):
         raise UsageError(
-            f"will not overwrite a file that is not a report of ours: {target}",
+            f"will not overwrite a file that traceflops did not write: {target}",
             "choose another name with -o, or give --force",
         )
-
-
-def check_new(target: Path, *, force: bool) -> None:
-    """Refuse a target that cannot be, or that is there already."""
-    check_place(target)
-    _check_link(target, force=force)
-    if target.exists() and not force:
-        raise UsageError(f"already there: {target}", "choose another name with -o, or give --force")
 
 
 def _check_link(target: Path, *, force: bool) -> None:
@@ -157,13 +162,13 @@ def check_place(target: Path) -> None:
     try:
         real = _real(target)
         if real.is_dir():
-            raise UsageError(f"is a folder: {target}", "give the name of a file with -o")
+            raise UsageError(f"a folder, not a file: {target}", "give a file name with -o")
         if real.exists() and not real.is_file():
-            raise UsageError(f"is no file: {target}", "give the name of a file with -o")
+            raise UsageError(f"not a regular file: {target}", "give another file name with -o")
         if not real.parent.is_dir():
-            raise UsageError(f"no such folder: {real.parent}", "make the folder first")
+            raise UsageError(f"no such folder: {real.parent}", "create the folder first")
         if not os.access(real.parent, os.W_OK | os.X_OK):
-            raise _unwritable(target, PermissionError(errno.EACCES, "no right to write there"))
+            raise _unwritable(target, PermissionError(errno.EACCES, "no write permission"))
     except OSError as error:
         raise _unwritable(target, error) from None
 
@@ -175,25 +180,41 @@ def _real(target: Path) -> Path:
     except RuntimeError:  # what Python before 3.13 says of a link that leads to itself
         real = target
     if real.is_symlink():
-        raise UsageError(f"a link that leads nowhere: {target}", "give another name")
+        raise UsageError(f"a link that leads to itself: {target}", "give another name with -o")
     return real
 
 
 def is_report(target: Path) -> bool:
     """Return whether a file is a report of ours: it begins, or as an archive ends, as these do."""
-    try:
-        if not target.is_file():
-            return False
-        with target.open("rb") as file:
-            begins = file.read(_LOOKED_AT)
-            file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
-            ends = file.read()
-    except OSError:
-        return False
-    suffix = target.suffix.lower()
+    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
     if suffix == ".zip":
         return _IN_ARCHIVE in ends
     return suffix in _BEGINS and re.match(_BEGINS[suffix], begins) is not None
+
+
+def is_ours(target: Path) -> bool:
+    """Return whether traceflops wrote a file: a report, a table or a timeline."""
+    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
+    if suffix == ".gz":
+        with suppress(zlib.error):
+            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)
+    marked = {".csv": _HEADER.match(begins) is not None}
+    marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
+    marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)
+    return marked.get(suffix, False) or is_report(target)
+
+
+def _both_ends(target: Path) -> tuple[bytes, bytes]:
+    """Return how a file begins and ends; nothing where it cannot be read."""
+    try:
+        if not target.is_file():
+            return b"", b""
+        with target.open("rb") as file:
+            begins = file.read(_LOOKED_AT)
+            file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
+            return begins, file.read()
+    except OSError:
+        return b"", b""
 
 
 def write_whole(target: Path, content: bytes) -> None:
@@ -248,7 +269,7 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
     """Write what is to become a file, with its rights if it is there."""
-    stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(errors="ignore")
+    stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
     _tidy(target.parent, stem)
     handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
     unfinished[Path(name)] = target
@@ -282,4 +303,4 @@ def _unwritable(target: Path, error: OSError) -> UsageError:
 
 def remedy(error: OSError) -> str:
     """Return what to do where a file could not be read or written."""
-    return _REMEDIES.get(error.errno or 0, "use another place")
+    return _REMEDIES.get(error.errno or 0, "choose another place")

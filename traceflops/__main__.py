@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
+from traceflops.errors import MORE_MEMORY, is_out_of_memory
+
+_NO_ROOM = 2
 _INTERRUPTED = 130
+_SPARING = {"OPENBLAS_NUM_THREADS": "1", "MIMALLOC_ARENA_RESERVE": "65536"}
+"""What keeps libraries from claiming memory that is never used: threads of linear algebra, which is
+not used here, and the GiB of addresses that Arrow's allocator reserves at once (here 65,536 KiB).
+"""
 
 
 def run() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback, even while it is loading."""
+    """Run the command line.
+
+    Ctrl-C and a lack of memory end it without a traceback, even while it is loading.
+    """
+    for name, value in _SPARING.items():
+        os.environ.setdefault(name, value)
     try:
         from traceflops.cli import main
 
         main()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        sys.stderr.write(f"error: out of memory\nhint: {MORE_MEMORY}\n")
+        sys.exit(_NO_ROOM)
 
 
 if __name__ == "__main__":

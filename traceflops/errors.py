@@ -8,6 +8,13 @@ TraceflopsError          base: a message and a hint for the user
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+MORE_MEMORY: Final = "use a machine with more memory, or fewer ranks with --ranks"
+_UNLOADED: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+"""What the system says where there is no memory to load a library or to start a thread."""
+
 
 class TraceflopsError(Exception):
     """A failure with a message (what and where) and a hint (what to do next), one line each."""
@@ -28,3 +35,15 @@ class NotATrace(InputError):
 
 class UsageError(TraceflopsError):
     """An option asks for something that this input does not have."""
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether a failure comes from a lack of memory, by itself or by its cause."""
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    unloaded = isinstance(error, ImportError | RuntimeError) and any(
+        words in str(error).lower() for words in _UNLOADED
+    )
+    return unloaded or is_out_of_memory(error.__cause__ or error.__context__)

@@ -154,5 +154,9 @@ def _nothing_selected(trace: Trace) -> UsageError:
     gpus = sorted(set(trace.devices["local_id"].to_pylist()))
     return UsageError(
         "no device matches --ranks/--gpu",
-        f"the trace has ranks {ranks or 'unknown'} and device numbers {gpus}",
+        f"ranks in the trace: {_listed(ranks)}; GPU numbers: {_listed(gpus)}",
     )
+
+
+def _listed(found: list[int]) -> str:
+    return ", ".join(map(str, found)) or "unknown"

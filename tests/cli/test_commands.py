@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,59 @@ def test_a_strangers_file_is_not_overwritten_unless_forced(tmp_path: Path) -> No
     assert run("report", SAMPLE, "-o", target).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        (("report", "-q", "-o", "r.html"), "r.html"),
+        (("report", "-q", "-o", "T/"), "T/kernels.csv"),
+        (("report", "-q", "--format", "parquet", "-o", "T/"), "T/kernels.parquet"),
+        (("report", "-q", "--format", "arrow", "-o", "T/"), "T/kernels.arrow"),
+        (("export", "--format", "parquet", "-o", "T"), "T/calls.parquet"),
+        (("export", "--format", "arrow", "-o", "T"), "T/calls.arrow"),
+        (("export", "--format", "csv", "-o", "T"), "T/calls.csv"),
+        (("perfetto", "-o", "p.json"), "p.json"),
+        (("perfetto", "-o", "p.json.gz"), "p.json.gz"),
+    ],
+)
+def test_what_may_be_overwritten_is_the_same_for_all_that_is_written(
+    words: tuple[str, ...], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of traceflops may, files of others if forced."""
+    monkeypatch.chdir(tmp_path)
+    Path("T").mkdir()
+    for _ in range(2):
+        assert run(*words, SAMPLE).exit_code == 0
+    for strange in (b"Kind,Agent_Id\n1,2\n", b'{"traceEvents": []}', b"", b"\x1f\x8b no gzip"):
+        Path(target).write_bytes(strange)
+        assert_refused(run(*words, SAMPLE), 2, "will not overwrite", target)
+        assert Path(target).read_bytes() == strange
+    assert run(*words, SAMPLE, "-f").exit_code == 0
+    assert Path(target).read_bytes() != strange
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (("export", "--format", "csv", "-o", "ranks"), "ranks"),
+        (("export", "--format", "csv", "-o", "ranks"), "ranks/kernel_trace.csv"),
+        (("export", "-o", "ranks/new/tables"), "ranks"),
+        (("export", "-o", "ranks/new/tables"), "."),
+        (("report", "--format", "csv", "-o", "link"), "ranks"),
+        (("perfetto", "-o", "ranks/p.json.gz"), "ranks"),
+    ],
+)
+def test_nothing_is_written_that_a_later_run_takes_for_input(
+    words: tuple[str, ...], given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ranks").mkdir()
+    Path("link").symlink_to("ranks")
+    Path("ranks/kernel_trace.csv").write_text("not read")
+    for force in ((), ("-f",)):
+        assert_refused(run(*words, given, *force), 2, "would write among its own input", "-o")
+    assert [one.name for one in Path("ranks").iterdir()] == ["kernel_trace.csv"]
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -127,8 +181,7 @@ def test_export(tmp_path: Path, format_: str) -> None:
     assert sum(table["dur_ns"].to_pylist()) == whole["sum_ns"]
     assert set(table["top"].to_pylist()) <= {"compute", "memory", "communication", "other"}
     words = ("export", SAMPLE, "-o", tmp_path, "--format", format_, "--table", "activities")
-    assert_refused(run(*words), 2, "already there")
-    listed = json.loads(run(*words, "--force", "--json").stdout)
+    listed = json.loads(run(*words, "--json").stdout)
     assert listed["files"] == [{"table": "activities", "path": str(path), "rows": table.num_rows}]
 
 
@@ -193,7 +246,7 @@ def test_choosing_what_to_analyse() -> None:
         run("summary", SAMPLE, "--json", "--from", "1ms", "--to", "3ms", "--gpu", "0").stdout
     )
     assert some["total"]["window_ns"] == 2_000_000
-    assert_refused(run("summary", JOB, "--ranks", "9"), 2, "[0, 1, 2, 3]")
+    assert_refused(run("summary", JOB, "--ranks", "9"), 2, "ranks in the trace: 0, 1, 2, 3;")
     assert_refused(run("summary", SAMPLE, "--steps", "99:"), 2, "10 to 15")
     assert_refused(run("summary", SAMPLE, "--from", "1"), 2, "1.5s")
     assert_refused(run("info", SAMPLE, "--step-mark", "("), 2, "regular expression")
@@ -254,6 +307,9 @@ def test_what_is_no_trace_gets_two_lines_and_exit_code_3(
 def test_missing_things(tmp_path: Path) -> None:
     assert_refused(run("summary", tmp_path / "absent.json"), 3, "no such file")
     assert_refused(run("summary", tmp_path), 3, "no traces in folder")
+    assert_refused(run("summary", SAMPLE, ""), 3, "empty name", "shell variable")
+    for name in ("n" * 300, "d/" * 3000):
+        assert_refused(run("summary", tmp_path / name), 3, "cannot read: ", "too long")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -286,6 +342,11 @@ def test_a_trace_without_a_command_gets_a_summary(
     assert_refused(run(tmp_path / "absent.json"), 2, "no such command")
     assert_refused(run(SAMPLE, "--stpes", "1"), 2, "--steps", "traceflops summary --help")
     monkeypatch.chdir(tmp_path)
+    for name in ("-x.json.gz", "--json"):
+        Path(name).write_bytes(SAMPLE.read_bytes())
+        assert run("--", name).stdout.startswith("MFU ")
+        assert run("summary", "--", name).stdout.startswith("MFU ")
+    assert_refused(run("summary", "-x.json.gz"), 2, "-x", "write ./-NAME")
     (tmp_path / "why").write_bytes(b"")
     assert run("why", "ampere_sgemm_128x64_nt").stdout.startswith("category"), "a command"
 
@@ -302,7 +363,13 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "shortage",
-    [MemoryError(), pa.ArrowMemoryError("malloc"), OSError(12, "Cannot allocate memory")],
+    [
+        MemoryError(),
+        pa.ArrowMemoryError("malloc"),
+        OSError(12, "Cannot allocate memory"),
+        ImportError("libarrow.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
 )
 def test_no_room_in_memory_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, shortage: Exception
@@ -316,10 +383,31 @@ def test_no_room_in_memory_is_no_fault_of_ours(
     assert_refused(run("summary", SAMPLE), 2, "more memory", "--ranks")
 
 
+@pytest.mark.parametrize("kilobytes", [60_000, 140_000])
+def test_no_room_in_memory_while_libraries_load(kilobytes: int) -> None:
+    done = shell(f"ulimit -v {kilobytes}; $TF summary $SAMPLE")
+    lines = done.stderr.splitlines()
+    assert (done.returncode, lines[0]) == (2, "error: out of memory")
+    assert len(lines) == 2
+
+
+def test_libraries_reserve_little() -> None:
+    """Arrow's allocator takes a GiB of addresses at once where it is let."""
+    program = (
+        "import sys\n"
+        "from traceflops.__main__ import run\n"
+        "try: run()\n"
+        "finally: print(open('/proc/self/status').read(), file=sys.stderr)"
+    )
+    done = shell(f'{sys.executable} -c "$PROGRAM" summary $SAMPLE', PROGRAM=program)
+    (peak,) = re.findall(r"VmPeak:\s*(\d+) kB", done.stderr)
+    assert int(peak) < 1 << 20
+
+
 def test_a_named_pipe_that_nobody_writes_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceflops.parsers.inputs.PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr("traceflops.parsers.places.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "pipe")
     assert_refused(run("summary", tmp_path / "pipe"), 3, "no program is writing to the pipe")
 
@@ -329,7 +417,7 @@ def test_a_named_pipe_is_read_once_it_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
 ) -> None:
     """Without patience, what writes has the pipe open already; with it, it may come later."""
-    monkeypatch.setattr("traceflops.parsers.inputs.PIPE_PATIENCE_S", patience)
+    monkeypatch.setattr("traceflops.parsers.places.PIPE_PATIENCE_S", patience)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     handle = os.open(pipe, os.O_RDWR) if patience == 0 else None
@@ -382,10 +470,24 @@ def test_time_counts_from_the_first_activity_whichever_rank_is_chosen() -> None:
     assert (alone["start_ns"], alone["end_ns"]) == (every["start_ns"], every["end_ns"])
 
 
-def test_output_that_cannot_be_written() -> None:
-    full = shell("$TF summary $SAMPLE > /dev/full")
+@pytest.mark.parametrize(
+    "words", ["summary $SAMPLE", "--help", "--version", "why --help", "--show-completion bash"]
+)
+def test_output_that_cannot_be_written(words: str) -> None:
+    full = shell(f"$TF {words} > /dev/full")
     assert full.returncode == 2
     assert [line.split(":")[0] for line in full.stderr.splitlines()] == ["error", "hint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("summary absent", 3), ("summary --absent", 2), ("summary $SAMPLE -v", 0)]
+)
+def test_errors_that_cannot_be_written_change_no_exit_code(words: str, code: int) -> None:
+    for stderr in ("/dev/full", "&-"):
+        assert shell(f"$TF {words} 2>{stderr}").returncode == code
+
+
+def test_standard_output_may_be_closed() -> None:
     assert shell("$TF summary $SAMPLE >&-").returncode == 0
 
 

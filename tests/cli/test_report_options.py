@@ -46,9 +46,17 @@ def test_other_formats(tmp_path: Path, format_: str) -> None:
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 't'}\n")
     if format_ == "parquet":
         assert pq.read_table(tmp_path / "t" / "kernels.parquet").num_rows > 10
-    again = run("report", SAMPLE, "-o", tmp_path / "t", "--format", format_)
-    assert_refused(again, 2, "already there")
-    assert run("report", SAMPLE, "-o", tmp_path / "t", "--format", format_, "-f").exit_code == 0
+
+
+def test_tables_that_are_empty_now_do_not_stay_from_an_earlier_report(tmp_path: Path) -> None:
+    for name in ("gaps.csv", "mine.csv"):
+        (tmp_path / name).write_text('"device","start_ns"\n0,1\n')
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 3}
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [kernel]}))
+    assert run("report", tmp_path / "t.json", "-o", tmp_path, "-q").exit_code == 0
+    assert (tmp_path / "kernels.csv").exists()
+    assert (tmp_path / "mine.csv").exists()
+    assert not (tmp_path / "gaps.csv").exists()
 
 
 def test_a_formula_in_a_name_is_text_in_the_tables(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
-from traceflops.parsers import inputs, read
+from traceflops.parsers import places, read
 from traceflops.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -215,16 +215,11 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
     assert "encrypted" in caught.value.message
 
 
-def test_another_compression_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not a known trace"):
-        read(file(tmp_path, bz2.compress(document())))
-
-
 # Pipes
 
 PROGRAM = """
 import sys
-from traceflops.parsers import inputs, read
+from traceflops.parsers import read
 print(*read(sys.argv[1]).activities["name"].to_pylist())
 """
 
@@ -322,6 +317,66 @@ def test_a_forbidden_file_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     assert read(tmp_path).ranks == (4,)
 
 
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that cannot be listed, for root neither."""
+    folder = tmp_path / "ranks" / "closed"
+    folder.mkdir(parents=True)
+
+    def unless_closed(work: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(path: Any, *words: Any, **named: Any) -> Any:
+            if Path(path) == folder:
+                raise PermissionError(13, "Permission denied", str(path))
+            return work(path, *words, **named)
+
+        return checked
+
+    monkeypatch.setattr(os, "scandir", unless_closed(os.scandir))
+    monkeypatch.setattr(Path, "open", unless_closed(Path.open))
+    return folder
+
+
+def test_a_forbidden_folder_is_refused(closed: Path) -> None:
+    with pytest.raises(InputError, match=r"^cannot read: .*closed \(Permission denied\)"):
+        read(closed)
+    with pytest.raises(InputError, match=r"\(cannot read: closed \(Permission denied\)\)"):
+        read(closed.parent)
+
+
+def test_what_cannot_be_read_in_a_folder_is_said(closed: Path) -> None:
+    file(closed.parent, document(4))
+    (closed.parent / "gone.json").symlink_to("nowhere")
+    (closed.parent / "loop.json").symlink_to("loop.json")
+    trace = read(closed.parent)
+    assert trace.ranks == (4,)
+    (said,) = [note for note in trace.notes if note.code == "not-a-trace"]
+    assert said.count == 3
+    assert "gone.json, loop.json, closed" in said.text
+    with pytest.raises(InputError, match="no such file"):
+        read(closed.parent, strict=True)
+
+
+def test_a_packing_that_is_not_read_is_named(tmp_path: Path) -> None:
+    import lzma
+    import tarfile
+
+    plain = file(tmp_path, document())
+    with tarfile.open(tmp_path / "t.tgz", "w:gz") as archive:
+        archive.add(plain, "trace.json")
+    inner = zipped(("trace.json", document()))
+    packed = {
+        "a zip archive inside another archive": file(tmp_path, zipped(("in.zip", inner)), "o.zip"),
+        "a zip archive inside another": file(tmp_path, gzip.compress(inner), "t.zip.gz"),
+        "a tar archive": tmp_path / "t.tgz",
+        "packed with bzip2": file(tmp_path, bz2.compress(document()), "t.bz2"),
+        "packed with xz": file(tmp_path, lzma.compress(document()), "t.xz"),
+    }
+    for what, path in packed.items():
+        with pytest.raises(InputError, match=f"is {what}") as caught:
+            read(path)
+        assert caught.value.hint.startswith("unpack it")
+
+
 def test_several_files_are_the_ranks_of_a_job(tmp_path: Path) -> None:
     paths = [file(tmp_path, document(rank), f"{rank}.json") for rank in (1, 0)]
     assert read(paths).ranks == (0, 1)
@@ -366,14 +421,14 @@ def test_archives_of_a_folder_hold_no_files_open(tmp_path: Path) -> None:
     for n in range(3):
         file(tmp_path, zipped(("a.json", document(n + 1)), ("b.json", document())), f"{n}.zip")
     before = len(os.listdir("/proc/self/fd"))
-    sources, _ = inputs.find_inputs(str(tmp_path))
+    sources, _ = places.find_inputs(str(tmp_path))
     assert len(os.listdir("/proc/self/fd")) == before
     assert all(source.head() for source in sources)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(inputs, "_MOST_MEMBERS", 2)
+    monkeypatch.setattr(places, "_MOST_MEMBERS", 2)
     path = file(tmp_path, zipped(*((f"{n}.json", document()) for n in range(3))), "t.zip")
     with pytest.raises(InputError, match=r"archive of 3 files, more than 2: t\.zip"):
         read(path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.conftest import SAMPLES, examples
 from tests.parsers.documents import LAYOUTS, printed, source_of
 from traceflops.parsers.crew import Crew
-from traceflops.parsers.inputs import find_inputs
+from traceflops.parsers.places import find_inputs
 from traceflops.parsers.pytorch import read_pytorch
 from traceflops.trace import Trace
 

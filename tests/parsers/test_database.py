@@ -32,7 +32,7 @@ from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
 from traceflops.parsers.databases.query import Among, Batch, Between, Present, Table, Wanted, select
 from traceflops.parsers.databases.rows import Database
 from traceflops.parsers.databases.salvage import HIGHEST, LOWEST, Damaged, Row, Salvage
-from traceflops.parsers.inputs import find_inputs
+from traceflops.parsers.places import find_inputs
 from traceflops.rows import ABSENT, Names
 
 T = 168_853_321_180_888

@@ -10,7 +10,7 @@ import pytest
 
 from tests.parsers.documents import read_bytes, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import inputs, read, read_one
+from traceflops.parsers import inputs, places, read, read_one
 from traceflops.parsers.jsonfiles import events
 from traceflops.trace import Trace
 
@@ -126,7 +126,7 @@ def test_an_ordinary_file_is_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_little_is_unpacked_at_a_time(tmp_path: Path) -> None:
     path = bomb(tmp_path, "gz")
-    blocks = list(inputs.find_inputs(str(path))[0][0].blocks())
+    blocks = list(places.find_inputs(str(path))[0][0].blocks())
     assert max(map(len, blocks)) <= inputs.BLOCK_BYTES
     assert b"".join(blocks) == gzip.decompress(path.read_bytes())
 

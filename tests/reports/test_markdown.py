@@ -111,5 +111,5 @@ def test_a_foreign_file_is_not_overwritten(analysis: Analysis, tmp_path: Path) -
     for suffix in RENDERERS:
         target = tmp_path / f"mine{suffix}"
         target.write_text("my own words")
-        with pytest.raises(tf.errors.UsageError, match="not a report of ours"):
+        with pytest.raises(tf.errors.UsageError, match="did not write"):
             save(analysis, target)

@@ -143,9 +143,9 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
-    assert "is no file" in refused("-o", tmp_path / "pipe.md")
+    assert "not a regular file" in refused("-o", tmp_path / "pipe.md")
     (tmp_path / "f.html").mkdir()
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="a folder, not a file"):
         check_place(tmp_path / "f.html")
     (tmp_path / "plain").write_text("")
     assert "no such folder" in refused("-o", tmp_path / "plain" / "r.html")
@@ -157,7 +157,7 @@ def test_a_folder_without_rights_is_refused_before_the_trace_is_read(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr("traceflops.parsers.read", lambda *_, **__: pytest.fail("it was read"))
-    assert "no right" in refused("-o", tmp_path / "r.html")
+    assert "no write permission" in refused("-o", tmp_path / "r.html")
 
 
 def test_the_rights_of_a_report_stay(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_real_limit_of_size_stops_a_whole_export(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "File too large" in done.stderr
-    assert "make room" in done.stderr
+    assert "free some space" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,13 @@ import typer
 
 from traceflops.cli.owntime import own_time
 from traceflops.cli.printing import print_lines, say
-from traceflops.errors import InputError, TraceflopsError, UsageError
+from traceflops.errors import (
+    MORE_MEMORY,
+    InputError,
+    TraceflopsError,
+    UsageError,
+    is_out_of_memory,
+)
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
@@ -91,7 +97,7 @@ def path_of(output: str) -> Path:
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.inputs import files_behind
+    from traceflops.parsers.places import files_behind
 
     written = {same: target for target in targets if (same := _identity(target)) is not None}
     given = [str(name) for name in inputs if name is not None] if written else []
@@ -100,6 +106,20 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
         if same is not None and same in written:
             raise UsageError(
                 f"would overwrite its own input: {written[same]}", "choose another name with -o"
+            )
+
+
+def keep_apart(place: Path, inputs: Iterable[str], suffix: str = "") -> None:
+    """Refuse a folder in which later runs would take what is written for input. Raises UsageError.
+
+    That is one in a folder that is read, or one that holds an input of this suffix.
+    """
+    folder = place.resolve()
+    for given in (Path(name).resolve() for name in inputs if name != "-"):
+        beside = given.suffix == suffix and given.parent == folder
+        if beside or (given.is_dir() and folder.is_relative_to(given)):
+            raise UsageError(
+                f"would write among its own input: {place}", "choose another folder with -o"
             )
 
 
@@ -132,27 +152,27 @@ def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> 
         # The reader of a pipe (head) has seen enough; a second failure at exit must not show.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
-    except OSError as error:
-        _debug()
-        from traceflops.reports.write import remedy
-
-        about = f": {error.filename}" if error.filename is not None else ""
-        complain(f"reading or writing failed{about} ({error.strerror or error})", remedy(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except MemoryError:
-        from traceflops.reports.write import MORE_MEMORY
-
-        complain("out of memory", MORE_MEMORY)
-        raise typer.Exit(EXIT_USAGE) from None
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
         raise
     except Exception as error:
         _debug()
-        complain(
-            f"internal error: {type(error).__name__}: {error}",
-            "run again with TRACEFLOPS_DEBUG=1 and report what it prints",
-        )
-        raise typer.Exit(EXIT_INTERNAL) from None
+        message, hint, code = _unforeseen(error)
+        complain(message, hint)
+        raise typer.Exit(code) from None
+
+
+def _unforeseen(error: Exception) -> tuple[str, str, int]:
+    """Return what to say of an exception that is not ours, and the exit code."""
+    if is_out_of_memory(error):
+        return "out of memory", MORE_MEMORY, EXIT_USAGE
+    if isinstance(error, OSError):
+        from traceflops.reports.write import remedy
+
+        about = f": {error.filename}" if error.filename is not None else ""
+        failed = f"reading or writing failed ({error.strerror or error}){about}"
+        return failed, remedy(error), EXIT_USAGE
+    hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
+    return f"internal error: {type(error).__name__}: {error}", hint, EXIT_INTERNAL
 
 
 def _debug() -> None:
@@ -171,7 +191,8 @@ def complain(message: str, hint: str) -> None:
 def _one_line(text: str) -> str:
     """Return text without anything that acts on a terminal, on one line."""
     shown = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(shown.split())[:1000]
+    line = " ".join(shown.split())
+    return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"
 
 
 def print_summary(analysis: Analysis) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, read_trace, spare_inputs
+from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -64,6 +64,7 @@ def export(
 
         folder = path_of(output)
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
+        keep_apart(folder, traces, f".{format_}")
         check_request(folder, table, format_, force=force)
         trace = of_job(read_trace(traces, reading), selection)
         known = trace if privacy.include_environment else redacted(trace)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures, path_of, read_trace, spare_inputs, stem_of
+from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs, stem_of
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
@@ -61,14 +61,15 @@ def perfetto(
         from traceflops.jobs import check_decided, of_job
         from traceflops.prepare import prepare
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.reports.write import check_new, write_pieces
+        from traceflops.reports.write import check_replaced, write_pieces
         from traceflops.sharing.privacy import redacted
         from traceflops.windows.restrict import restrict
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
         spare_inputs([target], [*traces, rules])
-        check_new(target, force=force)
+        keep_apart(target.parent, traces)
+        check_replaced(target, force=force)
         trace = of_job(read_trace(traces, reading), selection)
         check_decided(trace, "a timeline")
         known = trace if privacy.include_environment else redacted(trace)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,8 +24,9 @@ _UNESCAPED: Final = re.compile(
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
-    """Print lines of text."""
-    typer.echo(shown(text), err=to_stderr)
+    """Print lines of text. That standard error is full or closed changes no result."""
+    with suppress(OSError) if to_stderr else nullcontext():
+        typer.echo(shown(text), err=to_stderr)
 
 
 def say_json(text: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from traceflops.cli.common import (
     failures,
+    keep_apart,
     path_of,
     print_summary,
     read_and_analyze,
@@ -90,17 +91,19 @@ class Target:
     path: Path
     format: str | None
 
-    def check(self, inputs: list[str | Path | None], *, force: bool) -> None:
+    def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
         from traceflops.reports.reporttables import TABLES
         from traceflops.reports.tables import check_folder, table_files
         from traceflops.reports.write import check_target, is_report
 
+        inputs = [*traces, *others]
         if self.format is None:
             spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
             spare_inputs(table_files(self.path, TABLES, self.format), inputs)
+            keep_apart(self.path, traces, f".{self.format}")
             check_folder(self.path, TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
@@ -156,7 +159,7 @@ def report(
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         authored = added.authored()
-        target.check([*traces, pair, rules, added.notes], force=force)
+        target.check(traces, [pair, rules, added.notes], force=force)
         analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
         try:
             if json:

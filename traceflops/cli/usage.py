@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from glob import escape
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from traceflops.cli.common import EXIT_USAGE, complain
+from traceflops.cli.common import EXIT_USAGE, complain, failures
+from traceflops.cli.printing import say
 
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser of options raises, of which Typer names only the kinds."""
@@ -22,18 +25,19 @@ class Plain(TyperGroup):
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
         """Parse the options before the command."""
-        with _two_lines():
+        with failures(), _two_lines():
             return super().make_context(*args, **settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is named; a file in its place is one to summarise."""
         if self.get_command(ctx, args[0]) is None and os.path.exists(args[0]):
-            args = ["summary", *args]
+            options_end = ["--"] if args[0].startswith("-") else []  # it was behind one, too
+            args = ["summary", *options_end, *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the options of the command, and run it."""
-        with _two_lines():
+        with failures(), _two_lines():
             return super().invoke(ctx)
 
 
@@ -44,8 +48,9 @@ def _two_lines() -> Iterator[None]:
     except _WrongUsage as error:
         message = str(getattr(error, "message", "") or getattr(error, "format_message", str)())
         if "\n" in message:  # the help, where nothing was asked
-            raise
-        complain(_problem(error, message), _hint(error))
+            say(message, to_stderr=True)
+        else:
+            complain(_problem(error, message), _hint(error))
         raise typer.Exit(EXIT_USAGE) from None
 
 
@@ -63,4 +68,6 @@ def _hint(error: Exception) -> str:
     context: Any = getattr(error, "ctx", None)
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}see traceflops{command} --help"
+    is_file = wrong.startswith("-") and any(Path().glob(f"{escape(wrong)}*"))
+    path = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
+    return f"{meant}see traceflops{command} --help{path}"
