@@ -58,7 +58,7 @@ def test_the_result_does_not_depend_on_the_jobs(tmp_path: Path) -> None:
     assert run("summary", path, "--json").stdout == alone.stdout
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+@pytest.mark.parametrize("jobs", ["0", "-1", "many", "100000"])
 def test_a_wrong_number_of_jobs_is_wrong_usage(jobs: str) -> None:
     assert run("summary", SAMPLE, "--jobs", jobs).exit_code == 2
 

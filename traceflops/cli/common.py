@@ -109,7 +109,7 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
             )
 
 
-def keep_apart(place: Path, inputs: Iterable[str], suffix: str = "") -> None:
+def keep_apart(place: Path, inputs: Iterable[str], suffix: str | None = None) -> None:
     """Refuse a folder in which later runs would take what is written for input. Raises UsageError.
 
     That is one in a folder that is read, or one that holds an input of this suffix.

@@ -201,6 +201,7 @@ class Reading:
         typer.Option(
             metavar="N",
             min=1,
+            max=256,
             help="Processes for reading a large file. Default: one per core, at most 8.",
             show_default=False,
         ),
