@@ -1,13 +1,17 @@
 """Steps and windows on traces whose every nanosecond is known."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.reports.page import series
 from traceflops.reports.wording import basis
-from traceflops.results import Window
+from traceflops.results import EMPTY_ACCOUNT, Components, Window, WindowRole
+from traceflops.windows.stretches import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
@@ -504,6 +508,38 @@ def test_a_pass_without_annotation_is_not_of_the_one_before_it(
     whole = analyze(trace, Selection(from_ns=0)).measured.inference
     assert whole is not None
     assert (whole.outside_ns, whole.phases[0].time_ns) == (between, start - 1_000 - between)
+
+
+def test_a_pass_that_ran_before_an_earlier_one_has_no_time() -> None:
+    """Pass 0 runs at 100, pass 1 at 50, other work behind it at 70, pass 2 at 200."""
+    start, place = np.array([100, 50, 70, 200]), np.array([0, 1, -1, 2])
+    behind = Behind(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 0]))
+    found = tile(start, start + 10, place, (50, 210), behind)
+    assert [(one.role, one.start_ns, one.end_ns) for one in found] == [
+        ("before", 50, 100),
+        ("step", 100, 100),
+        ("step", 100, 100),
+        ("between", 100, 200),
+        ("step", 200, 210),
+    ]
+
+
+def test_the_page_has_a_row_for_work_between_two_passes() -> None:
+    def window(role: WindowRole, step: int | None, start_ns: int, end_ns: int) -> Window:
+        account = replace(EMPTY_ACCOUNT, components=Components(idle_ns=end_ns - start_ns))
+        return Window(role, step, start_ns, end_ns, False, None, None, False, account)
+
+    trace = trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 1}])
+    windows = (
+        *(window("step", 4, 0, 10), window("between", None, 10, 30)),
+        *(window("step", 5, 30, 40), window("between", None, 40, 45)),
+        *(window("step", 6, 45, 50), window("after", None, 50, 60)),
+    )
+    device = replace(analyze(trace).devices[0], windows=windows)
+    assert [(row.label, row.devices, row.dur_ns) for row in series.rows([device])] == [
+        *(("4", 1, 10), ("before 5", 1, 20), ("5", 1, 10)),
+        *(("before 6", 1, 5), ("6", 1, 5), ("after", 1, 10)),
+    ]
 
 
 def test_work_outside_of_all_steps_is_said() -> None:

@@ -90,7 +90,7 @@ def tile(
     if behind is not None:
         own_ends = -_earliest(-end_ns[launched], at, len(places))
         other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
-        ends = np.minimum(ends, np.maximum(own_ends, other))
+        ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
     counts = np.bincount(at)
     steps = [
         Stretch("step", int(p), int(s), int(e), int(n))
@@ -103,7 +103,7 @@ def tile(
         for one, following in pairwise(steps)
     ]
     tiled = chain.from_iterable(zip(steps, [*between, after], strict=True))
-    return [*_if_long(before), *(s for s in tiled if s.role == "step" or s.dur_ns > 0)]
+    return [one for one in (before, *tiled) if one.role == "step" or one.dur_ns > 0]
 
 
 def _earliest(start: IntArray, at: IntArray, count: int) -> IntArray:
@@ -137,10 +137,6 @@ def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> 
     seen = distinct(name[late] * count + at[late]) // count
     times = np.bincount(seen, minlength=int(name.max(initial=0)) + 1)
     return 2 * times[name] > count
-
-
-def _if_long(stretch: Stretch) -> list[Stretch]:
-    return [stretch] if stretch.dur_ns > 0 else []
 
 
 def steady(
