@@ -1,7 +1,7 @@
 """Sets aside amounts that cannot be true: below 0, or more than anything recorded can hold.
 
-An amount is a column with a unit that may be null, or a counter of bytes. Times on the clock are
-no amounts: they may lie before its zero.
+An amount is a column with a unit that may be null, the three sizes of a launch, or a counter of
+bytes. Times on the clock are no amounts: they may lie before its zero.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from traceflops.columns import BoolArray, codes, floats, names, number_column, numbers, validity
+from traceflops.columns import BoolArray, codes, floats, names, number_column, numbers
 from traceflops.schema import TABLES
 from traceflops.trace import Note, Trace
 from traceflops.words import several
@@ -33,7 +34,8 @@ def without_impossible_amounts(trace: Trace) -> Trace:
         if bad is not None:
             place = tables[name].schema.get_field_index(column)
             field = tables[name].schema.field(place)
-            tables[name] = tables[name].set_column(place, field, _nulled(array, bad))
+            known = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+            tables[name] = tables[name].set_column(place, field, known)
             wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
     kept = _possible_counters(trace)
     if not kept.all():
@@ -48,22 +50,22 @@ def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
     for name, columns in TABLES.items():
         table = trace.table(name)
         for column in columns:
-            if column.unit and column.nullable and table[column.name].null_count < table.num_rows:
+            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
+            if is_amount and column.nullable and table[column.name].null_count < table.num_rows:
                 yield name, column.name
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     """Return which values are impossible; None where there is none."""
+    if pa.types.is_fixed_size_list(array.type):
+        axes = [_impossible(pc.list_element(array, at)) for at in range(array.type.list_size)]
+        found = [one for one in axes if one is not None]
+        return np.any(found, axis=0) if found else None
     values = numbers(array, 0)
     if int(values.min()) >= 0 and int(values.max()) < _MOST:
         return None
     bad: BoolArray = (values < 0) | (values >= _MOST)
     return bad
-
-
-def _nulled(array: pa.ChunkedArray, bad: BoolArray) -> pa.Array:
-    known = validity(array)
-    return number_column(numbers(array, 0), array.type, ~bad if known is None else known & ~bad)
 
 
 def _possible_counters(trace: Trace) -> BoolArray:

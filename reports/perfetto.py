@@ -302,7 +302,7 @@ def _hosts(trace: Trace, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
         if not any(len(rows) for rows in picked.values()):
             continue
         rank = process["rank"]
-        name = f"host of rank {rank}" if rank is not None else f"host: {process['file']}"
+        name = f"rank {rank}, CPU" if rank is not None else f"CPU: {process['file']}"
         pid = _HOST + number
         yield _joined([writer.label("process", pid, 0, name, pid)])
         yield from _host(trace, picked, pid, writer, threads)

@@ -98,7 +98,7 @@ class Account:
 
 EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
 
-WindowRole = Literal["before", "step", "after", "span", "range"]
+WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 
 
 @dataclass(frozen=True, slots=True)

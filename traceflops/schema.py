@@ -56,7 +56,7 @@ _COLLECTIVE = (
     Column("collective_in_elements", pa.int64(), "elements this rank puts in", "elements"),
     Column("collective_out_elements", pa.int64(), "elements this rank gets out", "elements"),
     Column("collective_group", NAME_TYPE, "name of the process group"),
-    Column("collective_group_size", pa.int64(), "ranks in the process group"),
+    Column("collective_group_size", pa.int64(), "ranks in the process group", "ranks"),
     Column("collective_group_ranks", NAME_TYPE, "ranks of the group as text, possibly shortened"),
 )
 
@@ -105,7 +105,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("grid", _TRIPLE, "blocks of the launch, x y z"),
         Column("block", _TRIPLE, "threads of a block, x y z"),
-        Column("registers_per_thread", pa.int64(), "registers per thread"),
+        Column("registers_per_thread", pa.int64(), "registers per thread", "registers"),
         Column("shared_memory_bytes", pa.int64(), "shared memory of a block", "bytes"),
         Column("occupancy_percent", pa.int64(), "occupancy estimated by the profiler", "%"),
         *_COLLECTIVE,
@@ -180,8 +180,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("dispatch", pa.int64(), "the profiler's number of the launch, unique per process"),
         Column("correlation", pa.int64(), "id shared with the call that launched it"),
         Column("repetition", pa.int32(), "pass of a run that was repeated to count more"),
-        Column("threads", pa.int64(), "threads of the launch (work-items)"),
-        Column("block_threads", pa.int64(), "threads of a block (work-group)"),
+        Column("threads", pa.int64(), "threads of the launch (work-items)", "threads"),
+        Column("block_threads", pa.int64(), "threads of a block (work-group)", "threads"),
         Column("grid", _TRIPLE, "blocks of the launch, x y z"),
         Column("block", _TRIPLE, "threads of a block, x y z"),
         _required("counter", NAME_TYPE, "name of the hardware counter"),

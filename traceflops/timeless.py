@@ -48,13 +48,12 @@ def with_fine_times(trace: Trace) -> Trace:
     resolution, activities = trace.source.resolution_ns, trace.activities
     if resolution == 1 or activities.num_rows < 2:
         return trace
-    typical = int(np.median(numbers(activities["dur_ns"])))
-    if typical >= resolution:
+    if np.median(numbers(activities["dur_ns"])) >= resolution:
         return trace
+    step = time_amount(resolution).replace(".000", "")
     text = (
-        f"Start times have a resolution of {time_amount(resolution)}, but half of the GPU "
-        f"operations last {time_amount(typical)} or less: idle time is unknown and only totals "
-        "are shown. Export the times in ns."
+        f"Start times have a resolution of {step}, longer than the median GPU "
+        "operation: idle time is unknown and only totals are shown. Export the times in ns."
     )
     return _as_sums(trace, Note("missing", "times-too-coarse", text, activities.num_rows))
 

@@ -12,8 +12,8 @@ from traceflops.windows.steptimes import counting, mean_components
 MOST_BARS = 200
 """How many steps are drawn one by one; beyond that, neighbours share a bar."""
 
-_NAMES = {"span": "whole span", "range": "chosen range"}
-_ORDER = {"before": 0, "step": 1, "range": 1, "span": 1, "after": 2}
+_NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
+_ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,15 @@ class Bar:
 
 
 def rows(devices: Iterable[DeviceReport]) -> list[Row]:
-    """Return a row per window: `before`, the steps by number, `after`."""
+    """Return a row per window: `before`, the steps by number and what lies before each, `after`."""
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
-        for window in device.windows:
-            step = -1 if window.step is None else window.step
+        step = -1
+        for window in reversed(device.windows):
+            if window.role != "between":
+                step = -1 if window.step is None else window.step
             groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
-    return [_row(groups[key]) for key in sorted(groups)]
+    return [_row(groups[key], _label(key[1], key[2])) for key in sorted(groups)]
 
 
 def drawn(all_rows: Sequence[Row], most: int = MOST_BARS) -> list[Bar]:
@@ -70,12 +72,12 @@ def drawn(all_rows: Sequence[Row], most: int = MOST_BARS) -> list[Bar]:
     return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
 
 
-def _row(windows: Sequence[Window]) -> Row:
+def _row(windows: Sequence[Window], label: str) -> Row:
     mine = counting(windows)
     accounts = [window.account for window in mine]
     launches = [account.launches for account in accounts]
     return Row(
-        label=_label(windows[0]),
+        label=label,
         role=windows[0].role,
         devices=len(mine),
         used=any(window.used for window in mine),
@@ -88,8 +90,8 @@ def _row(windows: Sequence[Window]) -> Row:
     )
 
 
-def _label(window: Window) -> str:
-    return str(window.step) if window.step is not None else _NAMES.get(window.role, window.role)
+def _label(step: int, role: str) -> str:
+    return _NAMES.get(role, role).format(step)
 
 
 def _joined(group: Sequence[Row]) -> Bar:

@@ -73,7 +73,8 @@ def _row(row: dict[str, Any], name: str, drawn: Drawn) -> Text:
     line.append_text(drawn(look(row["top"])) if row["top"] else Text(" "))
     line.append(f" {name}")
     line.append(f"{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
-    line.append(f"{count(row['count']):>10} ×", "dim")  # noqa: RUF001
+    times = f"{count(row['count'])} ×" if row["count"] is not None else ""  # noqa: RUF001
+    line.append(f"{times:>12}", "dim")
     if row.get("bytes") is not None:
         line.append(f"{size(row['bytes']):>10}", "dim")
     return line

@@ -1,13 +1,17 @@
 """Steps and windows on traces whose every nanosecond is known."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.reports.page import series
 from traceflops.reports.wording import basis
-from traceflops.results import Window
+from traceflops.results import EMPTY_ACCOUNT, Components, Window, WindowRole
+from traceflops.windows.stretches import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
@@ -466,12 +470,82 @@ def test_a_long_pass_at_the_beginning_is_no_warm_up() -> None:
     assert steps.used == (0, 1)
 
 
+MODEL, SAMPLING, OTHER = ("model", 600), ("sampling", 100), ("another model", 300)
+NO_STRANGER = [[MODEL, SAMPLING]] * 3
+
+
+@pytest.mark.parametrize(
+    ("passes", "lengths"),
+    [
+        (NO_STRANGER, [1_000, 1_000, 600]),
+        ([[MODEL, SAMPLING, OTHER], *NO_STRANGER[1:]], [700, 1_000, 600]),
+        ([[MODEL, MODEL], [MODEL], [MODEL]], [600, 1_000, 600]),
+        ([[MODEL, MODEL], [MODEL, MODEL], [MODEL, MODEL]], [600, 600, 600]),
+        ([[MODEL, SAMPLING, ("copy", 6)], *NO_STRANGER[1:]], [1_000, 1_000, 600]),
+    ],
+)
+def test_a_pass_without_annotation_is_not_of_the_one_before_it(
+    passes: list[list[tuple[str, int]]], lengths: list[int]
+) -> None:
+    """Pass p starts at 1,000 p; what is behind its first kernel is launched behind its mark."""
+    works, marks = [], []
+    for number, kernels in enumerate(passes):
+        at = start = 1_000 * (number + 1)
+        marks.append({"name": "step[DECODE bs=3]", "start_ns": at - 500, "dur_ns": 20})
+        for place, (kernel, length) in enumerate(kernels):
+            works.append((kernel, at - 490 + 20 * place, start, length))
+            start += length
+    trace = trace_of(**launched(*works), marks=marks)
+    analysis = analyze(trace)
+    assert [window.dur_ns for window in analysis.devices[0].steps] == lengths
+    assert sum(window.dur_ns for window in analysis.devices[0].windows) == start - 1_000
+    between = 2_000 - sum(lengths[:2])
+    inference = analysis.measured.inference
+    assert inference is not None
+    assert inference.outside_ns == between
+    assert sum(one.time_ns for one in inference.phases) == sum(lengths[:-1])
+    assert "work-outside-steps" in [note.code for note in analysis.notes]
+    whole = analyze(trace, Selection(from_ns=0)).measured.inference
+    assert whole is not None
+    assert (whole.outside_ns, whole.phases[0].time_ns) == (between, start - 1_000 - between)
+
+
+def test_a_pass_that_ran_before_an_earlier_one_has_no_time() -> None:
+    """Pass 0 runs at 100, pass 1 at 50, other work behind it at 70, pass 2 at 200."""
+    start, place = np.array([100, 50, 70, 200]), np.array([0, 1, -1, 2])
+    behind = Behind(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 0]))
+    found = tile(start, start + 10, place, (50, 210), behind)
+    assert [(one.role, one.start_ns, one.end_ns) for one in found] == [
+        ("before", 50, 100),
+        ("step", 100, 100),
+        ("step", 100, 100),
+        ("between", 100, 200),
+        ("step", 200, 210),
+    ]
+
+
+def test_the_page_has_a_row_for_work_between_two_passes() -> None:
+    def window(role: WindowRole, step: int | None, start_ns: int, end_ns: int) -> Window:
+        account = replace(EMPTY_ACCOUNT, components=Components(idle_ns=end_ns - start_ns))
+        return Window(role, step, start_ns, end_ns, False, None, None, False, account)
+
+    trace = trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 1}])
+    windows = (
+        *(window("step", 4, 0, 10), window("between", None, 10, 30)),
+        *(window("step", 5, 30, 40), window("between", None, 40, 45)),
+        *(window("step", 6, 45, 50), window("after", None, 50, 60)),
+    )
+    device = replace(analyze(trace).devices[0], windows=windows)
+    assert [(row.label, row.devices, row.dur_ns) for row in series.rows([device])] == [
+        *(("4", 1, 10), ("before 5", 1, 20), ("5", 1, 10)),
+        *(("before 6", 1, 5), ("6", 1, 5), ("after", 1, 10)),
+    ]
+
+
 def test_work_outside_of_all_steps_is_said() -> None:
     """300 ns before the only step and 100 ns after it, of 1,400 ns in all."""
     works = [("a", 10, 100, 300), ("b", 1_000, 1_010, 1_000), ("c", 2_900, 3_000, 100)]
     mark = {"name": "ProfilerStep#1", "start_ns": 900, "dur_ns": 1_000}
     notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
     (note,) = [one for one in notes if one.code == "work-outside-steps"]
-    assert note.text.startswith(
-        "400 ns of GPU work (28.6 %) runs before the first or after the last"
-    )
+    assert note.text.startswith("400 ns of GPU work (28.6 %) runs outside the steps")

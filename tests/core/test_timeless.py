@@ -84,11 +84,22 @@ def page(folder: Path, unit: str, *rows: tuple[str, str]) -> tf.Trace:
     return read_stats(folder, "x.csv", TRACE.replace("(ns)", f"({unit})"), *lines)
 
 
-def test_whole_seconds_carry_no_timeline(tmp_path: Path) -> None:
-    trace = page(tmp_path, "sec", ("1", "0.000002"), ("1", "0.000003"), ("4", "0.000002"))
-    assert sums(trace) == [("kernel", "k", 3, 7_000)]
+@pytest.mark.parametrize(
+    ("unit", "lengths", "total_ns", "step"),
+    [
+        ("sec", ("0.000002", "0.000003", "0.000002"), 7_000, "1 s"),
+        ("ms", ("0", "0", "1"), 1_000_000, "1 ms"),
+    ],
+)
+def test_whole_seconds_carry_no_timeline(
+    tmp_path: Path, unit: str, lengths: tuple[str, ...], total_ns: int, step: str
+) -> None:
+    trace = page(tmp_path, unit, *zip(("1", "1", "4"), lengths, strict=True))
+    assert sums(trace) == [("kernel", "k", 3, total_ns)]
     (note,) = [note for note in tf.analyze(trace).notes if note.code == "times-too-coarse"]
-    assert "resolution of 1.000 s" in note.text
+    assert note.text.startswith(
+        f"Start times have a resolution of {step}, longer than the median GPU operation: "
+    )
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,8 @@ def test_every_id_and_product_names_its_own_row_in_any_spelling() -> None:
     ("given_id", "near"),
     [
         ("h100", "h100-nvl, h100-pcie, h100-sxm, h100-96-hbm2e"),
+        ("NVIDIA H100", "similar: h100-96-hbm2e, h100-nvl, h100-pcie, h100-sxm"),
+        (" nvidia h100 ", "h100-nvl, h100-pcie, h100-sxm"),
         ("H200", "similar: h200-sxm, gh200, h200-nvl"),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "similar: a100-sxm-80"),
         ("AMD Instinct MI250X/MI250", "mi250-gcd, mi250x-gcd"),

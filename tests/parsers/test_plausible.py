@@ -283,6 +283,25 @@ def test_impossible_amounts_in_any_table_become_unknown() -> None:
     assert {n.code: n.count for n in trace.notes} == {"impossible-amounts": 3}
 
 
+@pytest.mark.parametrize(
+    ("key", "right", "wrong", "column"),
+    [
+        ("grid", [4, 1, 1], [4, -1, 1], "grid"),
+        ("block", [32, 1, 1], [-32, 1, 1], "block"),
+        ("registers per thread", 3, -3, "registers_per_thread"),
+        ("shared memory", 64, -64, "shared_memory_bytes"),
+    ],
+)
+def test_impossible_sizes_of_a_launch_become_unknown(
+    key: str, right: object, wrong: object, column: str
+) -> None:
+    said = [{key: right}, {key: wrong}, {}]
+    trace = trace_of(*(kernel(10 * n, 5, args=one) for n, one in enumerate(said)))
+    assert trace.activities[column].to_pylist() == [right, None, None]
+    (note,) = [note for note in trace.notes if note.code == "impossible-amounts"]
+    assert note.text.endswith(f": 1 {column} of activities.")
+
+
 def test_values_of_no_unit_and_times_may_be_negative() -> None:
     values = [{"name": "temperature", "time_ns": -5, "value": -3.5}]
     trace = made_of(

@@ -60,7 +60,7 @@ def ns(microseconds: float) -> int:
 def test_every_device_and_process_is_named(events: list[Event]) -> None:
     assert set(named(events, "process").values()) == {
         *(f"rank {n}, GPU {n}: NVIDIA H100 80GB HBM3" for n in range(4)),
-        *(f"host of rank {n}" for n in range(4)),
+        *(f"rank {n}, CPU" for n in range(4)),
     }
     threads = named(events, "thread")
     assert {(one["pid"], one["tid"]) for one in events if one["ph"] == "X"} == threads.keys()

@@ -97,6 +97,13 @@ def test_totals_stand_in_the_terminal() -> None:
     assert not [line for line in lines if "idle" in line and "%" in line]
 
 
+def test_an_unknown_count_is_no_dash_before_a_sign() -> None:
+    lines = terminal(analysis_of(totals=[{"name": "k", "total_ns": 9, "bytes": 8}]))
+    (row,) = [line for line in lines if " k " in line]
+    assert row.split()[-4:] == ["100.0", "%", "8", "B"]
+    assert not [line for line in lines if "×" in line]  # noqa: RUF001
+
+
 def test_counted_kernels_stand_in_the_terminal() -> None:
     lines = terminal(analysis_of(kernel_counters=COUNTED))
     assert "Kernels with most counted launches (5 of 7)" in lines

@@ -29,13 +29,19 @@ from traceflops.windows.steps import (
     without_launches,
 )
 from traceflops.windows.stepthreads import Steps
-from traceflops.windows.stretches import KEEP_LAST_UP_TO, LAST_STEP, Stretch, steady, tile
+from traceflops.windows.stretches import (
+    KEEP_LAST_UP_TO,
+    LAST_STEP,
+    TRIFLE,
+    Behind,
+    Stretch,
+    steady,
+    tile,
+)
 from traceflops.windows.timerange import chosen_range
 from traceflops.words import duration, percent, several
 
 _MOST_NAMED = 5
-_TRIFLE = 100
-"""Less than one part in so many of the device work outside of all steps is not worth a note."""
 
 _NO_STEPS = (
     "No steps found: the whole trace is one window. {} when recording, or name the annotations "
@@ -66,7 +72,7 @@ class Layout:
     """The stretches of each device and the number of the step at each place of a stretch.
 
     `launched_in` is the place of the step of each activity (see `step_of_activity`), -1 where none
-    is known; None where steps are not those of the host. `are_alike` is as in `FoundSteps`.
+    is known; None where steps are not those of the host. `are_passes` is as in `FoundSteps`.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -75,7 +81,7 @@ class Layout:
     text: str
     notes: tuple[Note, ...] = ()
     launched_in: IntArray | None = None
-    are_alike: bool = True
+    are_passes: bool = False
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the number of a stretch that is a step."""
@@ -206,11 +212,11 @@ def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note
         low, high = np.array([*edges, accounts[device].rows.span], dtype=np.int64).T
         *outside, total = busy.length_within(low, high).tolist()
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
-    if work_ns * _TRIFLE <= total_ns:
+    if work_ns * TRIFLE <= total_ns:
         return None
     text = (
-        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs before the first "
-        "or after the last step and is not part of the step figures."
+        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the steps "
+        "and is not part of the step figures."
     )
     return Note("dropped", "work-outside-steps", text)
 
@@ -276,6 +282,7 @@ def _marked_layout(
     place = step_of_activity(linked.trace, linked.links, found).copy()
     process = numbers(linked.trace.devices["process"])
     launcher = numbers(linked.trace.activities["process"])
+    behind = _behind(linked, found) if found.are_passes else None
     shared: dict[int, Owners] = {}
     without: list[int] = []
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
@@ -296,8 +303,10 @@ def _marked_layout(
             without.append(device)
         steps = found.by_process.get(owners.owner, Steps.none())
         # The places are those of each process's own steps: another's would be a wrong step here.
-        place[rows.row[launcher[rows.row] != owners.owner]] = -1
-        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span)
+        theirs = launcher[rows.row] == owners.owner
+        place[rows.row[~theirs]] = -1
+        late = behind.of(rows.row, theirs) if behind is not None else None
+        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, late)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
@@ -309,7 +318,12 @@ def _marked_layout(
     if repeated:
         text = "Step numbers repeat; steps are renumbered from 0 in order of time."
         notes = (*notes, Note("assumed", REPEATED, text))
-    return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_alike)
+    return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_passes)
+
+
+def _behind(linked: LinkedTrace, passes: FoundSteps) -> Behind:
+    place = step_of_activity(linked.trace, linked.links, until_next(passes))
+    return Behind(place, codes(linked.trace.activities["name"]))
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
@@ -367,6 +381,6 @@ def _used(
             )
         return used, {number: "not selected" for number in seen if not selection.wants_step(number)}
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=layout.are_alike)
+    keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
     return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}

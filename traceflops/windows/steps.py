@@ -36,14 +36,15 @@ _DIGITS = re.compile(r"\d+")
 class FoundSteps:
     """Steps by process, where they came from, in words, and what to say about them.
 
-    `are_alike` says that each does the same: a long one at the beginning is then warm-up.
+    `are_passes` says that they are forward passes of a serving engine: no two need do the same, so
+    a long one at the beginning is no warm-up, and work between two may be of neither.
     """
 
     by_process: dict[int, Steps]
     source: str
     text: str
     notes: tuple[Note, ...] = ()
-    are_alike: bool = True
+    are_passes: bool = False
 
     @property
     def count(self) -> int:
@@ -102,7 +103,7 @@ def _passes(trace: Trace, labels: Sequence[str]) -> FoundSteps | None:
     passes = _from_marks(
         trace, number, "annotation", "serving-engine annotations of forward passes"
     )
-    return replace(passes, are_alike=False) if passes is not None else None
+    return replace(passes, are_passes=True) if passes is not None else None
 
 
 def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> FoundSteps | None:

@@ -3,11 +3,19 @@
 The device window of step k runs from the start of the earliest activity launched in step k to the
 start of the earliest one launched in step k+1; the last ends at the latest end of an activity
 launched in it. `before` and `after` complete the span, so the windows tile the device's time.
+
+A pass of a serving engine also launches work behind its annotation (vLLM samples there), and so
+may a pass without one. Work launched between two annotations is of the pass before it where its
+name follows most passes; what follows few, and takes more than a trifle, ends the window where it
+starts, and so does all of it where it takes as long as the pass. From there to the next pass it is
+`between`. Idle time alone ends no window: it is the latency of the iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +25,11 @@ from traceflops.results import WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
+
+TRIFLE: Final = 100
+"""Less than one part in so many of the work is not worth a note, nor the end of a window."""
+
+_NEVER: Final = np.iinfo(np.int64).max
 
 KEEP_LAST_UP_TO = 2
 """With at least three steady steps the last is left out: no successor bounds it."""
@@ -40,41 +53,90 @@ class Stretch:
         return self.end_ns - self.start_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Per activity, its name and the last pass that was annotated before its launch, else -1."""
+
+    place: IntArray
+    name: IntArray
+
+    def of(self, rows: IntArray, known: BoolArray) -> Behind:
+        """Return it for some activities; of those that are not known, no pass."""
+        return Behind(np.where(known, self.place[rows], -1), self.name[rows])
+
+
 def tile(
-    start_ns: IntArray, end_ns: IntArray, place: IntArray, span: tuple[int, int]
+    start_ns: IntArray,
+    end_ns: IntArray,
+    place: IntArray,
+    span: tuple[int, int],
+    behind: Behind | None = None,
 ) -> list[Stretch]:
     """Return the windows of one device in order; together they are exactly its span.
 
     `place` is the step in which each activity was launched (-1: unknown). A step that launched
-    nothing on this device has no window. Without any step the span is the only window.
+    nothing on this device has no window. Without any step the span is the only window. Steps that
+    are passes (`behind`) may end before the next begins.
     """
     low, high = span
     launched = place >= 0
     if not launched.any():
         return [Stretch("span", None, low, high, None)]
     places = distinct(place[launched])
-    starts = _first_starts(start_ns[launched], place[launched], places)
+    at = np.searchsorted(places, place[launched])
+    starts = np.maximum.accumulate(_earliest(start_ns[launched], at, len(places)))
     last_end = int(end_ns[place == places[-1]].max())
     ends = np.append(starts[1:], max(last_end, int(starts[-1])))
-    counts = np.bincount(np.searchsorted(places, place[launched]))
+    if behind is not None:
+        own_ends = -_earliest(-end_ns[launched], at, len(places))
+        other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
+        ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
+    counts = np.bincount(at)
     steps = [
         Stretch("step", int(p), int(s), int(e), int(n))
         for p, s, e, n in zip(places, starts, ends, counts, strict=True)
     ]
     before = Stretch("before", None, low, steps[0].start_ns, None)
     after = Stretch("after", None, steps[-1].end_ns, high, None)
-    return [*_if_long(before), *steps, *_if_long(after)]
+    between = [
+        Stretch("between", None, one.end_ns, following.start_ns, None)
+        for one, following in pairwise(steps)
+    ]
+    tiled = chain.from_iterable(zip(steps, [*between, after], strict=True))
+    return [one for one in (before, *tiled) if one.role == "step" or one.dur_ns > 0]
 
 
-def _first_starts(start: IntArray, place: IntArray, places: IntArray) -> IntArray:
-    """Return the earliest start of each step; a later step never begins before an earlier one."""
-    first = np.full(len(places), np.iinfo(np.int64).max, dtype=np.int64)
-    np.minimum.at(first, np.searchsorted(places, place), start)
-    return np.maximum.accumulate(first)
+def _earliest(start: IntArray, at: IntArray, count: int) -> IntArray:
+    """Return the earliest start at each of so many places."""
+    first = np.full(count, _NEVER, dtype=np.int64)
+    np.minimum.at(first, at, start)
+    return first
 
 
-def _if_long(stretch: Stretch) -> list[Stretch]:
-    return [stretch] if stretch.dur_ns > 0 else []
+def _other_work(
+    start_ns: IntArray, dur_ns: IntArray, place: IntArray, places: IntArray, behind: Behind
+) -> IntArray:
+    """Return when the first work behind each pass starts that is of none, _NEVER without any."""
+    count = len(places)
+    at = np.searchsorted(places, behind.place, side="right") - 1
+    own, late = place >= 0, (place < 0) & (at >= 0)
+    odd = late & ~_follows_most(behind.name, at, late, count)
+
+    def time(chosen: BoolArray) -> IntArray:
+        found = np.zeros(count, dtype=np.int64)
+        np.add.at(found, at[chosen], dur_ns[chosen])
+        return found
+
+    first_odd, first = (_earliest(start_ns[one], at[one], count) for one in (odd, late))
+    whole = np.where(time(late) >= time(own), first, _NEVER)
+    return np.where(time(odd) * TRIFLE > time(own), first_odd, whole)
+
+
+def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> BoolArray:
+    """Return which activities have a name that is launched behind more than half of the passes."""
+    seen = distinct(name[late] * count + at[late]) // count
+    times = np.bincount(seen, minlength=int(name.max(initial=0)) + 1)
+    return 2 * times[name] > count
 
 
 def steady(

@@ -21,7 +21,6 @@ _ODD: Final[tuple[tuple[str, NoteKind, str, str], ...]] = (
     ("no-duration", "repaired", "record", "without a duration: counted as 0 ns"),
     ("negative-duration", "repaired", "record", "with negative duration: counted as 0 ns"),
     ("other-calls", "dropped", "call", "skipped: operating system, not CUDA"),
-    ("negative-sum", "dropped", "sum", "below 0: unknown"),
     ("beyond", "dropped", "number", "too large for 64 bits: unknown"),
 )
 _NESTED: Final = "nested"

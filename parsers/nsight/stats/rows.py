@@ -288,8 +288,8 @@ def _add_totals(rows: _Rows) -> None:
         name=_ranges(rows, table)
         if is_range
         else rows.cut.codes("name", table.names["name"], _UNNAMED),
-        count=_positive(rows.cut.numbers("count"), part),
-        **{column: _positive(rows.amount(r), part) for r, column in _sums(part.report).items()},
+        count=rows.cut.numbers("count"),
+        **{column: rows.amount(r) for r, column in _sums(part.report).items()},
         **{name: each for name, each in sizes.items() if each is not None},
     )
 
@@ -306,12 +306,6 @@ def _sums(report: Report) -> Mapping[str, str]:
         return {"size": "bytes"}
     shortest = {"shortest": "min_ns", "longest": "max_ns"}
     return {"total": "total_ns", **({} if "total range time" in report.needs else shortest)}
-
-
-def _positive(values: IntArray, part: Part) -> IntArray:
-    """Return sums; those below 0 are none, and counted."""
-    part.odd["negative-sum"] += int(np.count_nonzero((values < 0) & (values != ABSENT)))
-    return np.where(values >= 0, values, ABSENT)
 
 
 def _kinds(rows: _Rows, names: list[str], name: IntArray) -> Array:

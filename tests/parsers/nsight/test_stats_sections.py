@@ -388,11 +388,11 @@ def test_a_mark_that_may_be_either_is_not_guessed(tmp_path: Path) -> None:
     assert rows(told, "activities", "dur_ns") == [(2_000_000,), (1_500,)]
 
 
-def test_sums_that_are_none_are_counted(tmp_path: Path) -> None:
-    trace = read(tmp_path, "x.csv", SUMS, total("f", 1, 10), "1,-5,1,1,1,1,1,0,g")
-    assert totals(trace)[1][3] is None
-    (note,) = [note for note in trace.notes if note.code == "negative-sum"]
-    assert note.count == 1
+def test_counts_and_sums_below_0_are_unknown(tmp_path: Path) -> None:
+    trace = read(tmp_path, "x.csv", SUMS, total("f", 1, 10), "1,-5,-2,1,1,1,1,0,g")
+    assert rows(trace, "totals", "count", "total_ns")[1] == (None, None)
+    (note,) = [note for note in trace.notes if note.code == "impossible-amounts"]
+    assert note.text.endswith("(negative or too large): 1 count of totals, 1 total_ns of totals.")
 
 
 def test_sums_alone_have_device_work_and_no_times(tmp_path: Path) -> None:

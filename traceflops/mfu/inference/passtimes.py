@@ -1,23 +1,26 @@
 """Device time of forward passes: from a pass's first kernel to the first one of the next.
 
-So the passes of a device follow each other without a hole, as its windows do, and idle time counts
-in the pass it follows.
+Idle time counts in the pass it follows. Time between two passes in which work of none runs is of
+none (see `stretches`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from traceflops.columns import IntArray, codes, names, numbers
+from traceflops.intervals import Intervals
 from traceflops.mfu.executed.attribution import Attribution
 from traceflops.mfu.executed.optree import taken
 from traceflops.mfu.inference.forwardpasses import ALWAYS, ForwardPass, places_in
 from traceflops.prepare import Prepared
 from traceflops.results import Window
 from traceflops.rows import ABSENT
+from traceflops.windows.chosen import chosen_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class PassTimes:
 
     `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
     launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
-    the chosen windows, `outside_ns` the time there before the first pass, over all devices.
+    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
+    chosen window and the next pass.
     """
 
     of_activity: IntArray
@@ -48,9 +52,14 @@ def pass_times(
         order = np.argsort(begins, kind="stable")
         order = order[begins[order] < ALWAYS]
         around = np.searchsorted(begins[order], start, side="right") - 1
+        windows = prepared.windows[device]
+        between = _time(one for one in windows if one.role == "between")
+        around[between.contains(start)] = -1
         found[rows] = np.where(found[rows] >= 0, found[rows], taken(order, around))
-        used_ns[device], before = _used(prepared.windows[device], begins, order)
-        outside_ns += before
+        chosen = chosen_time(windows)
+        used_ns[device], before_ns = _used(chosen.subtract(between), begins, order)
+        behind = _time(late for one, late in pairwise(windows) if one.used)
+        outside_ns += before_ns + between.intersect(chosen.union(behind)).length_ns
     return PassTimes(found, used_ns, outside_ns)
 
 
@@ -82,15 +91,14 @@ def _begins(
     return found
 
 
-def _used(windows: tuple[Window, ...], begins: IntArray, order: IntArray) -> tuple[list[int], int]:
+def _time(windows: Iterable[Window]) -> Intervals:
+    edges = [(one.start_ns, one.end_ns) for one in windows]
+    return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
+
+
+def _used(chosen: Intervals, begins: IntArray, order: IntArray) -> tuple[list[int], int]:
     """Return the chosen time of each pass, and that before the first of them."""
-    used = sorted((one.start_ns, one.end_ns) for one in windows if one.used)
-    low, high = (np.array([each[at] for each in used], dtype=np.int64) for at in (0, 1))
-    elapsed = np.append(0, np.cumsum(high - low))
-    edges = np.append(begins[order], ALWAYS)
-    done = np.searchsorted(high, edges, side="left")  # windows that have ended
-    inside = np.append(low, ALWAYS)[done]
-    before = elapsed[done] + np.maximum(edges - inside, 0)
+    before = chosen.covered_before(np.append(begins[order], ALWAYS))
     found = np.zeros(len(begins), dtype=np.int64)
     found[order] = np.diff(before)
     return found.tolist(), int(before[0])

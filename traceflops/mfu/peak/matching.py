@@ -23,6 +23,7 @@ from traceflops.mfu.peak.peaks import (
     DeviceSpec,
     HostLink,
     Variant,
+    ambiguous_names,
     load_devices,
     load_variants,
     rate_text,
@@ -364,7 +365,7 @@ def named_row(text: str) -> DeviceSpec | None:
     if len(rows) == 1:
         return rows.popitem()[1]
     seen = SeenDevice(text)
-    if seen.sharing or _variant(seen) is not None:
+    if seen.sharing or _variant(seen) is not None or text.lower() in ambiguous_names():
         return None
     is_part = any(wanted in _spelled(spec.id) for spec in load_devices())
     return by_name(text) if is_full_name(text) or not is_part else None

@@ -173,6 +173,7 @@ class _Table:
     devices: tuple[DeviceSpec, ...]
     variants: tuple[Variant, ...]
     generic_names: frozenset[str]
+    ambiguous_names: frozenset[str]
     shared_names: Mapping[str, tuple[str, ...]]
 
 
@@ -189,6 +190,11 @@ def load_variants() -> tuple[Variant, ...]:
 def generic_names() -> frozenset[str]:
     """Return the device names that say nothing, in lower case."""
     return _table().generic_names
+
+
+def ambiguous_names() -> frozenset[str]:
+    """Return the device names that people give to several products, in lower case."""
+    return _table().ambiguous_names
 
 
 def shared_names() -> Mapping[str, tuple[str, ...]]:
@@ -220,6 +226,7 @@ def _table() -> _Table:
             for row in document["variant"]
         ),
         generic_names=frozenset(document["generic_names"]),
+        ambiguous_names=frozenset(document["ambiguous_names"]),
         shared_names={name: tuple(ids) for name, ids in document["shared_names"].items()},
     )
 
