@@ -37,11 +37,12 @@ MOST_JOBS = 100
 MOST_COLLECTIVES = 200
 MOST_NAMES = 8
 BAR_UNITS = 1000
-_UNRECORDED: Final = {
+UNRECORDED: Final = {
     "missing": "No device records",
     "incomplete": "Incomplete device records",
     "capture": "Graph capture",
 }
+"""Titles by the state of launch calls where nothing is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def _headline(analysis: Analysis) -> str:
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return f"{len(analysis.jobs)} jobs"
-    if analysis.recorded in _UNRECORDED:
-        return _UNRECORDED[analysis.recorded]
+    if analysis.recorded in UNRECORDED:
+        return UNRECORDED[analysis.recorded]
     if analysis.untimed is not None:
         return "No timeline"
     if figure is not None:

@@ -15,6 +15,7 @@ from traceflops.inventory import take_inventory
 from traceflops.launchcalls import LaunchRecords, launch_calls
 from traceflops.prepare import prepare
 from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page.html import render_html
 from traceflops.reports.page.shown import document_title
 from traceflops.trace import Trace
 
@@ -162,6 +163,7 @@ def test_a_trace_that_lost_device_records_is_not_judged(
     causes = analysis.total.idle_causes
     assert causes.unknown_ns == analysis.components.idle_ns
     assert "| idle or not recorded |" in render_markdown(analysis)
+    assert "no loss reaches" not in render_html(analysis) + render_markdown(analysis)
     assert document_title(analysis).startswith("Incomplete device records")
 
 
