@@ -18,12 +18,13 @@ from traceflops.reports.page.findings import findings_shown
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.shown import provenance
 from traceflops.reports.page.untimed import untimed_parts
-from traceflops.reports.palette import CAUSE_LABELS, LOOKS, category_label
+from traceflops.reports.palette import CAUSE_LABELS, category_label
 from traceflops.reports.units import count, duration, kernel_label, percent, size, visible
 from traceflops.reports.wording import (
     basis,
     collective_label,
     collective_rate,
+    component_label,
     gap_place,
     job_files,
     job_size,
@@ -160,7 +161,11 @@ def _components(analysis: Analysis) -> Iterator[str]:
         return
     shares = analysis.components
     shown = [
-        (LOOKS[name].label, duration(analysis.mean_ns(ns)), percent(shares.share(name)))
+        (
+            component_label(name, analysis.total),
+            duration(analysis.mean_ns(ns)),
+            percent(shares.share(name)),
+        )
         for name, ns in shares.parts().items()
         if ns or name in ("compute", "idle")
     ]
@@ -296,7 +301,7 @@ def _devices(analysis: Analysis) -> Iterator[str]:
     heads = (
         "Process" if analysis.on_host else "GPU",
         "Window",
-        *(LOOKS[name].label for name in COMPONENTS),
+        *(component_label(name, analysis.total) for name in COMPONENTS),
     )
     yield from _table(heads, shown, numbers=range(1, len(heads)))
     yield from _more(len(analysis.devices) - len(shown))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import (
     UNKNOWN,
     count,
@@ -17,7 +18,7 @@ from traceflops.reports.units import (
     significant,
     size,
 )
-from traceflops.results import Collective, DeviceReport, Gap, JobReport
+from traceflops.results import Account, Collective, DeviceReport, Gap, JobReport
 from traceflops.windows.steptimes import STANDS_OUT, StepSpread, idle_before_next, spread_of
 from traceflops.words import several
 
@@ -65,8 +66,13 @@ def job_size(job: JobReport) -> str:
     if not job.devices or job.total is None:
         return "no GPU work with known times"
     components = job.total.components
-    idle = f"{percent(components.share('idle'))} idle"
+    idle = f"{percent(components.share('idle'))} {component_label('idle', job.total)}"
     return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
+
+
+def component_label(name: str, total: Account) -> str:
+    """Return what to call a component; idle time may be work of which there is no record."""
+    return LOOKS[name].label + ("" if name != "idle" or total.knows_idle else " or not recorded")
 
 
 def ranks(devices: Sequence[DeviceReport]) -> str:

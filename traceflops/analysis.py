@@ -20,7 +20,7 @@ from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job
 from traceflops.kernels import category_table, kernel_table
-from traceflops.launchcalls import NO_DEVICE_RECORDS, unrecorded_launches
+from traceflops.launchcalls import records_notes
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.pairing.captured import prepare_pair
 from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
@@ -37,7 +37,7 @@ from traceflops.trace import Note, Trace
 from traceflops.verdict import (
     basis_of,
     jobs_verdict,
-    missing_records_verdict,
+    records_verdict,
     untimed_verdict,
     verdict,
 )
@@ -153,7 +153,11 @@ def analysis_of(
     windows = prepared.windows
     with phase("accounts"):
         reports = [_device_report(linked, d, one, windows[d]) for d, one in accounts.items()]
-        devices = told_apart(linked.trace, reports)
+        told = told_apart(linked.trace, reports)
+        records = prepared.launch_records
+        devices = (
+            [one.with_idle_unrecorded for one in told] if records.state == "incomplete" else told
+        )
     total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
     total = total or EMPTY_ACCOUNT
     with phase("kernel tables"):
@@ -164,7 +168,6 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
-    launches = unrecorded_launches(linked.trace, prepared.untimed)
     how_recorded = remedy(linked.trace.source.format, "device records") or ""
     on_host = all(device.type == "cpu" for device in devices)
     spread = spread_of(devices)
@@ -176,7 +179,7 @@ def analysis_of(
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=missing_records_verdict(launches, how_recorded)
+        verdict=records_verdict(records, how_recorded)
         or untimed_verdict(prepared.untimed)
         or verdict(
             total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
@@ -189,17 +192,20 @@ def analysis_of(
         notes=(
             *linked.trace.notes,
             *plan.notes,
-            *_device_notes(linked.trace, devices),
+            *_device_notes(linked.trace, told),
             *_no_calls_notes(linked.trace, devices),
             *_linked_notes(linked),
-            *_missing_records_notes(launches, on_host=bool(devices)),
+            *records_notes(records, on_host=bool(devices)),
             *profiler_notes(linked.trace, accounts),
             *measured.notes,
         ),
         measured=measured,
         untimed=prepared.untimed,
-        findings=() if on_host else tuple(sorted(found, key=lambda one: -one.share)),
+        findings=tuple(sorted(found, key=lambda one: -one.share))
+        if records.is_judged and not on_host
+        else (),
         collectives=collective_work(linked, accounts, windows),
+        recorded=records.state,
         prepared=prepared,
     )
 
@@ -335,15 +341,6 @@ def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ..
 
 def _is_said(trace: Trace, *codes: str) -> bool:
     return any(note.code in codes for note in trace.notes)
-
-
-def _missing_records_notes(launches: int, *, on_host: bool) -> tuple[Note, ...]:
-    """Say what the figures are of where calls launched work on a GPU that is not in the trace."""
-    if not launches:
-        return ()
-    text = f"GPU records of {several(launches, 'launch call')} are missing"
-    shown = "; all times and shares are of CPU operators" if on_host else ""
-    return (Note("missing", NO_DEVICE_RECORDS, f"{text}{shown}.", launches),)
 
 
 def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:

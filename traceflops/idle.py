@@ -32,7 +32,7 @@ from traceflops.intervals import NEVER, Intervals, latest_end_before
 from traceflops.rows import ABSENT
 from traceflops.streamwaits import ENDLESS
 
-_LONGEST_START_NS: Final = 1_000_000
+LONGEST_START_NS: Final = 1_000_000
 """No launch takes so long to reach a stream on which nothing is left to do."""
 _LONGEST_WAY_NS: Final = 20_000
 """As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
@@ -138,7 +138,7 @@ def _unrecorded(
     ends = work.waited_until_ns[row] != ENDLESS
     explained = np.where(blocks, launched, np.where(ends, waited, returned))
     unrecorded = is_first & (work.stream[row] != ABSENT) & (work.call_start_ns[row] != ABSENT)
-    unrecorded &= end - explained > _LONGEST_START_NS
+    unrecorded &= end - explained > LONGEST_START_NS
     return np.where(unrecorded, explained, end), unrecorded
 
 

@@ -36,6 +36,11 @@ class IdleCauses:
         """Return the idle time that is explained."""
         return sum(self.parts().values())
 
+    @property
+    def unrecorded(self) -> IdleCauses:
+        """Return the same time where all of it may be work that is not in the trace."""
+        return IdleCauses(unknown_ns=self.idle_ns, unrecorded_ns=self.idle_ns)
+
     def parts(self) -> dict[str, int]:
         """Return the parts by cause, in the order of IDLE_CAUSES."""
         return {name: getattr(self, f"{name}_ns") for name in IDLE_CAUSES}

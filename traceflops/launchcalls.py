@@ -1,43 +1,208 @@
-"""Calls that launch work on a GPU, known by their names: what they launched may not be recorded."""
+"""Calls that launch work on a GPU, known by their names, and those whose work is not recorded."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.columns import codes, names
+from traceflops.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.groups import distinct, joint_codes
+from traceflops.idle import LONGEST_START_NS
+from traceflops.rows import ABSENT
+from traceflops.trace import Note, Trace
+from traceflops.windows.chosen import chosen_time
+from traceflops.words import several
 
 if TYPE_CHECKING:
-    from traceflops.trace import Trace
+    from traceflops.prepare import Prepared
     from traceflops.untimed import Untimed
 
 _LAUNCH: Final = re.compile(
     r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
 )
+_GRAPH: Final = re.compile(r"\w*GraphLaunch")
+_COPY: Final = re.compile(r"(cuda|cu|hip)Mem(cpy|set)\w*Async")
+_CAPTURE: Final = {
+    1: re.compile(r"\w*StreamBeginCapture"),
+    -1: re.compile(r"\w*StreamEndCapture"),
+}
 _GPU: Final = "gpu"
+_NEVER: Final = np.iinfo(np.int64).min
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any record of a device."""
+MATERIAL: Final = 0.05
+"""From this share of lost calls on, nothing is judged: complete public traces lack up to 2 %."""
+
+State = Literal["complete", "few missing", "incomplete", "missing", "capture"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecords:
+    """How many launch calls should have a device record, and how many have none.
+
+    `captured` calls became part of a graph: they ran nothing, and are not among `calls`. `replays`
+    says that the trace also launches graphs; `has_devices` that some device record is there.
+    """
+
+    calls: int = 0
+    lost: int = 0
+    captured: int = 0
+    replays: bool = False
+    has_devices: bool = True
+
+    @property
+    def state(self) -> State:
+        """Return what that makes of the trace."""
+        if self.captured > self.calls and not self.replays:
+            return "capture"
+        if not self.lost:
+            return "complete"
+        if not self.has_devices:
+            return "missing"
+        return "incomplete" if self.lost >= MATERIAL * self.calls else "few missing"
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether enough is recorded to say what was idle and what was lost."""
+        return self.state in ("complete", "few missing")
 
 
 def launch_calls(trace: Trace) -> int:
     """Return how many calls of a trace launch kernels or graphs on a GPU."""
-    calls = trace.calls["name"]
-    launching = [at for at, name in enumerate(names(calls)) if _LAUNCH.match(name)]
-    return int(np.isin(codes(calls), launching).sum())
+    return int(_named(trace, _LAUNCH).sum())
 
 
-def unrecorded_launches(trace: Trace, untimed: Untimed | None = None) -> int:
-    """Return how many launch calls there are in a trace without any record of a device, else 0.
+def recorded_calls(trace: Trace) -> BoolArray:
+    """Return which calls some activity has the correlation of."""
+    process, correlation = (
+        np.concatenate([numbers(one[name], ABSENT) for one in (trace.calls, trace.activities)])
+        for name in ("process", "correlation")
+    )
+    launch, count = joint_codes(process, correlation), trace.calls.num_rows
+    return np.asarray(np.isin(launch[:count], launch[count:]) & (correlation[:count] != ABSENT))
 
-    `untimed` has the calls of a trace that only counts them.
+
+def launch_records(prepared: Prepared) -> LaunchRecords:
+    """Return which launch calls of the chosen steps, or else of the whole trace, have a record.
+
+    Copies count where any copy is recorded.
     """
-    if untimed is None:
-        kinds = trace.devices["type"].to_pylist() if trace.activities.num_rows else []
-        return 0 if _GPU in kinds else launch_calls(trace)
+    trace = prepared.trace
+    has_devices = _has_device_work(trace)
+    if prepared.untimed is not None and not launch_calls(trace):
+        count = _counted(prepared.untimed)
+        return LaunchRecords(count, count, has_devices=False)
+    recorded, launches, copies = recorded_calls(trace), _named(trace, _LAUNCH), _named(trace, _COPY)
+    asked = launches | (copies & (copies & recorded).any())
+    asked &= _chosen(prepared) & _linkable(trace)
+    captured = asked & ~recorded & _capturing(trace)
+    lost = asked & ~recorded & ~captured
+    if has_devices:
+        lost &= ~_still_queued(trace, asked & recorded)
+    calls = int((asked & ~captured).sum())
+    replays = bool((asked & _named(trace, _GRAPH)).any())
+    return LaunchRecords(calls, int(lost.sum()), int(captured.sum()), replays, has_devices)
+
+
+def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
+    """Return how many calls launched work on a GPU that is not in the trace, or captured it."""
+    if found.state == "capture":
+        calls = several(found.calls + found.captured, "launch call")
+        text = (
+            f"{found.captured:,} of {calls} were captured into a graph; their kernels did not run."
+        )
+        return (Note("missing", "graph-capture", text, found.captured),)
+    if not found.lost:
+        return ()
+    calls = several(found.calls, "launch call")
+    shown = "; all times and shares are of CPU operators" if on_host else ""
+    text = (
+        f"{found.lost:,} of {calls} have no device record; their work, if any, counts as idle time."
+        if found.has_devices
+        else f"GPU records of {calls} are missing{shown}."
+    )
+    return (Note("missing", NO_DEVICE_RECORDS, text, found.lost),)
+
+
+def _has_device_work(trace: Trace) -> bool:
+    used = distinct(numbers(trace.activities["device"]))
+    return _GPU in trace.devices["type"].take(used).to_pylist()
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
+    calls = trace.calls["name"]
+    return np.isin(
+        codes(calls), [at for at, name in enumerate(names(calls)) if pattern.match(name)]
+    )
+
+
+def _counted(untimed: Untimed) -> int:
+    """Return how many launch calls a trace without a timeline counts, 0 beside device work."""
     rows = untimed.of_kind("call")
     if untimed.categories.num_rows or untimed.launches:
         return 0
     pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
     return sum(count or 0 for name, count in pairs if _LAUNCH.match(name))
+
+
+def _linkable(trace: Trace) -> BoolArray:
+    """Return the calls of processes whose activities have correlations; of others none is lost."""
+    process = numbers(trace.activities["process"])
+    known = numbers(trace.activities["correlation"], ABSENT) != ABSENT
+    without = np.setdiff1d(process, process[known])
+    return ~np.isin(numbers(trace.calls["process"]), without)
+
+
+def _capturing(trace: Trace) -> BoolArray:
+    """Return which calls a process makes while a stream of it is captured, on any thread."""
+    process, sign = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, dtype=np.int64)
+    for step, pattern in _CAPTURE.items():
+        sign += step * _named(trace, pattern)
+    order = np.lexsort((numbers(trace.calls["start_ns"]), process))
+    depth = np.cumsum(sign[order])
+    _, first, count = np.unique(process[order], return_index=True, return_counts=True)
+    # A recording may begin inside a capture: then it is the lowest level that is outside.
+    outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
+    found = np.zeros(len(order), dtype=np.bool_)
+    found[order] = depth > np.repeat(outside, count)
+    return found
+
+
+def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
+    """Return the calls after the last recorded one, of processes that kept a GPU busy to the end.
+
+    Their work ran after the recording stopped.
+    """
+    calls, activities = trace.calls, trace.activities
+    process, start = numbers(calls["process"]), numbers(calls["start_ns"])
+    worked = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    last, stopped, busy = (np.full(trace.processes.num_rows, _NEVER) for _ in range(3))
+    np.maximum.at(last, process[recorded], start[recorded])
+    np.maximum.at(stopped, process, start + numbers(calls["dur_ns"]))
+    np.maximum.at(busy, numbers(activities["process"]), worked)
+    to_the_end = stopped <= busy + LONGEST_START_NS
+    return np.asarray((start > last[process]) & to_the_end[process])
+
+
+def _chosen(prepared: Prepared) -> BoolArray:
+    """Return the calls of the chosen devices, and of processes without any; of steps if asked."""
+    trace, selection = prepared.trace, prepared.selection
+    calls = numbers(trace.calls["process"])
+    owner = numbers(trace.activities["process"])
+    alone = selection.ranks is None and selection.gpus is None
+    found = ~np.isin(calls, owner) if alone else np.zeros(len(calls), dtype=np.bool_)
+    in_time = selection.steps is not None or selection.is_time_range
+    for device, account in prepared.accounts.items():
+        mine = np.isin(calls, distinct(owner[account.rows.row]))
+        found |= mine & (_within(prepared, device) if in_time else True)
+    return found
+
+
+def _within(prepared: Prepared, device: int) -> BoolArray:
+    """Return which calls begin in the chosen windows of a device."""
+    chosen, start = chosen_time(prepared.windows[device]), numbers(prepared.trace.calls["start_ns"])
+    place: IntArray = np.searchsorted(chosen.start_ns, start, side="right")
+    return np.asarray(start < np.append(_NEVER, chosen.end_ns)[place])

@@ -19,6 +19,7 @@ from traceflops.groups import distinct
 from traceflops.hostwork import whole_work, with_host_activities
 from traceflops.jobs import of_job
 from traceflops.kernels import InWindows
+from traceflops.launchcalls import LaunchRecords, launch_records
 from traceflops.links import link
 from traceflops.phases import phase
 from traceflops.results import Window
@@ -58,6 +59,11 @@ class Prepared:
     def chosen(self) -> InWindows:
         """Return the activities of all devices in their chosen windows."""
         return chosen_activities(self.accounts, self.windows)
+
+    @cached_property
+    def launch_records(self) -> LaunchRecords:
+        """Return how many launch calls have a device record."""
+        return launch_records(self)
 
 
 def prepare(

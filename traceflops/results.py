@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from traceflops.findings.finding import Finding
+    from traceflops.launchcalls import State
     from traceflops.mfu.measurement import Measurement
     from traceflops.prepare import Prepared
     from traceflops.untimed import Untimed
@@ -77,6 +78,16 @@ class Account:
     activities: int
     launched_activities: int
     launches: int | None
+
+    @property
+    def knows_idle(self) -> bool:
+        """Return whether most of the idle time cannot have been filled by work not in the trace."""
+        return 2 * self.idle_causes.unrecorded_ns <= self.components.idle_ns
+
+    @property
+    def with_idle_unrecorded(self) -> Account:
+        """Return the same where any of the idle time may be work that is not in the trace."""
+        return replace(self, idle_causes=self.idle_causes.unrecorded)
 
     @property
     def activities_per_launch(self) -> float | None:
@@ -247,6 +258,19 @@ class DeviceReport:
         return ranks_text(self.ranks or ((self.rank,) if self.rank is not None else ()))
 
     @property
+    def with_idle_unrecorded(self) -> DeviceReport:
+        """Return the same where any of the idle time may be work that is not in the trace."""
+        return replace(
+            self,
+            whole=replace(self.whole, account=self.whole.account.with_idle_unrecorded),
+            windows=tuple(
+                replace(one, account=one.account.with_idle_unrecorded) for one in self.windows
+            ),
+            chosen=self.chosen.with_idle_unrecorded,
+            gaps=tuple(replace(gap, causes=gap.causes.unrecorded) for gap in self.gaps),
+        )
+
+    @property
     def label(self) -> str:
         """Return what to call the device in a table."""
         owner = self.rank_text or self.file
@@ -337,8 +361,9 @@ class Analysis:
     says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
     what they cost. `collectives` are there where the trace says which of them a kernel ran.
     `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
-    is known but the source and the notes. `prepared` is what all of it was computed from, for
-    reports that show single events; None where that was not kept.
+    is known but the source and the notes. `recorded` says whether the launch calls have device
+    records: where they do not, nothing is judged. `prepared` is what all of it was computed from,
+    for reports that show single events; None where that was not kept.
     """
 
     source: Source
@@ -355,6 +380,7 @@ class Analysis:
     findings: tuple[Finding, ...] = ()
     collectives: tuple[Collective, ...] = ()
     jobs: tuple[JobReport, ...] = ()
+    recorded: State = "complete"
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

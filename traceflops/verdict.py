@@ -15,6 +15,7 @@ from traceflops.words import capitalized, duration, percent, several
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traceflops.launchcalls import LaunchRecords
     from traceflops.mfu.measurement import Measurement
     from traceflops.untimed import Untimed
 
@@ -27,6 +28,16 @@ _WHY_NOT_JUDGED: Final = {
     "other": "{its} kernels are uncategorized",
     "graph": "The trace lacks the kernels of graph launches",
 }
+
+_RECORDS: Final = {
+    "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
+    "GPU. To record it: {how}.",
+    "incomplete": "GPU records are incomplete: {found.lost:,} of {calls} have no device record, so "
+    "idle time and losses are unknown.",
+    "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
+    "run. Analyze the trace that launches the graph, with this one as --pair.",
+}
+"""What to say of a trace by the state of its launch calls, where nothing can be judged."""
 
 
 def verdict(
@@ -93,15 +104,16 @@ def _unrecorded(total: Account, of: str) -> str:
     )
 
 
-def missing_records_verdict(launches: int, how: str) -> Verdict | None:
-    """Return what to say of launch calls without any record of a device; None without them."""
-    if not launches:
+def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
+    """Return what to say where too much is not recorded to judge anything; None elsewhere.
+
+    `how` says how it would be recorded.
+    """
+    if found.is_judged:
         return None
-    calls = several(launches, "launch call")
-    sentence = (
-        f"GPU records are missing: the trace has {calls} but no record of what ran on the GPU. "
-        f"To record it: {how}."
-    )
+    calls = several(found.calls, "launch call")
+    every = several(found.calls + found.captured, "launch call")
+    sentence = _RECORDS[found.state].format(found=found, calls=calls, every=every, how=how)
     return Verdict(sentence, None, None)
 
 

@@ -56,6 +56,7 @@ def environment(narrower: int = 1) -> Environment:
         "collective_rate": wording.collective_rate,
         "gap_place": wording.gap_place,
         "look": palette.look,
+        "component_label": wording.component_label,
         "category_label": palette.category_label,
         "segments": shown.segments,
         "angle": roofline.angle,

@@ -69,7 +69,8 @@ def _jobs(analysis: Analysis) -> Content | None:
 
 
 def _findings(analysis: Analysis) -> Content | None:
-    if not analysis.components.window_ns or analysis.on_host:
+    unjudged = analysis.on_host or analysis.recorded in shown.UNRECORDED
+    if not analysis.components.window_ns or unjudged:
         return None
     return Content({"findings": findings.findings_shown(analysis)})
 

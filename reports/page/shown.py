@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from traceflops.devices.origins import Origins, origins
-from traceflops.launchcalls import NO_DEVICE_RECORDS
 from traceflops.rankspread import most_and_least
 from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.palette import CAUSE_LABELS, loss_label
 from traceflops.reports.units import apportioned, count, duration, percent, ratio, shorten_middle
 from traceflops.reports.wording import (
+    component_label,
     products,
     ranks,
     selected,
@@ -21,7 +21,7 @@ from traceflops.reports.wording import (
     steps_used,
 )
 from traceflops.results import COMPONENTS, Account, Components, DeviceReport
-from traceflops.words import several
+from traceflops.words import capitalized, several
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,12 @@ MOST_JOBS = 100
 MOST_COLLECTIVES = 200
 MOST_NAMES = 8
 BAR_UNITS = 1000
+UNRECORDED: Final = {
+    "missing": "No device records",
+    "incomplete": "Incomplete device records",
+    "capture": "Graph capture",
+}
+"""Titles by the state of launch calls where nothing is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +107,8 @@ def _headline(analysis: Analysis) -> str:
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return f"{len(analysis.jobs)} jobs"
-    if any(note.code == NO_DEVICE_RECORDS for note in analysis.notes):
-        return "No device records"
+    if analysis.recorded in UNRECORDED:
+        return UNRECORDED[analysis.recorded]
     if analysis.untimed is not None:
         return "No timeline"
     if figure is not None:
@@ -179,7 +185,11 @@ def tiles(analysis: Analysis) -> list[Tile]:
         Tile(
             "Exposed communication", percent(components.share("communication")), _hidden(analysis)
         ),
-        Tile("Idle", percent(components.share("idle")), _idle(analysis)),
+        Tile(
+            capitalized(component_label("idle", total)),
+            percent(components.share("idle")),
+            _idle(analysis),
+        ),
         Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
         Tile(
             "GPU operations per launch call", ratio(total.activities_per_launch), _launches(total)

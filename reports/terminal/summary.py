@@ -29,6 +29,7 @@ from traceflops.reports.units import (
 )
 from traceflops.reports.wording import (
     basis,
+    component_label,
     gap_place,
     job_files,
     job_size,
@@ -190,7 +191,7 @@ def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
     a_look = LOOKS[name]
     line = Text()
     line.append_text(style.drawn(a_look))
-    line.append(f" {a_look.label:<22}{duration(analysis.mean_ns(ns)):>10}")
+    line.append(f" {component_label(name, analysis.total):<22}{duration(analysis.mean_ns(ns)):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
     line.append(_listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
     return line

@@ -108,18 +108,13 @@ def losses(
     found = []
     for name, kind in _KINDS.items():
         share = _share(name, kind, total, measured)
-        if name == "idle" and _is_unrecorded(total):
+        if name == "idle" and not total.knows_idle:
             continue
         if share > 0:
             found.append(Loss(name, kind.words, kind.takes, share, is_judged=kind.is_judged))
     roofs = measured.roofs if measured is not None else NO_ROOFS
     named = [_named(loss, roofs, window_ns, categories) for loss in found]
     return tuple(sorted(named, key=lambda loss: -loss.share))
-
-
-def _is_unrecorded(total: Account) -> bool:
-    """Return whether most of the idle time may have been filled by work not in the trace."""
-    return 2 * total.idle_causes.unrecorded_ns > total.components.idle_ns
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:

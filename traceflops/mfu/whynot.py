@@ -47,6 +47,14 @@ WHY_UNKNOWN: Final = {
     "children": "the shapes of its operator are not enough",
     "too-large": "its operation count is implausibly large",
 }
+_UNRECORDED: Final = {
+    "incomplete": Lack("GPU records are incomplete", "record the run again"),
+    "capture": Lack(
+        "captured kernels did not run",
+        "give this trace as --pair to the trace that launches the graph",
+    ),
+}
+_OTHER_STEPS: Final = "select other steps with --steps"
 LIKELY: Final = (
     "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
     "or of another data type, or wrong clocks"
@@ -62,6 +70,9 @@ def why_no_figure(
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[one.device] == "cpu" for one in devices):
         yield _without_devices(prepared, done)
+        return
+    if not prepared.launch_records.is_judged:
+        yield _UNRECORDED[prepared.launch_records.state]
         return
     if not done.executed_flops:
         yield _nothing_counted(prepared, done)
@@ -113,7 +124,8 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
         return Lack(problem, f"record with {how} next time" if how else NEXT_TIME)
     if done.outside.unattributed:
         return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
-    return Lack("no operator with matrix work was executed", "select other steps with --steps")
+    others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
+    return Lack("no operator with matrix work was executed", _OTHER_STEPS if others else PAIR)
 
 
 def _nothing_told(done: Executed) -> Lack | None:

@@ -17,7 +17,8 @@ alike allowed allows alone also although among annotated another apart appear ap
 approximate architecture archive are argument arguments argv around aside asked assumed author
 averages back backslashes became because been before began beginning begins behind belong belongs
 below beside better between beyond body both bounded bracket break broke broken bug but caches
-calendar called calling calls came can cannot carry case categories categorise category cause causes
+calendar called calling calls came can cannot captured carry
+case categories categorise category cause causes
 certain changed characters checked checksum chip chooses chosen chrome claim clearly clocks closed
 closing code collected come comma command commas communicator communicators compared components
 computed computes concrete content contradict control copied correctly correlation cost could

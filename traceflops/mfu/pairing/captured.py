@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.groups import distinct, joint_codes
+from traceflops.groups import distinct
+from traceflops.launchcalls import recorded_calls
 from traceflops.mfu.pairing.launches import axes
 from traceflops.prepare import Prepared, prepare
 from traceflops.rows import ABSENT
@@ -47,15 +48,9 @@ def with_captured_launches(trace: Trace) -> Trace:
 
 def _unrecorded(trace: Trace) -> IntArray:
     """Return the calls that name a kernel, in order, where nothing has their correlation."""
-    calls, activities = trace.calls, trace.activities
-    process, correlation = (
-        [numbers(one[name], ABSENT) for one in (calls, activities)]
-        for name in ("process", "correlation")
-    )
-    launch = joint_codes(np.concatenate(process), np.concatenate(correlation))
-    ours, recorded = launch[: calls.num_rows], launch[calls.num_rows :]
-    named = (codes(calls["kernel"]) >= 0) & (correlation[0] != ABSENT)
-    return np.flatnonzero(named & ~np.isin(ours, recorded))
+    calls = trace.calls
+    named = (codes(calls["kernel"]) >= 0) & (numbers(calls["correlation"], ABSENT) != ABSENT)
+    return np.flatnonzero(named & ~recorded_calls(trace))
 
 
 def _with_devices(trace: Trace, processes: IntArray) -> pa.Table:
