@@ -128,6 +128,59 @@ def test_counters_are_no_job_of_their_own() -> None:
     assert len(jobs(made("a", rank=0), made("b", rank=1), counters)) == 1
 
 
+def sums(name: str, format_: str, kernel: str, product: str | None = None) -> Trace:
+    """Return the trace of a file without a timeline, of one kernel and an API call."""
+    trace = trace_of(
+        totals=[{"name": kernel}, {"name": "launch", "kind": "call"}],
+        devices=[] if product is None else [{"product": product}],
+    )
+    source = replace(trace.source, files=(SourceFile(name, None, None),), format=format_)
+    return replace(trace, source=source)
+
+
+def on(product: str, format_: str = "pytorch") -> Trace:
+    trace = made("a", format_=format_)
+    devices = trace_of(devices=[{"product": product}]).devices
+    return replace(trace, tables={**trace.tables, "devices": devices})
+
+
+@pytest.mark.parametrize(
+    ("trace", "other", "expected"),
+    [
+        (on("AMD Instinct MI210"), sums("b", "nsys stats", "k"), 2),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "k"), 1),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "void k(int*)"), 1),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "other"), 2),
+        (on("NVIDIA H100 80GB HBM3", "nsys-sqlite"), sums("b", "nsys stats", "other"), 1),
+        (on("Tesla T4", "nsys-sqlite"), sums("b", "ncu CSV", "k", "NVIDIA H200"), 2),
+        (made("a"), sums("b", "nsys stats", "k"), 1),
+        (sums("a", "rocprof", "k"), sums("b", "nsys stats", "k"), 2),
+    ],
+    ids=[
+        "makers",
+        "kernels by name",
+        "kernels in another spelling",
+        "nothing in common",
+        "tools of one family",
+        "GPUs of one maker",
+        "unknown GPU",
+        "no timeline at all",
+    ],
+)
+def test_sums_go_with_a_trace_that_they_may_be_of(trace: Trace, other: Trace, expected: int) -> None:
+    assert len(jobs(trace, other)) == expected
+
+
+def test_sums_without_kernels_follow_those_of_their_tool() -> None:
+    calls = replace(sums("b", "nsys stats", "k"), tables={})
+    kernels = sums("c", "nsys stats", "k")
+    assert jobs(on("NVIDIA H100 80GB HBM3"), calls, kernels) == [["a", "b", "c"]]
+
+
+def test_a_job_has_the_format_of_its_timeline() -> None:
+    assert merge_jobs([sums("A", "nsys stats", "k"), made("a")]).source.format == "made"
+
+
 def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_a_note() -> None:
     assert "one-job-assumed" in codes(merge_jobs([made("a", None), made("b", None)]))
     assert "one-job-assumed" not in codes(merge_jobs([made("a", rank=0), made("b", rank=1)]))
@@ -246,9 +299,15 @@ def test_names_of_files_of_other_jobs_are_redacted(folder: Path, run: Callable[.
         (["mi300x_sglang_qwen3_decode_capture", "mi300x_sglang_qwen3_decode_graph"], 2),
         (["hta_sampled_rank0", "hta_sampled_rank1"], 0),
         (["h100_qwen15_infer", "a100_hta_nccl_rank0"], 2),
+        (["mi210_gpu_only", "nsys_stats_rtx5090_prefill_cuda_gpu_kern_sum.csv"], 2),
+        (["mi210_gpu_only", "ncu_rtx5090_kernel0001_details.csv"], 2),
+        (["h100_qwen15_infer", "jax_nvtx_gpu_proj_trace.parquet"], 2),
+        (["nsys_t4_power_iteration.sqlite", "ncu_rtx5090_kernel0001_details.csv"], 2),
     ],
-    ids=["capture and replay", "two ranks", "unrelated"],
 )
 def test_public_traces(names: list[str], expected: int) -> None:
-    files = [shared_file(f"traces/pytorch/{name}.json.gz") for name in names]
+    files = [
+        shared_file(f"traces/nsight/{name}" if "." in name else f"traces/pytorch/{name}.json.gz")
+        for name in names
+    ]
     assert len(tf.read(files).jobs) == expected
