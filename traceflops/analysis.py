@@ -18,7 +18,7 @@ from traceflops.errors import UsageError
 from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
-from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job
+from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job, of_no_job
 from traceflops.kernels import category_table, kernel_table
 from traceflops.launchcalls import NO_DEVICE_RECORDS, unrecorded_launches
 from traceflops.mfu.measurement import Measurement, measure
@@ -99,7 +99,7 @@ def _of_several(
         _with_figures(trace, job, replace(selection, job=job.number), peaks, asked)
         for job in _listed(trace, asked)
     ]
-    without = prepare(replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=()), **asked)
+    without = prepare(of_no_job(trace), **asked)
     empty = replace(analysis_of(without, peaks), prepared=None)
     return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=tuple(jobs))
 

@@ -76,6 +76,11 @@ def of_job(trace: Trace, selection: Selection) -> Trace:
     return replace(_merged(job.traces), jobs=trace.jobs, job=job.number)
 
 
+def of_no_job(trace: Trace) -> Trace:
+    """Return what a trace of several jobs has in common: its source and its notes."""
+    return replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=())
+
+
 def is_undecided(trace: Trace) -> bool:
     """Return whether a trace is of several jobs."""
     return len(trace.jobs) > 1 and trace.job is None

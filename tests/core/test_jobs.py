@@ -167,7 +167,9 @@ def on(product: str, format_: str = "pytorch") -> Trace:
         "no timeline at all",
     ],
 )
-def test_sums_go_with_a_trace_that_they_may_be_of(trace: Trace, other: Trace, expected: int) -> None:
+def test_sums_go_with_a_trace_that_they_may_be_of(
+    trace: Trace, other: Trace, expected: int
+) -> None:
     assert len(jobs(trace, other)) == expected
 
 
@@ -251,6 +253,35 @@ def test_the_commands_say_which_jobs_there_are(folder: Path, run: Callable[..., 
         False,
         False,
     ]
+
+
+def test_info_has_steps_and_ranks_of_each_job_by_themselves(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    for number, step in ((0, 3), (1, 8)):
+        path = kineto(tmp_path / "runs" / f"{number}.json", number, 100, SECOND * 10**5 * number)
+        trace = json.loads(path.read_text())
+        step_mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+        trace["traceEvents"].append(step_mark | {"pid": 5, "tid": 7, "ts": 80, "dur": 90})
+        path.write_text(json.dumps(trace))
+    told = run("info", "runs").stdout.splitlines()
+    starts = ("job", "ranks", "steps")
+    assert [line for line in told if line.startswith(starts)] == [
+        "job 1       0.json (pytorch, rank 0)",
+        "ranks       0 of 2",
+        "steps       3 to 3 (1), ProfilerStep markers",
+        "job 2       1.json (pytorch, rank 1)",
+        "ranks       1 of 2",
+        "steps       8 to 8 (1), ProfilerStep markers",
+    ]
+    found = json.loads(run("info", "runs", "--json").stdout)
+    assert (found["ranks"], found["steps"], found["devices"]) == ([], [], [])
+    assert [(job["steps"], job["rows"]["activities"]) for job in found["jobs"]] == [
+        ([3], 2),
+        ([8], 2),
+    ]
+    assert "nothing of it is selected" in run("info", "runs", "--ranks", 1).stdout
+    assert run("info", "runs", "--ranks", 7).exit_code == 2
 
 
 def test_the_commands_take_a_job(folder: Path, run: Callable[..., Any]) -> None:
