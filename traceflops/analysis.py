@@ -33,6 +33,7 @@ from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, J
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import check_privacy
 from traceflops.sharing.redact import removed
+from traceflops.timeless import COPIES_MISSING
 from traceflops.trace import Note, Trace
 from traceflops.verdict import (
     basis_of,
@@ -167,10 +168,13 @@ def analysis_of(
     launches = unrecorded_launches(linked.trace, prepared.untimed)
     how_recorded = remedy(linked.trace.source.format, "device records") or ""
     on_host = all(device.type == "cpu" for device in devices)
+    lacks_copies = _is_said(linked.trace, COPIES_MISSING)
     spread = spread_of(devices)
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
-        *loss_findings(total, measured, basis_of(plan.choice), categories),
+        *loss_findings(
+            total, measured, basis_of(plan.choice), categories, lacks_copies=lacks_copies
+        ),
         *uneven_findings(spread, devices),
     )
     return Analysis(
@@ -179,7 +183,13 @@ def analysis_of(
         verdict=missing_records_verdict(launches, how_recorded)
         or untimed_verdict(prepared.untimed)
         or verdict(
-            total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
+            total,
+            plan.choice,
+            len(devices),
+            measured,
+            categories=categories,
+            on_host=on_host,
+            lacks_copies=lacks_copies,
         ),
         steps=choice,
         devices=tuple(devices),
