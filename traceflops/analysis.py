@@ -18,7 +18,7 @@ from traceflops.errors import UsageError
 from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
-from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job
+from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job, of_no_job
 from traceflops.kernels import category_table, kernel_table
 from traceflops.launchcalls import records_notes
 from traceflops.mfu.measurement import Measurement, measure
@@ -33,6 +33,7 @@ from traceflops.results import EMPTY_ACCOUNT, Account, Analysis, DeviceReport, J
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import check_privacy
 from traceflops.sharing.redact import removed
+from traceflops.timeless import COPIES_MISSING
 from traceflops.trace import Note, Trace
 from traceflops.verdict import (
     basis_of,
@@ -99,7 +100,7 @@ def _of_several(
         _with_figures(trace, job, replace(selection, job=job.number), peaks, asked)
         for job in _listed(trace, asked)
     ]
-    without = prepare(replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=()), **asked)
+    without = prepare(of_no_job(trace), **asked)
     empty = replace(analysis_of(without, peaks), prepared=None)
     return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=tuple(jobs))
 
@@ -170,10 +171,13 @@ def analysis_of(
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
     how_recorded = remedy(linked.trace.source.format, "device records") or ""
     on_host = all(device.type == "cpu" for device in devices)
+    lacks_copies = _is_said(linked.trace, COPIES_MISSING)
     spread = spread_of(devices)
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
-        *loss_findings(total, measured, basis_of(plan.choice), categories),
+        *loss_findings(
+            total, measured, basis_of(plan.choice), categories, lacks_copies=lacks_copies
+        ),
         *uneven_findings(spread, devices),
     )
     return Analysis(
@@ -182,7 +186,13 @@ def analysis_of(
         verdict=records_verdict(records, how_recorded)
         or untimed_verdict(prepared.untimed)
         or verdict(
-            total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
+            total,
+            plan.choice,
+            len(devices),
+            measured,
+            categories=categories,
+            on_host=on_host,
+            lacks_copies=lacks_copies,
         ),
         steps=choice,
         devices=tuple(devices),

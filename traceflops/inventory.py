@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,11 +11,15 @@ from traceflops.columns import numbers
 from traceflops.devices.deviceparts import partition_text
 from traceflops.devices.processes import ranks_of_devices
 from traceflops.errors import UsageError
+from traceflops.jobs import is_undecided, of_job, of_no_job
 from traceflops.missing import Missing, how_to_record, missing_from
 from traceflops.results import JobReport
 from traceflops.schema import TABLES
 from traceflops.trace import Note, Source, Trace
+from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps
+
+Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,28 @@ class Inventory:
     record: str | None
     notes: tuple[Note, ...]
     jobs: tuple[JobReport, ...] = ()
+    of_jobs: tuple[Inventory | None, ...] = ()
+
+
+def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
+    """Return what is in a trace, or in each of its jobs where none is chosen.
+
+    `shown` returns what a selection leaves of a trace, and the step mark, as they may be shown.
+    """
+    if not is_undecided(trace):
+        return take_inventory(*shown(trace, selection))
+    found: list[Inventory | None] = []
+    for job in trace.jobs:
+        mine = replace(selection, job=job.number)
+        try:
+            found.append(take_inventory(*shown(of_job(trace, mine), mine)))
+        except UsageError as error:
+            found.append(None)
+            refused = error
+    if not any(found):
+        raise refused
+    empty = take_inventory(*shown(of_no_job(trace), Selection()))
+    return replace(empty, missing=(), record=None, of_jobs=tuple(found))
 
 
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:

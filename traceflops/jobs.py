@@ -1,8 +1,9 @@
 """Which files are of one job, and which job is chosen.
 
 Files are of one job unless they contradict each other: they are of different tools, give different
-world sizes, claim one rank twice, or were recorded at different times. Figures of several jobs
-added up would be of none, so whoever wants one figure chooses a job first.
+world sizes, claim one rank twice, or were recorded at different times. Sums and counters without a
+timeline must also have something in common with a job: tool, GPU or kernels. Figures of several
+jobs added up would be of none, so whoever wants one figure chooses a job first.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import numbers
-from traceflops.devices.samedevices import identities
+from traceflops.columns import codes, names, numbers
+from traceflops.devices.samedevices import are_of_other_models, identities
 from traceflops.errors import UsageError
 from traceflops.merge import merge
+from traceflops.remedies import family
 from traceflops.results import JobReport
 from traceflops.sharing.placeholders import Placeholders
 from traceflops.sharing.privacy import redacted
@@ -32,7 +34,13 @@ _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
 _RUNS: Final = frozenset({"several-profiles", "runs-apart"})
 _OF_ONE_JOB: Final = frozenset(
-    {"files-of-different-times", "rank-clash", "rank-unknown", "ranks-missing"}
+    {
+        "clocks-not-aligned",
+        "files-of-different-times",
+        "rank-clash",
+        "rank-unknown",
+        "ranks-missing",
+    }
 )
 """Notes on files that do not fit together, which is said in other words of several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
@@ -66,6 +74,11 @@ def of_job(trace: Trace, selection: Selection) -> Trace:
         return trace
     job = trace.jobs[selection.job - 1]
     return replace(_merged(job.traces), jobs=trace.jobs, job=job.number)
+
+
+def of_no_job(trace: Trace) -> Trace:
+    """Return what a trace of several jobs has in common: its source and its notes."""
+    return replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=())
 
 
 def is_undecided(trace: Trace) -> bool:
@@ -110,7 +123,7 @@ def split(traces: Sequence[Trace]) -> list[list[Trace]]:
     members = sorted(map(_Member, traces), key=lambda member: member.order)
     jobs: list[list[_Member]] = []
     for member in members:
-        fitting = [job for job in jobs if not any(map(member.contradicts, job))]
+        fitting = [job for job in jobs if member.fits(job)]
         if fitting:
             max(fitting, key=lambda job: max(map(member.closeness, job))).append(member)
         else:
@@ -146,8 +159,18 @@ class _Member:
 
     @cached_property
     def is_timed(self) -> bool:
-        """Whether there is time to account for; counters and sums go with any job."""
+        """Whether there is time to account for, not only counters, sums or calls."""
         return bool(self.trace.activities.num_rows or self.trace.ops.num_rows)
+
+    @cached_property
+    def kernels(self) -> list[str]:
+        """The names of the kernels that it knows."""
+        used = set(names(self.trace.kernel_counters["name"]))
+        for table in (self.trace.activities, self.trace.totals):
+            kind, name, labels = names(table["kind"]), codes(table["name"]), names(table["name"])
+            place = kind.index("kernel") if "kernel" in kind else len(kind)
+            used |= {labels[code] for code in np.unique(name[codes(table["kind"]) == place])}
+        return sorted(used)
 
     @cached_property
     def is_apart(self) -> bool:
@@ -171,16 +194,38 @@ class _Member:
         return frozenset(key for key in identities(self.trace) if key is not None)
 
     @cached_property
-    def order(self) -> tuple[bool, int, str]:
+    def order(self) -> tuple[bool, bool, int, str]:
         """What sorts traces with most evidence first, and those by time."""
         origin = self.trace.source.origin_unix_ns
         begin = origin + self.stretch[0] if origin is not None and self.stretch else 0
-        return not self.is_timed, begin, self.name
+        return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
+
+    def fits(self, job: Sequence[_Member]) -> bool:
+        """Return whether it may be of a job, and whether anything speaks for that."""
+        return not any(map(self.contradicts, job)) and any(map(self.is_related_to, job))
+
+    def is_related_to(self, other: _Member) -> bool:
+        """Return whether two traces have more in common than the folder they lie in."""
+        return (
+            (self.is_timed and other.is_timed)
+            or family(self.trace.source.format) == family(other.trace.source.format)
+            or bool(self.devices & other.devices)
+            or self.has_kernels_of(other)
+        )
+
+    def has_kernels_of(self, other: _Member) -> bool:
+        """Return whether most kernels of the one that knows fewer are also the other's."""
+        from traceflops.mfu.pairing.kernelnames import same_kernels
+
+        ours, theirs = (set(one.tolist()) for one in same_kernels(self.kernels, other.kernels))
+        return 2 * len(ours & theirs) > min(len(ours), len(theirs))
 
     def contradicts(self, other: _Member) -> bool:
         """Return whether two traces cannot be of one job."""
-        if not (self.is_timed and other.is_timed) or self.devices & other.devices:
+        if self.devices & other.devices:
             return False  # runs one after the other on one GPU are told apart by --run
+        if not (self.is_timed and other.is_timed):
+            return are_of_other_models(self.trace, other.trace)
         if (self.is_apart or other.is_apart) and not (self.ranks and other.ranks):
             return True
         if self.trace.source.format != other.trace.source.format:
@@ -207,12 +252,13 @@ class _Member:
         begin = max(ours + self.stretch[0], theirs + other.stretch[0])
         return max(0, begin - min(ours + self.stretch[1], theirs + other.stretch[1]))
 
-    def closeness(self, other: _Member) -> tuple[bool, bool, bool]:
+    def closeness(self, other: _Member) -> tuple[bool, ...]:
         """Return how much says that two traces are of one job."""
         return (
             bool(self.devices & other.devices),
             self.folder == other.folder,
             self.is_seen_with(other),
+            not self.is_timed and self.has_kernels_of(other),
         )
 
     def is_seen_with(self, other: _Member) -> bool:
@@ -235,8 +281,8 @@ def _merged(traces: Sequence[Trace]) -> Trace:
 
 def _several_note(count: int) -> Note:
     text = (
-        f"These files belong to {count} jobs: they differ in tool, world size or time, or two "
-        "claim the same rank. Use --job N, or give one job's files."
+        f"These files belong to {count} jobs: they differ in tool, GPU, world size or time, or "
+        "two claim the same rank. Use --job N, or give one job's files."
     )
     return Note("assumed", "several-jobs", text, count)
 

@@ -106,7 +106,8 @@ def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Ta
 
 
 def _source(traces: Sequence[Trace], origin: int | None) -> Source:
-    first = traces[0].source
+    timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
+    first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
     counts: Counter[str] = Counter()
     for trace in traces:
         counts.update(trace.source.event_counts)

@@ -14,6 +14,7 @@ from traceflops.launchcalls import launch_calls
 from traceflops.mfu.counters.counterformulas import family_of
 from traceflops.remedies import command, remedy
 from traceflops.rows import ABSENT
+from traceflops.timeless import lacks_copies
 from traceflops.trace import CUDA_TRACE, Trace
 from traceflops.windows.steps import find_marked_steps
 
@@ -121,14 +122,6 @@ def _is_untimed(trace: Trace) -> bool:
     return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
 
 
-def _no_copies(trace: Trace) -> bool:
-    """Return whether copies may have been made that were not recorded."""
-    if _no_work(trace) or len(_copies(trace)):
-        return False
-    # nsys records copies wherever it records kernels.
-    return not trace.source.format.startswith("nsys")
-
-
 def _is_cuda_traced(trace: Trace) -> bool:
     return trace.source.facts.get(CUDA_TRACE) == "true"
 
@@ -196,7 +189,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "copies",
-        _no_copies,
+        lacks_copies,
         "memory copies",
         "time spent copying counts as idle",
     ),

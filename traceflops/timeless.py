@@ -1,7 +1,8 @@
-"""Device work whose times tell no idle time: it becomes sums by name (see `untimed`).
+"""Device work whose times tell no idle time, or not for sure.
 
-Two rules, whatever the tool: where only copies were recorded, kernels may have run between them;
-and where starts are coarser than the work lasts, its place in time is not known.
+Two kinds become sums by name (see `untimed`), whatever the tool: where only copies were recorded,
+kernels may have run between them; and where starts are coarser than the work lasts, its place in
+time is not known. Where only kernels were recorded, idle time may include copies: a note says so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow as pa
 from traceflops.builder import TableBuilder
 from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.groups import groups, joint_codes
+from traceflops.remedies import remedy
 from traceflops.rows import ABSENT
 from traceflops.schema import empty_table
 from traceflops.trace import Note, Trace
@@ -23,14 +25,22 @@ from traceflops.words import time_amount
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
+_COPY: Final = re.compile(r"(?i)copy|cpy")
+
+COPIES_MISSING: Final = "copies-missing"
+"""The note that says that idle time may include copies."""
 
 
 def with_known_idle(trace: Trace) -> Trace:
     """Return the trace, its device work as sums where that is copies alone.
 
     Idle time is known where kernels are recorded, or would be: by a tool that records both at once,
-    or with calls that show that none was launched.
+    or with calls that show that none was launched. Kernels alone keep their timeline, with a note.
     """
+    if lacks_copies(trace):
+        how = remedy(trace.source.format, "copies")
+        text = f"{_NO_COPIES}, or record it: {how}." if how else f"{_NO_COPIES}."
+        return replace(trace, notes=(*trace.notes, Note("missing", COPIES_MISSING, text)))
     kinds = _used_names(trace.activities, "kind") if trace.source.kinds_apart else set()
     if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
         return trace
@@ -38,6 +48,18 @@ def with_known_idle(trace: Trace) -> Trace:
     if calls and not any(map(_LAUNCH.search, calls)):
         return trace
     return _as_sums(trace, Note("missing", "copies-only", _COPIES_ONLY))
+
+
+def lacks_copies(trace: Trace) -> bool:
+    """Return whether kernels are recorded, and copies may have run that are not.
+
+    Calls show that there were none if they launch kernels and copy nothing.
+    """
+    kinds = _used_names(trace.activities, "kind") if trace.source.kinds_apart else set()
+    if not kinds - _COPIES or "memcpy" in kinds:
+        return False
+    calls = _used_names(trace.calls, "name")
+    return any(map(_COPY.search, calls)) or not any(map(_LAUNCH.search, calls))
 
 
 def with_fine_times(trace: Trace) -> Trace:
@@ -109,4 +131,7 @@ def _sum_known(values: IntArray) -> int:
 _COPIES_ONLY: Final = (
     "Only copies are recorded, no kernels: idle time is unknown and only totals are shown. Add "
     "the table of kernels."
+)
+_NO_COPIES: Final = (
+    "No memory copies are in the trace, so idle time may include copies. Add the table of copies"
 )

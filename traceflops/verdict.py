@@ -48,12 +48,13 @@ def verdict(
     *,
     categories: pa.Table | None = None,
     on_host: bool = False,
+    lacks_copies: bool = False,
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
     against its peak. `categories` tell what the work is; `on_host` says that all of it is operators
-    on the CPU.
+    on the CPU, `lacks_copies` that idle time may include copies.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.", None, None)
@@ -61,7 +62,8 @@ def verdict(
         return Verdict("The selected window has zero length.", None, None)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
-    every = [loss for loss in losses(total, measured, categories) if loss.share >= WORTH_SAYING]
+    found = losses(total, measured, categories, lacks_copies=lacks_copies)
+    every = [loss for loss in found if loss.share >= WORTH_SAYING]
     leading = [loss for loss in every if loss.is_judged]
     figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
     if unrecorded := _unrecorded(total, basis_of(steps)):
@@ -192,10 +194,7 @@ def _taken(leading: Sequence[Loss], of: str) -> str:
 
 def _not_judged(loss: Loss) -> str:
     """Return what takes time of which nothing says whether it is lost."""
-    return (
-        f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}; how much of that is "
-        "useful is unknown."
-    )
+    return f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}; {loss.doubt}."
 
 
 def _unknown_compute(total: Account, measured: Measurement | None) -> Iterator[str]:
@@ -224,8 +223,10 @@ def _nothing_lost(
     is_busy = f"{machine.is_busy} {percent(busy)} of the time"
     if not every and _knows_compute(measured):
         return f"{is_busy}, and no loss reaches {percent(WORTH_SAYING)}."
-    if every and every[0].share >= _NEARLY_ALL * busy:
-        why = _WHY_NOT_JUDGED[every[0].name].format(its=machine.its)
-        return f"{is_busy}. {why}, so efficiency is unknown."
+    work = [loss for loss in every if loss.name in _WHY_NOT_JUDGED]
+    if work and work[0].share >= _NEARLY_ALL * busy:
+        why = _WHY_NOT_JUDGED[work[0].name].format(its=machine.its)
+        idle = (_not_judged(loss) for loss in every if loss not in work)
+        return " ".join((f"{is_busy}. {why}, so efficiency is unknown.", *idle))
     rest = [*map(_not_judged, every), *_unknown_compute(total, measured)]
     return " ".join((f"{is_busy}.", *rest))

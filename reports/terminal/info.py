@@ -10,6 +10,7 @@ from traceflops.devices.processes import ranks_text
 from traceflops.inventory import DeviceEntry, Inventory
 from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
 from traceflops.reports.wording import some_files
+from traceflops.results import JobReport
 from traceflops.words import several
 
 SCHEMA: Final = "traceflops.info/1"
@@ -22,6 +23,7 @@ _COUNTS_SHOWN = 14
 def info_object(inventory: Inventory) -> dict[str, Any]:
     """Return the inventory as plain dicts and lists."""
     source = inventory.source
+    of_jobs = inventory.of_jobs or (None,) * len(inventory.jobs)
     return {
         "schema": SCHEMA,
         "format": source.format,
@@ -29,13 +31,8 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "files": [asdict(file) for file in source.files],
         "facts": dict(source.facts),
         "ranks": list(inventory.ranks),
-        "world_size": inventory.world_size,
-        "devices": [asdict(device) for device in inventory.devices],
-        "rows": inventory.rows,
+        **_contents_object(inventory),
         "event_counts": dict(source.event_counts),
-        "steps": list(inventory.steps),
-        "missing": [asdict(missing) for missing in inventory.missing],
-        "record": inventory.record,
         "jobs": [
             {
                 "number": job.number,
@@ -43,35 +40,51 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
                 "files": list(job.files),
                 "ranks": list(job.ranks),
                 "chosen": job.chosen,
+                **_contents_object(mine),
             }
-            for job in inventory.jobs
+            for job, mine in zip(inventory.jobs, of_jobs, strict=True)
         ],
         "notes": [note.as_dict() for note in inventory.notes],
     }
 
 
+def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
+    """Return what is in a trace and what is missing, null where that is not shown."""
+    if inventory is None:
+        return dict.fromkeys(("world_size", "devices", "rows", "steps", "missing", "record"))
+    return {
+        "world_size": inventory.world_size,
+        "devices": [asdict(device) for device in inventory.devices],
+        "rows": inventory.rows,
+        "steps": list(inventory.steps),
+        "missing": [asdict(missing) for missing in inventory.missing],
+        "record": inventory.record,
+    }
+
+
 def render_info(inventory: Inventory) -> list[str]:
-    """Return the lines of the inventory."""
-    return [
-        *_jobs(inventory),
-        *_source(inventory),
-        *_devices(inventory),
-        *_contents(inventory),
-        *_missing(inventory),
-        *(f"note        {visible(note.text)}" for note in inventory.notes),
-    ]
+    """Return the lines of the inventory, by job where none is chosen."""
+    jobs = [_job(job) for job in inventory.jobs]
+    notes = [f"note        {visible(note.text)}" for note in inventory.notes]
+    if not inventory.of_jobs:
+        return [*jobs, *_inventory(inventory), *notes]
+    listed = zip(jobs, inventory.of_jobs, strict=True)
+    return [*(line for job, mine in listed for line in (job, *_inventory(mine), "")), *notes]
 
 
-def _jobs(inventory: Inventory) -> Iterator[str]:
-    """Yield the jobs that the files are of; the lines below are on the chosen one, or on all."""
-    for job in inventory.jobs:
-        ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
-        chosen = ", chosen" if job.chosen else ""
-        yield _line(
-            f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}"
-        )
-    if inventory.jobs and not any(job.chosen for job in inventory.jobs):
-        yield _line("", "choose one with --job N; the lines below cover all jobs")
+def _inventory(inventory: Inventory | None) -> Iterator[str]:
+    if inventory is None:
+        yield _line("", "nothing of it is selected")
+        return
+    for part in (_source, _devices, _contents, _missing):
+        yield from part(inventory)
+
+
+def _job(job: JobReport) -> str:
+    """Return which files are of a job."""
+    ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
+    chosen = ", chosen" if job.chosen else ""
+    return _line(f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}")
 
 
 def _line(label: str, text: str) -> str:

@@ -128,6 +128,61 @@ def test_counters_are_no_job_of_their_own() -> None:
     assert len(jobs(made("a", rank=0), made("b", rank=1), counters)) == 1
 
 
+def sums(name: str, format_: str, kernel: str, product: str | None = None) -> Trace:
+    """Return the trace of a file without a timeline, of one kernel and an API call."""
+    trace = trace_of(
+        totals=[{"name": kernel}, {"name": "launch", "kind": "call"}],
+        devices=[] if product is None else [{"product": product}],
+    )
+    source = replace(trace.source, files=(SourceFile(name, None, None),), format=format_)
+    return replace(trace, source=source)
+
+
+def on(product: str, format_: str = "pytorch") -> Trace:
+    trace = made("a", format_=format_)
+    devices = trace_of(devices=[{"product": product}]).devices
+    return replace(trace, tables={**trace.tables, "devices": devices})
+
+
+@pytest.mark.parametrize(
+    ("trace", "other", "expected"),
+    [
+        (on("AMD Instinct MI210"), sums("b", "nsys stats", "k"), 2),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "k"), 1),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "void k(int*)"), 1),
+        (on("NVIDIA H100 80GB HBM3"), sums("b", "nsys stats", "other"), 2),
+        (on("NVIDIA H100 80GB HBM3", "nsys-sqlite"), sums("b", "nsys stats", "other"), 1),
+        (on("Tesla T4", "nsys-sqlite"), sums("b", "ncu CSV", "k", "NVIDIA H200"), 2),
+        (made("a"), sums("b", "nsys stats", "k"), 1),
+        (sums("a", "rocprof", "k"), sums("b", "nsys stats", "k"), 2),
+    ],
+    ids=[
+        "makers",
+        "kernels by name",
+        "kernels in another spelling",
+        "nothing in common",
+        "tools of one family",
+        "GPUs of one maker",
+        "unknown GPU",
+        "no timeline at all",
+    ],
+)
+def test_sums_go_with_a_trace_that_they_may_be_of(
+    trace: Trace, other: Trace, expected: int
+) -> None:
+    assert len(jobs(trace, other)) == expected
+
+
+def test_sums_without_kernels_follow_those_of_their_tool() -> None:
+    calls = replace(sums("b", "nsys stats", "k"), tables={})
+    kernels = sums("c", "nsys stats", "k")
+    assert jobs(on("NVIDIA H100 80GB HBM3"), calls, kernels) == [["a", "b", "c"]]
+
+
+def test_a_job_has_the_format_of_its_timeline() -> None:
+    assert merge_jobs([sums("A", "nsys stats", "k"), made("a")]).source.format == "made"
+
+
 def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_a_note() -> None:
     assert "one-job-assumed" in codes(merge_jobs([made("a", None), made("b", None)]))
     assert "one-job-assumed" not in codes(merge_jobs([made("a", rank=0), made("b", rank=1)]))
@@ -200,6 +255,35 @@ def test_the_commands_say_which_jobs_there_are(folder: Path, run: Callable[..., 
     ]
 
 
+def test_info_has_steps_and_ranks_of_each_job_by_themselves(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    for number, step in ((0, 3), (1, 8)):
+        path = kineto(tmp_path / "runs" / f"{number}.json", number, 100, SECOND * 10**5 * number)
+        trace = json.loads(path.read_text())
+        step_mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+        trace["traceEvents"].append(step_mark | {"pid": 5, "tid": 7, "ts": 80, "dur": 90})
+        path.write_text(json.dumps(trace))
+    told = run("info", "runs").stdout.splitlines()
+    starts = ("job", "ranks", "steps")
+    assert [line for line in told if line.startswith(starts)] == [
+        "job 1       0.json (pytorch, rank 0)",
+        "ranks       0 of 2",
+        "steps       3 to 3 (1), ProfilerStep markers",
+        "job 2       1.json (pytorch, rank 1)",
+        "ranks       1 of 2",
+        "steps       8 to 8 (1), ProfilerStep markers",
+    ]
+    found = json.loads(run("info", "runs", "--json").stdout)
+    assert (found["ranks"], found["steps"], found["devices"]) == ([], [], [])
+    assert [(job["steps"], job["rows"]["activities"]) for job in found["jobs"]] == [
+        ([3], 2),
+        ([8], 2),
+    ]
+    assert "nothing of it is selected" in run("info", "runs", "--ranks", 1).stdout
+    assert run("info", "runs", "--ranks", 7).exit_code == 2
+
+
 def test_the_commands_take_a_job(folder: Path, run: Callable[..., Any]) -> None:
     chosen = json.loads(run("summary", folder, "--job", 2, "--json").stdout)
     alone = json.loads(run("summary", folder / "second", "--json").stdout)
@@ -246,9 +330,15 @@ def test_names_of_files_of_other_jobs_are_redacted(folder: Path, run: Callable[.
         (["mi300x_sglang_qwen3_decode_capture", "mi300x_sglang_qwen3_decode_graph"], 2),
         (["hta_sampled_rank0", "hta_sampled_rank1"], 0),
         (["h100_qwen15_infer", "a100_hta_nccl_rank0"], 2),
+        (["mi210_gpu_only", "nsys_stats_rtx5090_prefill_cuda_gpu_kern_sum.csv"], 2),
+        (["mi210_gpu_only", "ncu_rtx5090_kernel0001_details.csv"], 2),
+        (["h100_qwen15_infer", "jax_nvtx_gpu_proj_trace.parquet"], 2),
+        (["nsys_t4_power_iteration.sqlite", "ncu_rtx5090_kernel0001_details.csv"], 2),
     ],
-    ids=["capture and replay", "two ranks", "unrelated"],
 )
 def test_public_traces(names: list[str], expected: int) -> None:
-    files = [shared_file(f"traces/pytorch/{name}.json.gz") for name in names]
+    files = [
+        shared_file(f"traces/nsight/{name}" if "." in name else f"traces/pytorch/{name}.json.gz")
+        for name in names
+    ]
     assert len(tf.read(files).jobs) == expected

@@ -15,9 +15,10 @@ KERNEL = {"name": "Cijk_x", "start_ns": 0}
 RCCL = {"name": "ncclDevKernel_Generic_1", "start_ns": 20}
 
 
-def made(format_: str, **tables: Any) -> Trace:
+def made(format_: str, *, kinds_apart: bool = False, **tables: Any) -> Trace:
     trace = trace_of(**tables)
-    return replace(trace, source=replace(trace.source, format=format_))
+    source = replace(trace.source, format=format_, kinds_apart=kinds_apart)
+    return replace(trace, source=source)
 
 
 def lacks(trace: Trace) -> dict[str, str]:
@@ -45,7 +46,7 @@ def test_formats_belong_to_tools(name: str, expected: str) -> None:
 
 
 def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
-    found = lacks(made("rocprof", activities=[KERNEL]))
+    found = lacks(made("rocprof", kinds_apart=True, activities=[KERNEL]))
     told = " ".join(found.values())
     assert not [word for word in ("activities=", "record_shapes", "prof.step") if word in told]
     assert found["memory copies"] == "--memory-copy-trace"

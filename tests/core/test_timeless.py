@@ -66,6 +66,50 @@ def test_calls_show_whether_kernels_are_missing(
     assert ("copies-only" in codes(trace)) != is_known
 
 
+KERNELS = rocprof.kernels(rocprof.kernel(2_000, 3_000), rocprof.kernel(6_000, 7_000))
+
+
+@pytest.mark.parametrize(
+    ("functions", "lacks_copies"),
+    [
+        ((), True),
+        (("hipLaunchKernel",), False),
+        (("hipLaunchKernel", "hipMemcpyAsync"), True),
+        (("hipFree",), True),
+    ],
+)
+def test_idle_time_between_kernels_alone_may_include_copies(
+    tmp_path: Path, functions: tuple[str, ...], lacks_copies: bool
+) -> None:
+    calls = [rocprof.call(900 + n, 901 + n, Function=one) for n, one in enumerate(functions)]
+    files = {"1_kernel_trace.csv": KERNELS, "1_hip_api_trace.csv": rocprof.calls(*calls)}
+    trace = rocprof.read(tmp_path, files)
+    analysis = tf.analyze(trace)
+    assert analysis.total.components.idle_ns == 3_000
+    assert ("copies-missing" in codes(trace)) == lacks_copies
+    assert (analysis.verdict.loss == "idle") != lacks_copies
+    doubt = "60.0 %; it may include copies, which the trace lacks."
+    assert (doubt in analysis.verdict.sentence) == lacks_copies
+    found = [one.sentence for one in analysis.findings if one.rule == "loss-idle"]
+    assert ["may include copies" in one for one in found] == [lacks_copies]
+
+
+def test_uncategorized_kernels_with_missing_copies_have_both_said(tmp_path: Path) -> None:
+    kernels = KERNELS.replace("gemm(float*)", "mystery")
+    trace = rocprof.read(tmp_path, {"1_kernel_trace.csv": kernels})
+    assert tf.analyze(trace).verdict.sentence == (
+        "The GPU is busy 40.0 % of the time. Its kernels are uncategorized, so efficiency is "
+        "unknown. Idle time takes 60.0 %; it may include copies, which the trace lacks."
+    )
+
+
+def test_copies_beside_kernels_leave_no_doubt_of_idle_time(tmp_path: Path) -> None:
+    files = {"1_memory_copy_trace.csv": COPIES, "1_kernel_trace.csv": KERNELS}
+    analysis = tf.analyze(rocprof.read(tmp_path, files))
+    assert analysis.verdict.loss == "idle"
+    assert "copies-missing" not in [note.code for note in analysis.notes]
+
+
 def test_one_table_of_an_export_of_nsys_is_not_all_work(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     small().save_parquet(folder)
@@ -74,6 +118,16 @@ def test_one_table_of_an_export_of_nsys_is_not_all_work(tmp_path: Path) -> None:
             path.unlink()
     trace = tf.read(folder)
     assert {kind for kind, *_ in sums(trace)} == {"memcpy"}
+
+
+def test_the_kernel_table_of_an_export_of_nsys_lacks_copies(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    small().save_parquet(folder)
+    assert "copies-missing" not in codes(tf.read(folder))
+    for path in folder.glob("*.parquet"):
+        if not path.stem.startswith(("CUPTI_ACTIVITY_KIND_KERNEL", "StringIds", "ENUM")):
+            path.unlink()
+    assert "copies-missing" in codes(tf.read(folder))
 
 
 def page(folder: Path, unit: str, *rows: tuple[str, str]) -> tf.Trace:

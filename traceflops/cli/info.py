@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, read_trace
 from traceflops.cli.options import (
@@ -17,6 +18,10 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.printing import say, say_object
+
+if TYPE_CHECKING:
+    from traceflops.trace import Trace
+    from traceflops.windows.selection import Selection
 
 EXAMPLES = (
     "traceflops info trace.json.gz",
@@ -36,26 +41,32 @@ def info(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.inventory import take_inventory
+        from traceflops.inventory import inventory_of
         from traceflops.jobs import listed_jobs, of_job
         from traceflops.reports.terminal.info import info_object, render_info
         from traceflops.sharing.privacy import redacted
         from traceflops.sharing.redact import Redaction
         from traceflops.windows.restrict import restrict
 
-        trace = of_job(read_trace(traces, reading), selection)
-        known = trace if privacy.include_environment else redacted(trace)
-        shown, step_mark = restrict(known, selection), question.step_mark
         names = privacy.placeholders()
-        if names is not None:  # what marks a step is then called step
-            shown, step_mark = Redaction(names, step_mark).trace(shown), None
+
+        def shown(trace: Trace, selection: Selection) -> tuple[Trace, str | None]:
+            known = trace if privacy.include_environment else redacted(trace)
+            part = restrict(known, selection)
+            if names is None:
+                return part, selection.step_mark
+            # What marks a step is then called step.
+            return Redaction(names, selection.step_mark).trace(part), None
+
+        trace = of_job(read_trace(traces, reading), selection)
+        inventory = inventory_of(trace, selection, shown)
         jobs = listed_jobs(
             trace,
             trace.job,
             include_environment=privacy.include_environment,
             placeholders=names,
         )
-        inventory = replace(take_inventory(shown, step_mark), jobs=jobs)
+        inventory = replace(inventory, jobs=jobs)
         if json:
             say_object(info_object(inventory))
         else:

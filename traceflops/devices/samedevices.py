@@ -1,4 +1,4 @@
-"""Which devices of several traces are one: a GPU that processes with files of their own shared."""
+"""Which devices of several traces are one, and whether they may be of one model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Final
 import numpy as np
 
 from traceflops.columns import IntArray
+from traceflops.mfu.peak.matching import by_name
+from traceflops.mfu.peak.seen import SeenDevice
+from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.trace import EVERYWHERE, Trace
 
 _CALENDAR: Final = "calendar"
+_MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
+"""Whose GPUs a tool records."""
+_Model = tuple[str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +67,28 @@ def number_devices(traces: Sequence[Trace]) -> Numbering:
         rows,
         tuple(places[row] for row in rows.tolist()),
     )
+
+
+def are_of_other_models(first: Trace, second: Trace) -> bool:
+    """Return whether no GPU of the one can be of the model of a GPU of the other."""
+    return all(_differ(one, other) for one in _models(first) for other in _models(second))
+
+
+def _differ(first: _Model, second: _Model) -> bool:
+    return any(None not in (a, b) and a != b for a, b in zip(first, second, strict=True))
+
+
+def _models(trace: Trace) -> set[_Model]:
+    """Return what is known of each GPU, of the tool's GPUs where the trace names none."""
+    seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
+    return {_model(one, _MAKERS.get(family(trace.source.format))) for one in seen}
+
+
+def _model(seen: SeenDevice, maker: str | None) -> _Model:
+    """Return maker, architecture and id of a GPU; `maker` is whose GPUs the tool records."""
+    spec = None if seen.sharing else by_name(seen.name)
+    if spec is not None:
+        return spec.vendor, spec.arch, spec.id
+    maker = seen.maker() or maker
+    compute = seen.compute if maker == "nvidia" else None
+    return maker, seen.instruction_set or (compute and "sm{}{}".format(*compute)), None

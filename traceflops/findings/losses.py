@@ -77,7 +77,7 @@ class Loss:
     """A part of the device time that is lost: its name, its words, its verb and its share.
 
     `needed` is the part that its bytes need, None where too little is known of them. A loss that
-    is not judged does not lead a verdict: nothing says what it is for.
+    is not judged does not lead a verdict; `doubt` says why.
     """
 
     name: str
@@ -86,6 +86,7 @@ class Loss:
     share: float
     needed: Needed | None = None
     is_judged: bool = True
+    doubt: str = "how much of that is useful is unknown"
 
     def sized(self, of: str = "") -> str:
         """Return its share, of what, and how much of it its bytes need."""
@@ -98,11 +99,16 @@ class Loss:
 
 
 def losses(
-    total: Account, measured: Measurement | None, categories: pa.Table | None = None
+    total: Account,
+    measured: Measurement | None,
+    categories: pa.Table | None = None,
+    *,
+    lacks_copies: bool = False,
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `categories` tell what memory work is.
+    Idle time is not judged where the trace `lacks_copies`.
     """
     window_ns = total.components.window_ns
     found = []
@@ -112,9 +118,16 @@ def losses(
             continue
         if share > 0:
             found.append(Loss(name, kind.words, kind.takes, share, is_judged=kind.is_judged))
+    if lacks_copies:
+        found = [_in_doubt(loss) if loss.name == "idle" else loss for loss in found]
     roofs = measured.roofs if measured is not None else NO_ROOFS
     named = [_named(loss, roofs, window_ns, categories) for loss in found]
     return tuple(sorted(named, key=lambda loss: -loss.share))
+
+
+def _in_doubt(idle: Loss) -> Loss:
+    """Return idle time that may be something else."""
+    return replace(idle, is_judged=False, doubt="it may include copies, which the trace lacks")
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
@@ -168,18 +181,24 @@ def _memory_work(loss: Loss, categories: pa.Table) -> Loss:
 
 
 def loss_findings(
-    total: Account, measured: Measurement, of: str, categories: pa.Table | None = None
+    total: Account,
+    measured: Measurement,
+    of: str,
+    categories: pa.Table | None = None,
+    *,
+    lacks_copies: bool = False,
 ) -> Iterator[Finding]:
     """Give a finding per loss that matters; `of` says what the shares are of."""
     mfu = _exact_mfu(measured)
-    for loss in losses(total, measured, categories):
+    for loss in losses(total, measured, categories, lacks_copies=lacks_copies):
         severity = severity_of(loss.share)
         if severity is None:
             return
+        doubt = f"; {loss.doubt}" if loss.name == "idle" and not loss.is_judged else ""
         yield Finding(
             rule=f"loss-{loss.name}",
             severity=severity,
-            sentence=f"{capitalized(loss.words)} {loss.takes} {loss.sized(of)}.",
+            sentence=f"{capitalized(loss.words)} {loss.takes} {loss.sized(of)}{doubt}.",
             share=loss.share,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
             evidence=_KINDS[loss.name].evidence,

@@ -98,6 +98,7 @@ def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
         clock=clock_of_folder(place.root),
         facts={"generation": "v1", "recorded": ", ".join(recorded)},
         event_counts=known,
+        kinds_apart=True,
     )
 
 

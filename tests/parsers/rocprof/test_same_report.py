@@ -64,8 +64,11 @@ def assert_same(name: str, run: Run) -> None:
     carries = CARRIES[name]
     part = part_of(run, carries)
     found = rocprof_report(name, run)
-    expected = figures(pytorch_report(part), carries, part)
-    assert differences(figures(found, carries, part), expected) == []
+    ours, expected = (figures(one, carries, part) for one in (found, pytorch_report(part)))
+    if any(note.code == "copies-missing" for note in found.notes):  # idle time is not judged
+        assert not any(one.work.kind == "memcpy" for rank in part.ranks for one in rank.activities)
+        assert (ours.pop("verdict")[0], expected.pop("verdict")[0]) != ("idle", "idle")
+    assert differences(ours, expected) == []
     for one, true in zip(in_order(found), truth(part).ranks, strict=True):
         assert_true(one, true, carries)
         if carries.links and all_in_streams(carries, part):

@@ -83,10 +83,10 @@ class SeenDevice:
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
-        called = UNIT_NAMES.get(self._maker(), "SMs or CUs")
+        called = UNIT_NAMES.get(self.maker(), "SMs or CUs")
         return f"{self.units} {called}" if is_known(self.units) else ""
 
-    def _maker(self) -> str | None:
+    def maker(self) -> str | None:
         """Return who made it: as its instruction set or its name says, else its warp size.
 
         RDNA devices have warps of 32 threads, too.
