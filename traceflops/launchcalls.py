@@ -120,7 +120,7 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
     calls = several(found.calls, "launch call")
     shown = "; all times and shares are of CPU operators" if on_host else ""
     text = (
-        f"{found.lost:,} of {calls} have no device record; their work, if any, counts as idle time."
+        f"No device record for {found.lost:,} of {calls}; their work, if any, counts as idle time."
         if found.has_devices
         else f"GPU records of {calls} are missing{shown}."
     )

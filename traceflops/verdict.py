@@ -32,7 +32,7 @@ _WHY_NOT_JUDGED: Final = {
 _RECORDS: Final = {
     "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
     "GPU. To record it: {how}.",
-    "incomplete": "GPU records are incomplete: {found.lost:,} of {calls} have no device record, so "
+    "incomplete": "GPU records are incomplete: no device record for {found.lost:,} of {calls}, so "
     "idle time and losses are unknown.",
     "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
     "run. Analyze the trace that launches the graph, with this one as --pair.",

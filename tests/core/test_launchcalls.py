@@ -153,12 +153,12 @@ def test_a_trace_that_lost_device_records_is_not_judged(
     made = thinned(SAMPLE, kept)
     analysis = analyze(made)
     lost = without_record(made, counted)
-    share = f"{lost:,} of {every} launch calls have no device record"
+    share = f"no device record for {lost:,} of {every} launch calls"
     assert analysis.verdict.sentence.startswith(f"GPU records are incomplete: {share}")
     assert (analysis.verdict.loss, analysis.verdict.share, analysis.findings) == (None, None, ())
     assert analysis.measured.figure is None
     (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
-    assert note.text.startswith(share)
+    assert note.text.startswith(f"N{share[1:]}")
     assert note.count == lost
     causes = analysis.total.idle_causes
     assert causes.unknown_ns == analysis.components.idle_ns

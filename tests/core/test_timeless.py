@@ -66,7 +66,9 @@ def test_calls_show_whether_kernels_are_missing(
     assert ("copies-only" in codes(trace)) != is_known
 
 
-KERNELS = rocprof.kernels(rocprof.kernel(2_000, 3_000), rocprof.kernel(6_000, 7_000))
+KERNELS = rocprof.kernels(
+    rocprof.kernel(2_000, 3_000, Correlation_Id=1), rocprof.kernel(6_000, 7_000, Correlation_Id=2)
+)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,8 @@ KERNELS = rocprof.kernels(rocprof.kernel(2_000, 3_000), rocprof.kernel(6_000, 7_
 def test_idle_time_between_kernels_alone_may_include_copies(
     tmp_path: Path, functions: tuple[str, ...], lacks_copies: bool
 ) -> None:
-    calls = [rocprof.call(900 + n, 901 + n, Function=one) for n, one in enumerate(functions)]
-    files = {"1_kernel_trace.csv": KERNELS, "1_hip_api_trace.csv": rocprof.calls(*calls)}
+    calls = [rocprof.call(900 + n, 901 + n, n, Function=f) for n, f in enumerate(functions, 1)]
+    files = {"77_kernel_trace.csv": KERNELS, "77_hip_api_trace.csv": rocprof.calls(*calls)}
     trace = rocprof.read(tmp_path, files)
     analysis = tf.analyze(trace)
     assert analysis.total.components.idle_ns == 3_000
