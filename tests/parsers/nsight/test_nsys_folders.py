@@ -171,6 +171,37 @@ def test_bad_offsets_are_damage_and_nothing_reads_them(tmp_path: Path, kind: str
     assert "rows are missing from StringIds" in done.stdout
 
 
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_what_compressed_columns_claim_is_refused_before_it_is_unpacked(
+    tmp_path: Path, make: Any, coded: bool
+) -> None:
+    folder = small("2026").save_arrow(tmp_path / "folder")
+    texts = pa.array([f"{number:09}" for number in range(1_000)])
+    table = pa.table({"id": range(1_000), "value": texts.dictionary_encode() if coded else texts})
+    path = folder / "StringIds.arrow"
+    with make(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        file.write_table(table)
+    written = path.read_bytes()
+    claim = (9_000).to_bytes(8, "little")  # of the bytes of the texts
+    assert written.count(claim) == 1
+    assert "set-aside" not in {note.code for note in read(folder).notes}
+    path.write_bytes(written.replace(claim, (1 << 50).to_bytes(8, "little")))
+    with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
+        read(path)
+
+
+def test_what_parquet_claims_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "StringIds.parquet"
+    zeros = pa.table({"id": np.zeros(1_000_000, np.int64)})
+    pq.write_table(zeros, path, compression="zstd", use_dictionary=False)
+    monkeypatch.setattr("traceflops.parsers.inputs._BOMB_BYTES", 1_000_000)
+    with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
+        read(path)
+
+
 def test_rows_without_bytes_are_refused(tmp_path: Path) -> None:
     folder = small("2026").save_arrow(tmp_path / "folder")
     nothing = pa.Array.from_buffers(pa.null(), 2**40, [None])
