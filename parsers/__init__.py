@@ -8,7 +8,6 @@ from pathlib import Path
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.jobs import merge_jobs
-from traceflops.merge import merge
 from traceflops.parsers.crew import Crew, usable_cores
 from traceflops.parsers.formats import Format, Reading
 from traceflops.parsers.inputs import ByteSource
@@ -169,16 +168,6 @@ def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
         raise InputError(f"empty archive: {path}", "pack the trace again")
     # An archive with several members is a folder in all but name.
     return [(source, named and len(sources) == 1) for source in sources]
-
-
-def read_one(
-    source: ByteSource, crew: Crew | None = None, *, python_stacks: bool | None = None
-) -> Trace:
-    """Return the trace in one input, recognised by its content. Raises InputError."""
-    try:
-        return merge(_read(recognise(source), [source], Reading(crew or Crew(), python_stacks)))
-    finally:
-        source.close()
 
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:

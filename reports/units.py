@@ -64,11 +64,6 @@ def unit_for(ns: float) -> str:
     return words.unit_for(ns)
 
 
-def duration_in(ns: float | None, unit: str, digits: int = 1) -> str:
-    """Return a time as a number of `unit`, for a column whose heading names the unit."""
-    return UNKNOWN if ns is None else f"{ns / _TIME_UNITS[unit]:,.{digits}f}"
-
-
 def percent(share: float | None) -> str:
     """Return a share (0 to 1) as "53.5 %", a dash for one that is not known."""
     return UNKNOWN if share is None else words.percent(share)

@@ -76,14 +76,12 @@ class DeviceTruth:
     count: int
     unlinked: int
     """Activities without a call."""
-    calls_without_work: int
     flops: int
     sum_by_kind: Mapping[str, int]
     union_by_kind: Mapping[str, int]
     count_by_kind: Mapping[str, int]
     sum_by_category: Mapping[tuple[str, str], int]
     """Summed durations by (top, sub)."""
-    count_by_category: Mapping[tuple[str, str], int]
 
     @property
     def span_ns(self) -> int:
@@ -198,13 +196,11 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
         gaps=tuple(gaps),
         count=len(activities),
         unlinked=sum(activity.call is None for activity in activities),
-        calls_without_work=len(rank.calls) - len({a.call for a in activities} - {None}),
         flops=sum(activity.work.flops for activity in activities),
         sum_by_kind=_sums(kind_of),
         union_by_kind=_unions(activities),
         count_by_kind=Counter(kind for kind, _ in kind_of),
         sum_by_category=_sums(category_of),
-        count_by_category=Counter(category for category, _ in category_of),
     )
 
 

@@ -37,11 +37,9 @@ class Launchers:
     modules, `modules` how many different ones; `backward` where it is the scope of the forward op)
     and on what (shapes, dtypes: the op's inputs as JSON); null where it is not known. `count`
     and `sum_ns` sum to those of the kernel. A row with `others` holds that many more ways.
-    `kernels_left` is how many kernels are not in the table.
     """
 
     table: pa.Table
-    kernels_left: int
 
     def knows(self, column: str) -> bool:
         """Return whether any row tells this."""
@@ -75,18 +73,18 @@ def launchers(
 ) -> Launchers:
     """Return what launched the `most_kernels` kernels with most time, `most` ways of each."""
     chosen = prepared.chosen
-    kernel, first, left = _kernels(prepared, chosen, most_kernels)
+    kernel, first = _kernels(prepared, chosen, most_kernels)
     inside = kernel >= 0
     chosen = InWindows(*(c[inside] for c in (chosen.row, chosen.inside_ns, chosen.starts_inside)))
     op = launching_ops(prepared, chosen.row)
     call = prepared.linked.links.call_of_activity[chosen.row]
     around = scopes(prepared.linked, call, op, prepared.selection.step_mark)
     ways = _ways(prepared, chosen, kernel[inside], op, call, around)
-    return Launchers(_table(prepared, chosen, ways, first, op, call, around, most), left)
+    return Launchers(_table(prepared, chosen, ways, first, op, call, around, most))
 
 
-def _kernels(prepared: Prepared, chosen: InWindows, most: int) -> tuple[IntArray, IntArray, int]:
-    """Return the kernel of each activity by time, -1 beyond `most`; a row of each; those left."""
+def _kernels(prepared: Prepared, chosen: InWindows, most: int) -> tuple[IntArray, IntArray]:
+    """Return the kernel of each activity by time, -1 beyond `most`; a row of each."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name = codes(activities["name"])[chosen.row]
     group, first = group_rows(
@@ -106,7 +104,7 @@ def _kernels(prepared: Prepared, chosen: InWindows, most: int) -> tuple[IntArray
     )[:most]
     place = np.full(len(first), -1, dtype=np.int64)
     place[found] = np.arange(len(found))
-    return place[group], chosen.row[first[found]], left
+    return place[group], chosen.row[first[found]]
 
 
 def _ways(

@@ -87,6 +87,8 @@ def opened(source: ByteSource) -> Opened:
         else:
             file = parquet.ParquetFile(pa.BufferReader(b"".join(source.blocks())))
         columns = tuple(file.schema_arrow.names)
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        source.refuse_expansion(sum(group.total_byte_size for group in groups))
     except UNREADABLE as error:
         raise damaged(source, error) from None
     return Opened(source, file, columns)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from tests.conftest import ROOT, SAMPLES
 from traceflops.cli import app
-from traceflops.cli.report import default_target
+from traceflops.cli.report import target_of
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
 JOB = SAMPLES / "gpt_ddp_4rank"
@@ -515,7 +515,7 @@ def test_plain_terminals() -> None:
     ],
 )
 def test_default_target(given: str, expected: str) -> None:
-    assert default_target([given]) == Path(expected)
+    assert target_of(None, None, [given]).path == Path(expected)
 
 
 def test_a_width_of_zero_is_no_width() -> None:

@@ -147,7 +147,18 @@ def swap(draw: Random, data: bytes) -> tuple[bytes, str]:
     return data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:], f"swap {a}:{b} and {c}:{d}"
 
 
-PLAIN: tuple[Mutation, ...] = (cut, flip, noise, token, drop, double, swap)
+def number(draw: Random, data: bytes) -> tuple[bytes, str]:
+    """Write another number over one of a binary file: a length, an offset, a code."""
+    size = draw.choice((1, 2, 4, 4, 8))
+    first = draw.choice((0, max(len(data) - 1000, 0)))  # what is at the end is often an index
+    at = draw.randint(first, len(data)) // size * size
+    was = int.from_bytes(data[at : at + size], "little")
+    new = draw.choice((0, -1, was + 1, was - 1, was + 8, was << 8, 1 << (size * 8 - 1), len(data)))
+    told = (new % (1 << size * 8)).to_bytes(size, "little")
+    return data[:at] + told + data[at + size :], f"the number of {size} bytes at {at} is {new}"
+
+
+PLAIN: tuple[Mutation, ...] = (cut, flip, noise, number, token, drop, double, swap)
 
 
 @dataclass(frozen=True, slots=True)

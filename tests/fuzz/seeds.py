@@ -43,6 +43,11 @@ class Seed:
     name: str
     text: bytes
 
+    @property
+    def is_columns(self) -> bool:
+        """Return whether it holds columns: Arrow, Parquet, or an archive of such files."""
+        return self.text.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"PAR1", b"PK"))
+
 
 def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
     """Return all seeds in a fixed order; `shared` is a folder with real traces."""

@@ -56,29 +56,6 @@ def shell_commands(name: str) -> list[list[str]]:
     return [arguments for line in lines for arguments in commands_in(line)]
 
 
-def parse(arguments: list[str]) -> None:
-    """Parse arguments as the command line does, and run nothing."""
-    context = GROUP.make_context("traceflops", list(arguments))
-    name, *rest = arguments
-    assert name in COMMANDS, f"No such command: {name}"
-    COMMANDS[name].make_context(name, rest, parent=context)
-
-
-ALL_COMMANDS = [
-    pytest.param(arguments, id=f"{name}: {shlex.join(arguments)}")
-    for name in NAMES
-    for arguments in shell_commands(name)
-]
-
-
-@pytest.mark.parametrize("arguments", ALL_COMMANDS)
-def test_every_command_in_the_documents_can_be_given(arguments: list[str]) -> None:
-    parse(arguments)
-    for argument in arguments:
-        if argument.startswith("sample_traces/"):
-            assert (ROOT / argument).exists()
-
-
 def test_the_readme_shows_every_command() -> None:
     assert {arguments[0] for arguments in shell_commands("README.md")} == set(COMMANDS)
 
@@ -129,23 +106,14 @@ def test_every_command_named_in_the_documents_exists(name: str) -> None:
     assert {span.split()[1] for span in spans - planned} <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["report"], ["summary", "x", "--stpes", "1"], ["nothing"]])
-def test_a_wrong_command_would_be_noticed(arguments: list[str]) -> None:
-    with pytest.raises(Exception, match=r"Missing (argument|parameter)|No such"):
-        parse(arguments)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_has_an_example_per_line_that_can_be_given(name: str) -> None:
+def test_the_help_has_an_example_per_line(name: str) -> None:
     printed = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
     _, _, shown = printed.partition("\nExamples:\n")
     assert max(map(len, shown.splitlines())) <= 80
     examples = shown.replace("\\\n", "").splitlines()
     assert len(examples) > 1
-    for example in examples:
-        (arguments,) = commands_in(example)
-        assert arguments[0] == name
-        parse(arguments)
+    assert [words[0] for line in examples for words in commands_in(line)] == [name] * len(examples)
 
 
 @pytest.mark.parametrize("name", NAMES)

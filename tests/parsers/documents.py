@@ -9,8 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.parsers import reference
+from traceflops.parsers.crew import Crew
+from traceflops.parsers.formats import Reading
 from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.plausible import plausible
 from traceflops.parsers.pytorch import read_pytorch
+from traceflops.parsers.recognise import recognise
 from traceflops.trace import Trace
 
 JSON_COLUMNS = (
@@ -113,6 +117,12 @@ def source_of(data: bytes, size: int = 1 << 20, name: str = "trace.json") -> Byt
 def read_bytes(data: bytes, size: int = 1 << 20, name: str = "trace.json") -> Trace:
     """Return the trace in some bytes that arrive, and are decoded, in pieces of a size."""
     return read_pytorch(source_of(data, size, name), block_bytes=size)
+
+
+def read_one(source: ByteSource) -> Trace:
+    """Return the trace in one input, recognised by its content."""
+    (trace,) = recognise(source).read([source], Reading(Crew()))
+    return plausible(trace)
 
 
 def rows_of(trace: Trace) -> reference.Rows:

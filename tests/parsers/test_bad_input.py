@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, source_of
+from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, read_one, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import read, read_one
+from traceflops.parsers import read
 from traceflops.trace import Trace
 
 PRETTY_CHAKRA = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]})

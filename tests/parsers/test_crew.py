@@ -22,7 +22,6 @@ from traceflops.trace import Trace
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems read alone")
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
-HITS = (b"", b'"', b"\\", b"{", b"},{", b"]", b"\0")
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.parsers.documents import read_bytes, source_of
+from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import inputs, places, read, read_one
+from traceflops.parsers import inputs, places, read
 from traceflops.parsers.jsonfiles import events
 from traceflops.trace import Trace
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.core.build import trace_of as made_of
-from tests.parsers.documents import source_of
+from tests.parsers.documents import read_one, source_of
 from traceflops.errors import InputError
 from traceflops.memoryuse import memory_use
-from traceflops.parsers import read_one
 from traceflops.parsers.plausible import plausible
 from traceflops.prepare import prepare
 from traceflops.trace import Trace

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, source_of
+from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, read_one, source_of
 from tests.parsers.test_damage import kernels, names
 from traceflops.errors import InputError
-from traceflops.parsers import read_one
 from traceflops.parsers.jsonfiles.rescue import whole_events
 from traceflops.trace import Trace
 

@@ -42,19 +42,6 @@ def test_no_duration_is_scientific_or_reads_as_a_thousand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ns", "unit", "digits", "text"),
-    [
-        (1_234_567_890, "ms", 1, "1,234.6"),
-        (1_500, "µs", 2, "1.50"),
-        (0, "ms", 1, "0.0"),
-        (None, "ms", 1, units.UNKNOWN),
-    ],
-)
-def test_a_duration_in_a_given_unit(ns: int | None, unit: str, digits: int, text: str) -> None:
-    assert units.duration_in(ns, unit, digits) == text
-
-
-@pytest.mark.parametrize(
     ("share", "text"),
     [
         (None, units.UNKNOWN),

@@ -50,7 +50,6 @@ EXAMPLES = (
     "traceflops report ranks/ -o tables/ --format csv",
     'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open',
 )
-_ADDED = "Title and notes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +198,6 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
             f"give a folder such as {path.stem}/, or remove --format",
         )
     return Target(path, format_ or "csv")
-
-
-def default_target(traces: list[str]) -> Path:
-    """Return NAME.report.html in the current folder, NAME from the first input."""
-    return target_of(None, None, traces).path
 
 
 def _check_open(wanted: bool, target: Target, *, silent: bool) -> None:

@@ -56,7 +56,6 @@ MARK: Final = 34
 RANGES: Final = (59, 60, 70, 71)
 STACKED: Final = (59, 70)
 """Ranges of a thread that lie in each other, as calls do."""
-DOMAIN: Final = 75
 
 DRIVER: Final = 1
 

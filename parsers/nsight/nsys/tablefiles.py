@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.nsight.batches import UNREADABLE, sound
+from traceflops.parsers.nsight.batches import UNREADABLE, refuse_packed, sound
 from traceflops.parsers.nsight.nsys.folder import Folder, TableFile
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
@@ -139,8 +139,12 @@ def _folder_name(source: ByteSource) -> str:
 def _arrow_columns(source: ByteSource) -> tuple[str, ...]:
     """Return the columns of an Arrow file. Raises InputError where it is damaged."""
     try:
-        with _opened(source) as stream, _reader(stream, None) as reader:
-            return tuple(reader.schema.names)
+        with _opened(source) as stream:
+            with _reader(stream, None) as reader:
+                names = tuple(reader.schema.names)
+            stream.seek(_FILE_STARTS if _is_file(stream) else 0)
+            refuse_packed(stream, source)
+            return names
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(
@@ -166,6 +170,7 @@ def _opened(source: ByteSource) -> Any:
 
 
 _FILE, _STREAM = b"ARROW1", b"\xff\xff\xff\xff"
+_FILE_STARTS: Final = 8
 _STARTS: Final = (_FILE, _STREAM)
 
 
@@ -175,7 +180,12 @@ def _begins(stream: IO[bytes]) -> bytes:
 
 
 def _reader(stream: Any, options: pa.ipc.IpcReadOptions | None) -> Any:
-    is_file = stream.read(len(_FILE)) == _FILE
-    stream.seek(0)
-    make = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    make = pa.ipc.open_file if _is_file(stream) else pa.ipc.open_stream
     return make(stream, options=options)
+
+
+def _is_file(stream: Any) -> bool:
+    stream.seek(0)
+    is_file: bool = stream.read(len(_FILE)) == _FILE
+    stream.seek(0)
+    return is_file

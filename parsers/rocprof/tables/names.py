@@ -32,8 +32,6 @@ _ENDINGS: Final = re.compile(
     r"(?:\.(?:(?:hip|hsa|copy|kfd)_)?stats)?(?:\.(?:csv|txt|gz|zst))*$", re.IGNORECASE
 )
 _PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
-_NEAR: Final = 3
-"""So many folders above a file may be named after its rank."""
 
 
 @dataclass(frozen=True, slots=True)

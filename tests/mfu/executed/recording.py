@@ -20,7 +20,8 @@ from torch.utils.checkpoint import (
 
 import traceflops as tf
 from tests.mfu.reference_block import Block
-from traceflops.mfu.executed.executed import Executed, executed_flops
+from traceflops.mfu.executed.executed import Executed, executed
+from traceflops.prepare import prepare
 
 _SAVED = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
@@ -71,7 +72,7 @@ def recorded(
             with record_function(f"ProfilerStep#{number}"):
                 step()
     recording.export_chrome_trace(str(path))
-    return executed_flops(tf.read(str(path)))
+    return executed(prepare(tf.read(str(path))))
 
 
 def tiny_step(

@@ -9,7 +9,7 @@ import pytest
 from tests.core.build import step_marks, trace_of
 from tests.mfu.executed.recording import lines
 from tests.mfu.ops.made import BF16, op
-from traceflops.mfu.executed.executed import Executed, executed_flops
+from traceflops.mfu.executed.executed import Executed, executed
 from traceflops.mfu.executed.movedbytes import moved_bytes
 from traceflops.mfu.executed.worktables import kernel_rows, op_rows
 from traceflops.prepare import prepare
@@ -45,7 +45,7 @@ def launches(*kernels: tuple[str, int, int, int], lost: tuple[int, ...] = ()) ->
 
 def found(ops: list[dict[str, Any]], work: dict[str, Any], **tables: Any) -> tuple[Trace, Executed]:
     trace = trace_of(ops=ops, **work, **tables)
-    return trace, executed_flops(trace)
+    return trace, executed(prepare(trace))
 
 
 ONE = 2 * 4 * 8 * 2
@@ -248,7 +248,7 @@ def test_forward_ops_whose_backward_is_not_recorded_are_not_called_frozen() -> N
 
 
 def test_cpu_runs_without_proofs_say_that_ghosts_cannot_be_told() -> None:
-    one = executed_flops(trace_of(ops=[mm(0, 10)]))
+    one = executed(prepare(trace_of(ops=[mm(0, 10)])))
     assert one.ledger(used=False).executed == ONE
     assert [note.code for note in one.notes] == ["ghosts-not-told"]
 
@@ -258,7 +258,7 @@ def test_a_trace_without_ops_has_an_empty_ledger() -> None:
     assert one.executed_flops == 0
     assert one.coverage == 0
     assert not one.ranges()
-    assert executed_flops(trace_of()).cells == ()
+    assert executed(prepare(trace_of())).cells == ()
 
 
 def test_counts_between_bounds_are_bounds_of_the_ledger_too() -> None:

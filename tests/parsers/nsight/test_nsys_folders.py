@@ -138,6 +138,42 @@ def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+ODD: dict[str, Any] = {
+    "nulls": pa.nulls(2),
+    "booleans": pa.array([True, None]),
+    "halves": pa.array(np.array([1.5, np.nan], np.float16)),
+    "reals": pa.array([1e300, float("-inf")]),
+    "unsigned": pa.array([2**64 - 1, None], pa.uint64()),
+    "decimals": pa.array([1, 2], pa.decimal256(60, 3)),
+    "moments": pa.array([-(2**62), 5], pa.int64()).cast(pa.timestamp("ns")),
+    "bytes": pa.array([b"\xff\x00", None]),
+    "views of texts": pa.array(["7", "x" * 99], pa.string_view()),
+    "lists": pa.array([[[1]], None]),
+    "structs": pa.array([{"a": [1]}, {"a": None}]),
+    "maps": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+    "runs": pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([9])),
+    "union": pa.UnionArray.from_sparse(
+        pa.array([0, 1], pa.int8()), [pa.array([5, 5]), pa.nulls(2)]
+    ),
+    "coded nulls": pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.nulls(1)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_columns_of_any_type_are_read_or_refused(tmp_path: Path, kind: str) -> None:
+    path = small("2026").save_arrow(tmp_path / "folder") / "CUPTI_ACTIVITY_KIND_KERNEL.arrow"
+    with pa.ipc.open_file(str(path)) as file:
+        kernels = file.read_all()
+    assert kernels.num_rows == 2
+    counts = set()
+    for name in ("start", "end", "globalPid", "demangledName", "correlationId", "gridX"):
+        odd = kernels.set_column(kernels.schema.names.index(name), name, ODD[kind])
+        with pa.ipc.new_file(str(path), odd.schema) as file:
+            file.write_table(odd)
+        counts.add(read(path.parent).activities.num_rows)
+    assert counts <= {2, 3, 4}  # a copy and a memset are in other files
+
+
 BAD_OFFSETS = {
     "negative": [0, -5, 3, 3, 3],
     "falling": [0, 9, 3, 3, 3],
@@ -169,6 +205,37 @@ def test_bad_offsets_are_damage_and_nothing_reads_them(tmp_path: Path, kind: str
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "rows are missing from StringIds" in done.stdout
+
+
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_what_compressed_columns_claim_is_refused_before_it_is_unpacked(
+    tmp_path: Path, make: Any, coded: bool
+) -> None:
+    folder = small("2026").save_arrow(tmp_path / "folder")
+    texts = pa.array([f"{number:09}" for number in range(1_000)])
+    table = pa.table({"id": range(1_000), "value": texts.dictionary_encode() if coded else texts})
+    path = folder / "StringIds.arrow"
+    with make(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        file.write_table(table)
+    written = path.read_bytes()
+    claim = (9_000).to_bytes(8, "little")  # of the bytes of the texts
+    assert written.count(claim) == 1
+    assert "set-aside" not in {note.code for note in read(folder).notes}
+    path.write_bytes(written.replace(claim, (1 << 50).to_bytes(8, "little")))
+    with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
+        read(path)
+
+
+def test_what_parquet_claims_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "StringIds.parquet"
+    zeros = pa.table({"id": np.zeros(1_000_000, np.int64)})
+    pq.write_table(zeros, path, compression="zstd", use_dictionary=False)
+    monkeypatch.setattr("traceflops.parsers.inputs._BOMB_BYTES", 1_000_000)
+    with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
+        read(path)
 
 
 def test_rows_without_bytes_are_refused(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from tests.conftest import examples
+from tests.parsers.documents import read_one
 from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
-from traceflops.parsers import read_one
 from traceflops.parsers.crew import Crew
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.v1.read import read_v1_json

@@ -34,7 +34,6 @@ from traceflops.parsers.rocprof.tables.names import key_of, place_of, same_run
 from traceflops.parsers.rocprof.tables.set import read_tables
 
 MACHINE = agents(agent(0, "CPU"), agent(4), agent(5))
-TO_DEVICE = copy(10, 20, "Agent 0", "Agent 4", "HOST_TO_DEVICE")
 
 
 def traces_in(folder: Path) -> list[tf.Trace]:

@@ -29,9 +29,8 @@ from traceflops.mfu.executed.phases import Phases, phases
 from traceflops.mfu.executed.products import product_roles
 from traceflops.mfu.executed.whichwindow import window_of_activity
 from traceflops.mfu.ledger import UNSPLIT, Ledger, Line
-from traceflops.prepare import Prepared, prepare
-from traceflops.trace import Note, Trace
-from traceflops.windows.selection import Selection
+from traceflops.prepare import Prepared
+from traceflops.trace import Note
 from traceflops.words import several
 
 if TYPE_CHECKING:
@@ -176,11 +175,6 @@ class Executed:
             certain = flops - mine
             found.append(LineRange(one.line, certain, flops, certain + one.flops))
         return tuple(found)
-
-
-def executed_flops(trace: Trace, selection: Selection | None = None) -> Executed:
-    """Return what a trace says was executed. Raises UsageError as `analyze` does."""
-    return executed(prepare(trace, selection))
 
 
 def executed(

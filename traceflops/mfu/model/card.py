@@ -202,13 +202,12 @@ class ModelCard:
         inside = sum(count * block.vectors for count, block in blocks)
         return norms * width + inside + self.positions * self.hidden
 
-    def weights(self, *, router: bool = True) -> int:
+    def weights(self) -> int:
         """Return the weights one token meets: experts as used, head in, input embedding out.
 
         What a whole sequence meets once, such as a pooler, is no token's.
         """
-        met = (one for one in self.placed() if one.linear.reads != "sequence")
-        return sum(one.active for one in met if router or not one.routes)
+        return sum(one.active for one in self.placed() if one.linear.reads != "sequence")
 
     @property
     def parts(self) -> tuple[str, ...]:
