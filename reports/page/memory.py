@@ -11,6 +11,7 @@ import numpy as np
 from traceflops.memoryuse import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import shown
 from traceflops.reports.units import UNKNOWN, count, duration, percent, place, size
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.devices.origins import Origins
@@ -186,8 +187,8 @@ def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
     """Give what the reader must know of the numbers."""
     changes = sum(one.allocated.curve.changes for one in found)
     yield (
-        f"{count(changes)} allocations and frees, made by the CPU ahead of the kernels that use "
-        "the memory."
+        f"{several(changes, 'allocation or free', 'allocations and frees')}, made by the CPU "
+        "before the kernels run."
     )
     if any(one.is_total for one in found):
         yield (

@@ -100,7 +100,7 @@ def _headline(analysis: Analysis) -> str:
     """Return MFU or else the largest loss, or in a few words that there is neither."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
-        return f"{len(analysis.jobs)} jobs"
+        return several(len(analysis.jobs), "job")
     if any(note.code == NO_DEVICE_RECORDS for note in analysis.notes):
         return "No device records"
     if analysis.untimed is not None:

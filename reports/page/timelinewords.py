@@ -88,7 +88,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     if timeline.hosts:
         of = len(timeline.hosts)
         which = "" if of == 1 else f" of one of {count(of)} processes at a time"
-        yield f"Below: CPU threads{which} with annotations, operators and API calls."
+        yield f"Below: CPU threads{which}. They have annotations, operators and API calls."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "
