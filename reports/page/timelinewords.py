@@ -87,8 +87,11 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         of = len(timeline.hosts)
-        which = "" if of == 1 else f" of one of {count(of)} processes at a time"
-        yield f"Below: CPU threads{which}. They have annotations, operators and API calls."
+        if of == 1:
+            yield "Below: CPU threads with annotations, operators and API calls."
+        else:
+            whose = f"CPU threads of {count(of)} processes, one at a time"
+            yield f"Below: {whose}: annotations, operators, API calls."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "

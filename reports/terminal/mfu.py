@@ -11,7 +11,8 @@ from rich.text import Text
 from traceflops.mfu.described.explaining import Candidate, Explanation
 from traceflops.mfu.described.rates import Rate, share
 from traceflops.mfu.described.run import Shape
-from traceflops.mfu.described.utilisation import Entry, Utilisation, Work
+from traceflops.mfu.described.utilisation import Entry, Utilisation
+from traceflops.mfu.described.work import Work
 from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.narrow import cells, columns, joined, remarked, wrapped
@@ -150,7 +151,7 @@ def _sizes(found: Utilisation, shape: Shape) -> str:
     if shape.slots is None:
         return f"{several(shape.slot_tokens, 'token')} per step{_real(shape)}"
     if len(shape.slots) > 1:
-        return f"{several(shape.sequences, 'document')} of {several(shape.tokens, 'token')}"
+        return f"{count(shape.sequences)} documents of {several(shape.tokens, 'token')}"
     ((length, number),) = shape.slots
     cached = f" after {count(found.run.cached)}" if found.run.cached else ""
     return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"  # noqa: RUF001

@@ -18,7 +18,7 @@ from traceflops.mfu.reconciled.runmarks import Mark, run_marks
 from traceflops.prepare import Prepared
 from traceflops.trace import Note, Trace
 from traceflops.windows.steps import find_marked_steps
-from traceflops.words import several, some_of
+from traceflops.words import some_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
 
 def _disagree(real: int | None, total: int) -> Note:
     text = (
-        f"Annotations give {several(real, 'real token')} per step, but sequences of {total:,}; "
+        f"Annotations give {real:,} real tokens per step, but sequences of {total:,}; "
         "the sequences are used."
     )
     return Note("assumed", "token-marks-disagree", text)
