@@ -91,7 +91,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
             yield "Below: CPU threads with annotations, operators and API calls."
         else:
             whose = f"CPU threads of {count(of)} processes, one at a time"
-            yield f"Below: {whose}: annotations, operators, API calls."
+            yield f"Below: {whose}: annotations, operators, calls."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "
