@@ -21,7 +21,7 @@ from traceflops.parsers.lifetimes import lifetime_notes
 from traceflops.parsers.repeats import without_repeats
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
-from traceflops.words import several, time_amount
+from traceflops.words import does, several, time_amount
 
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
@@ -161,7 +161,8 @@ def _apart_note(trace: Trace, far: Mapping[str, BoolArray]) -> Note:
     return Note(
         "assumed",
         "times-apart",
-        f"{_count(far):,} records start at least a day from the others: the recording paused or a "
+        f"{several(_count(far), 'record')} {does(_count(far), 'start')} at least a "
+        "day from the others: the recording paused or a "
         "clock was wrong. Spans and idle time may include that gap; select a part with --from and "
         "--to.",
         _count(far),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from traceflops.reports.counts import as_float, flop_count
 from traceflops.reports.labels import short_labels
+from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, wrapped
 from traceflops.reports.units import (
     UNKNOWN,
     count,
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")
 """Columns behind the name: sums over the launches; busy is the share of matrix units' time."""
 
-_SHORT = ("launches", "matrix", "vector", "read", "written", "busy")
-_CELLS = (9, 13, 13, 9, 9, 8)
-_REMARK = (
-    "Totals over all counted launches; bytes at {place}; busy: share of time the matrix units "
-    "were computing."
-)
+_CELLS = {"launches": 9, "matrix": 13, "vector": 13, "read": 9, "written": 9, "busy": 8}
+_LESS = ("vector", "written", "read", "launches")
+_REMARK = "Totals over counted launches. Bytes at {place}. Busy: matrix units' share of time."
 _ROWS = 8
 _WIDEST = 44
 
@@ -58,20 +55,20 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
     rows = counted_rows(measured)
     if not rows:
         return
-    name = max(20, min(_WIDEST, width - sum(_CELLS)))
+    widths = columns(_CELLS, width - LEAST_NAME, _LESS)
+    name = min(_WIDEST, width - sum(widths.values()))
     yield Text()
-    heads = "".join(f"{head:>{cell}}" for head, cell in zip(_SHORT, _CELLS, strict=True))
-    yield Text(f"{'Kernels by counters':<{name}}{heads}", "bold")
+    yield from heading("Kernels by counters", name, widths)
     shown = rows[:_ROWS]
     labels = short_labels([row.name for row in shown], name - 1)
     for row, label in zip(shown, labels, strict=True):
-        cells = "".join(f"{text:>{cell}}" for text, cell in zip(row.cells, _CELLS, strict=False))
-        yield Text(f"{label}{' ' * (name - cell_len(label))}{cells}")
+        texts = dict(zip(_CELLS, row.cells, strict=False))
+        yield Text(f"{label}{' ' * (name - cell_len(label))}{cells(texts, widths)}")
     if len(rows) > _ROWS:
         yield Text(f"… {count(len(rows) - _ROWS)} more; --json has all", "dim")
     work = measured.executed.work
     place = work.bytes_at if work is not None else ""
-    for line in textwrap.wrap(_REMARK.format(place=place), width):
+    for line in wrapped(_REMARK.format(place=place), width):
         yield Text(line, "dim")
 
 

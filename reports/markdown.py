@@ -19,7 +19,7 @@ from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.shown import provenance
 from traceflops.reports.page.untimed import untimed_parts
 from traceflops.reports.palette import CAUSE_LABELS, category_label
-from traceflops.reports.units import count, duration, kernel_label, percent, size, visible
+from traceflops.reports.units import count, duration, percent, size, visible
 from traceflops.reports.wording import (
     basis,
     collective_label,
@@ -276,9 +276,10 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
     labels = {device.device: device.label for device in analysis.devices}
     shown = []
     gaps = analysis.gaps(_GAPS)
-    names = short_labels([gap.op or gap.before for gap in gaps], _NAME)
-    for gap, name in zip(gaps, names, strict=True):
-        waited = f" for {code(kernel_label(gap.waited_for, _NAME))}" if gap.waited_for else ""
+    names = [gap.op or gap.before for gap in gaps]
+    short = short_labels([*names, *(gap.waited_for for gap in gaps)], _NAME)
+    for gap, name, waited_for in zip(gaps, short, short[len(gaps) :], strict=False):
+        waited = f" for {code(waited_for)}" if gap.waited_for else ""
         cause = f"{CAUSE_LABELS[gap.causes.largest]}{waited}"
         device = plain(labels[gap.device])
         shown.append((duration(gap.dur_ns), gap_place(gap), device, cause, code(name)))

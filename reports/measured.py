@@ -109,7 +109,7 @@ def bounds_sentence(measured: Measurement) -> str:
     what = "Useful work" if measured.mfu_range is not None else "Executed work"
     return (
         f"Some FLOPs are known only as a range; upper bounds are shown. {what} is at least "
-        f"{least}; the difference would move to compute below peak."
+        f"{least}; the rest would be compute below peak."
     )
 
 

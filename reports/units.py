@@ -27,6 +27,7 @@ _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
     r"\b\w+_kernel(?=\()"
 )
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
 _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 """A namespace or class before a name."""
 
@@ -70,8 +71,8 @@ def percent(share: float | None) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Return a sentence in which no line ends between a number and its percent sign."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+    """Return a sentence in which no line ends between a number and its unit."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def count(number: int | None) -> str:

@@ -46,7 +46,7 @@ def products(devices: Sequence[DeviceReport]) -> str:
         return f"CPU operators of {numbered(len(devices), 'process')}"
     products = Counter(_product(device) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
-    more = f" and {len(products) - 4} other models" if len(products) > 4 else ""
+    more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""
     return ", ".join(named) + more
 
 
@@ -90,7 +90,7 @@ def steps_used(analysis: Analysis) -> str:
     steps = analysis.steps
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
-    used = f"{count(len(steps.used))} of {count(len(steps.seen))} steps used"
+    used = f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used"
     return f"{used} ({number_ranges(steps.used)})" if steps.used else used
 
 

@@ -77,7 +77,7 @@ def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> by
     from traceflops.reports.commandline import base_names
     from traceflops.reports.markdown import render_markdown
 
-    shown = base_names(command) if command else None
+    shown = base_names(command, analysis.source.files) if command else None
     return render_markdown(analysis, shown, authored).encode()
 
 

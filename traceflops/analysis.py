@@ -46,7 +46,7 @@ from traceflops.whole import whole_span
 from traceflops.windows.chosen import chosen_time
 from traceflops.windows.selection import Selection
 from traceflops.windows.steptimes import spread_of
-from traceflops.words import several, time_amount
+from traceflops.words import several, some_of, time_amount
 
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
@@ -307,9 +307,9 @@ def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "assumed",
             "overlap-on-stream",
-            f"{count:,} of {total:,} GPU operations start before the previous one on their stream "
-            f"ends (by up to {time_amount(longest)}). Some hardware allows this; a clock that "
-            "jumped back looks the same. No time counts twice.",
+            f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
+            f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
+            "this; a clock that jumped back looks the same. No time counts twice.",
             count,
         ),
     )
@@ -329,8 +329,9 @@ def _link_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "missing",
             "unlinked",
-            f"{unlinked:,} of {total:,} GPU operations have no launch record (launched before the "
-            "trace began, or lost). Their time counts; their step and operator are unknown.",
+            f"{some_of(unlinked, total, 'GPU operation', 'have')} no launch record (launched "
+            "before the trace began, or lost). Their time counts; their step and operator "
+            "are unknown.",
             unlinked,
         ),
     )
@@ -385,9 +386,9 @@ def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
         Note(
             "assumed",
             "device-before-launch",
-            f"{count:,} of {len(launched):,} launched GPU operations start before their launch "
-            f"call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks disagree. Causes "
-            "of nearby idle time are approximate.",
+            f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
+            f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
+            "disagree. Causes of nearby idle time are approximate.",
             count,
         ),
     )

@@ -23,9 +23,22 @@ _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
-def several(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it is not one: "1 event", "2 copies"."""
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
+def several(number: int, noun: str, more: str = "") -> str:
+    """Return a number with its noun, in the plural where it is not one: "1 event", "2 copies".
+
+    `more` is the plural of what has none by the rules of `plural`.
+    """
+    return f"{number:,} {noun if number == 1 else more or plural(noun)}"
+
+
+def does(number: int, verb: str) -> str:
+    """Return a verb as it follows so many things: "1 of 5 has", "2 of 5 have"."""
+    return verb if number != 1 else "has" if verb == "have" else f"{verb}s"
+
+
+def some_of(number: int, total: int, noun: str, verb: str) -> str:
+    """Return how many of all, and the verb that follows: "2 of 5 events have"."""
+    return f"{number:,} of {several(total, noun)} {does(number, verb)}"
 
 
 def plural(noun: str) -> str:

@@ -146,7 +146,8 @@ def _no_activities(calls: int, ops: int) -> Note:
         return Note(
             "missing",
             "no-device-work",
-            f"The file has {calls:,} runtime calls and no GPU operations: the profiler lost the "
+            f"The file has {several(calls, 'runtime call')} and no GPU operations: the "
+            "profiler lost the "
             "GPU records or could not make them.",
         )
     return Note(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Final
 
+from traceflops.reports.labels import short_labels
 from traceflops.reports.units import count, shorten_middle
 
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
@@ -18,14 +19,24 @@ def cost(text: str) -> int:
     return len(text.encode()) + sum(more * text.count(c) for c, more in _MORE_BYTES.items())
 
 
-def cut(text: str, width: int, shorten: Callable[[str, int], str] = shorten_middle) -> str:
+def cut(text: str, width: int) -> str:
     """Return a text of at most `width` characters and about as many bytes; see `shorten_middle`."""
     most = width + _SPARE_BYTES
-    shown = shorten(text, width)
+    shown = shorten_middle(text, width)
     while len(shown) > 1 and (taken := cost(shown)) > most:
         # What goes is taken to cost as much as what stays.
-        shown = shorten(text, max(min(len(shown) * most // taken, len(shown) - 1), 1))
+        shown = shorten_middle(text, max(min(len(shown) * most // taken, len(shown) - 1), 1))
     return shown
+
+
+def short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
+    """Return what is shown of the names of one table, by name; see `short_labels` and `cut`."""
+    distinct = [name for name in dict.fromkeys(names) if name]
+    shown, room = short_labels(distinct, width), width
+    while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in shown):
+        room -= max(room // 4, 1)
+        shown = short_labels(distinct, room)
+    return dict(zip(distinct, shown, strict=True))
 
 
 def tip(text: str, width: int) -> str:

@@ -17,7 +17,7 @@ from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.units import duration, kernel_label, shorten_middle
+from traceflops.reports.units import duration, shorten_middle
 from traceflops.reports.wording import gap_place
 from traceflops.results import COMPONENTS
 from traceflops.windows.chosen import chosen_time
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis
 
 _LOSS: Final = "loss-"
-_NAME, _DEVICE = 44, 30
+_DEVICE: Final = 30
 _LONGEST_LINK: Final = 2_000
 """Characters of a link; rows with longer names may have none."""
 
@@ -139,7 +139,7 @@ def _kernel(name: str, words: str) -> Iterator[Place]:
     """Give the row of a kernel that is shown."""
     link = Links.text("kernel", name)
     if name and len(link) < _LONGEST_LINK:
-        yield Place(link, words, kernel_label(name, _NAME))
+        yield Place(link, words, name)
 
 
 def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:

@@ -61,7 +61,7 @@ def render_html(
     drawn = figures.embed(made) if made else None
     scripts = scripts_of(sections, drawn)
     parts, narrower = _fitting(analysis, sections, drawn, scripts)
-    shown_command = base_names(command) if command else None
+    shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
     scripts = scripts_of([*sections, last], drawn)

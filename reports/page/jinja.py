@@ -45,9 +45,7 @@ def environment(narrower: int = 1) -> Environment:
         "several": words.several,
         "numbered": wording.numbered,
         "shorten": lambda text, width: escaped.cut(text, _room(width, narrower)),
-        "kernel_label": lambda text, width: escaped.cut(
-            text, _room(width, narrower), units.kernel_label
-        ),
+        "short_names": lambda names, width: escaped.short_names(names, _room(width, narrower)),
         "tip": lambda text: escaped.tip(text, _room(_TITLE_WIDTH, narrower)),
         "size": units.size,
         "ranges": wording.number_ranges,

@@ -10,7 +10,8 @@ import numpy as np
 
 from traceflops.memoryuse import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import shown
-from traceflops.reports.units import UNKNOWN, count, duration, percent, place, shorten_middle, size
+from traceflops.reports.units import UNKNOWN, count, duration, percent, place, size
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.devices.origins import Origins
@@ -139,11 +140,11 @@ def _is_worth_drawing(series: Series) -> bool:
 
 def _label(use: MemoryUse, labels: dict[int, str]) -> str:
     """Return what to call it, as devices are called in the other tables."""
-    rank = f"rank {use.rank}" if use.rank is not None else shorten_middle(use.file, 40)
+    rank = f"rank {use.rank}" if use.rank is not None else use.file
     if use.on_host:
         return f"{rank} · CPU"
     known = labels.get(use.device) if use.device is not None else None
-    return shorten_middle(known, 60) if known else f"{rank} · GPU without operations"
+    return known if known else f"{rank} · GPU without operations"
 
 
 def _row(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryRow:
@@ -186,8 +187,8 @@ def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
     """Give what the reader must know of the numbers."""
     changes = sum(one.allocated.curve.changes for one in found)
     yield (
-        f"{count(changes)} allocations and frees, made by the CPU ahead of the kernels that use "
-        "the memory."
+        f"{several(changes, 'allocation or free', 'allocations and frees')}, made by the CPU "
+        "before the kernels run."
     )
     if any(one.is_total for one in found):
         yield (

@@ -17,6 +17,7 @@ from traceflops.rankspread import (
     own_times,
     straggler,
 )
+from traceflops.reports.labels import short_labels
 from traceflops.reports.page.heatmap import HeatMap, heat_map, signed
 from traceflops.reports.units import count, duration, percent, shorten_middle
 from traceflops.words import several
@@ -28,6 +29,7 @@ MOST_DEVICES: Final = 32
 _MOST_BARS: Final = 80
 _WORST_STEPS: Final = 3
 _WIDTH, _HEIGHT = 320, 44
+_LABEL: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def ranks_page(analysis: Analysis) -> RanksPage:
     seen: set[int] = set()
     medians = times.medians
     rows = [_shown(devices[place], times, medians, place, seen) for place in chosen]
-    labels = [_short(device) for device in devices]
+    labels = short_labels([one.rank_text or one.label for one in devices], _LABEL)
     return RanksPage(
         rows=rows,
         total=len(devices),
@@ -155,10 +157,6 @@ def _farthest(times: OwnTimes, labels: Sequence[str]) -> list[tuple[str, int, st
         (labels[row], times.steps[column], signed(float(off[row, column])))
         for row, column in places
     ]
-
-
-def _short(device: DeviceReport) -> str:
-    return shorten_middle(device.rank_text or device.label, 14)
 
 
 def _sentence(slow: Straggler) -> str:

@@ -195,7 +195,7 @@ def drawn_sentence(analysis: Analysis) -> str:
     if len(placed) > len(names):
         which = f"the top {count(len(names))} of {count(len(placed))} with known FLOPs and bytes"
         return f"Showing {which}, of {several(of, 'kernel')}{time}."
-    others = "the others have unknown FLOPs or bytes"
+    others = "others lack FLOPs or bytes"
     return f"Showing {count(len(names))} of {several(of, 'kernel')}{time}; {others}."
 
 

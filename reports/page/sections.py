@@ -157,9 +157,19 @@ def _idle(analysis: Analysis) -> Content | None:
     clocks = shown.clocks(analysis)
     found = analysis.gaps(shown.MOST_GAPS)
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in found]
-    gaps = list(zip(found, starts, gap_links(analysis), strict=True))
+    of_device = {device.device: device.label for device in analysis.devices}
+    labels = [of_device[gap.device] for gap in found]
     return Content(
-        {"gaps": gaps, "counts_from": shown.counts_from(clocks, on_host=analysis.on_host)}
+        {
+            "gaps": list(zip(found, labels, starts, gap_links(analysis), strict=True)),
+            "devices": labels,
+            "names": [
+                name
+                for gap in found
+                for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for)
+            ],
+            "counts_from": shown.counts_from(clocks, on_host=analysis.on_host),
+        }
     )
 
 

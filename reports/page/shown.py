@@ -106,7 +106,7 @@ def _headline(analysis: Analysis) -> str:
     """Return MFU or else the largest loss, or in a few words that there is neither."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
-        return f"{len(analysis.jobs)} jobs"
+        return several(len(analysis.jobs), "job")
     if analysis.recorded in UNRECORDED:
         return UNRECORDED[analysis.recorded]
     if analysis.untimed is not None:

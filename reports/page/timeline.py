@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.drawing.lanes import Lane
@@ -16,18 +16,19 @@ from traceflops.drawing.timeline import (
     drawn_devices,
     parts_ns,
 )
+from traceflops.reports.labels import short_labels
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.shown import MOST_GAPS
 from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
 from traceflops.reports.page.timelinestill import Still, still
 from traceflops.reports.page.timelinewords import (
+    LABEL_WIDTH,
     details,
     first_event,
     left_out,
     listed_steps,
     places,
     sentences,
-    short,
     start_label,
     steps_asked_for,
 )
@@ -127,9 +128,11 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
                 ABSENT if lane.track is None else lane.track,
             )
             label = f"{_process_label(analysis, lane.process)} CPU · {thread}"
-        group = found.setdefault(key, Group(short(label), lane.process, lane.device is None, []))
+        group = found.setdefault(key, Group(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
-    return [found[key] for key in sorted(found)]
+    groups = [found[key] for key in sorted(found)]
+    short = short_labels([group.label for group in groups], LABEL_WIDTH)
+    return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
 
 
 def _process_label(analysis: Analysis, process: int) -> str:

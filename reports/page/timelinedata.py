@@ -19,9 +19,9 @@ from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget
 from traceflops.groups import group_rows
+from traceflops.reports.labels import short_labels
 from traceflops.reports.page.shapes import shape_words
 from traceflops.reports.palette import LOOKS
-from traceflops.reports.units import shorten_middle
 
 if TYPE_CHECKING:
     from traceflops.drawing.timeline import Drawable, Level, Timeline
@@ -63,7 +63,7 @@ class _Texts:
             least = sum(min(len(text), width) for text in self._places)
             if least > most_bytes and width != _NAME_WIDTHS[-1]:
                 continue
-            shown = [shorten_middle(text, width) for text in self._places]
+            shown = short_labels(list(self._places), width)
             if sum(len(text.encode()) for text in shown) <= most_bytes:
                 break
         return shown

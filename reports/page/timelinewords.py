@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing.timeline import around, with_room
-from traceflops.reports.units import count, duration, shorten_middle, visible
+from traceflops.reports.labels import short_labels
+from traceflops.reports.units import count, duration
 from traceflops.reports.wording import numbered
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from traceflops.results import Analysis, Gap
 
 _MOST_STEPS_LISTED: Final = 60
-_LABEL_WIDTH: Final = 60
+LABEL_WIDTH: Final = 60
 _MARK_LABELS: Final = {
     "python": "Python frame",
     "gpu_annotation": "GPU annotation",
@@ -48,11 +49,11 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
     else:
         length_ns = timeline.window.end_ns - timeline.window.start_ns
         yield Place("window", f"Window, {duration(length_ns)}")
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = _labels(analysis)
     many = len(analysis.devices) > 1
     for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
         if span is not None:
-            where = f" on {short(labels[gap.device])}" if many else ""
+            where = f" on {labels[gap.device]}" if many else ""
             yield Place(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
 
 
@@ -71,13 +72,13 @@ def steps_asked_for(timeline: Timeline) -> tuple[int, int] | None:
 def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     """Give what is drawn, in sentences."""
     chosen, number = timeline.chosen, len(timeline.chosen.devices)
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = _labels(analysis)
     if analysis.on_host:
         yield "Operators by CPU thread."
     elif number == chosen.of:
         yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
     else:
-        busiest, median = (short(labels[d]) for d in (chosen.busiest, chosen.median))
+        busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
         yield (
             f"{count(number)} of {count(chosen.of)} GPUs: the busiest ({busiest}), the median "
             f"({median}), the least busy, and those with the longest gaps."
@@ -86,8 +87,11 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         of = len(timeline.hosts)
-        which = "" if of == 1 else f" of one of {count(of)} processes at a time"
-        yield f"Below: CPU threads{which} with annotations, operators and API calls."
+        if of == 1:
+            yield "Below: CPU threads with annotations, operators and API calls."
+        else:
+            whose = f"CPU threads of {count(of)} processes, one at a time"
+            yield f"Below: {whose}: annotations, operators, calls."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "
@@ -142,6 +146,8 @@ def first_event(analysis: Analysis) -> str:
     return "operator" if analysis.on_host else "GPU operation"
 
 
-def short(text: str) -> str:
-    """Return a label of the trace as short as a heading can be."""
-    return visible(shorten_middle(text, _LABEL_WIDTH))
+def _labels(analysis: Analysis) -> dict[int, str]:
+    """Return the labels of devices as short as a heading can be."""
+    devices = analysis.devices
+    labels = short_labels([one.label for one in devices], LABEL_WIDTH)
+    return {one.device: label for one, label in zip(devices, labels, strict=True)}

@@ -98,7 +98,7 @@ def _source(inventory: Inventory) -> Iterator[str]:
         text = f" ({size(file.text_bytes)} unpacked)" if file.text_bytes != file.bytes else ""
         yield _line("file", f"{shorten_middle(file.name, 70)}, {size(file.bytes)}{text}")
     if len(source.files) > _FILES_SHOWN:
-        yield _line("", f"… {len(source.files) - _FILES_SHOWN} more files")
+        yield _line("", f"… {several(len(source.files) - _FILES_SHOWN, 'more file')}")
     if source.facts:
         facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
         yield _line("recorded", facts)
@@ -115,7 +115,7 @@ def _devices(inventory: Inventory) -> Iterator[str]:
     for device in inventory.devices[:_DEVICES_SHOWN]:
         yield _line("device", _device(device))
     if len(inventory.devices) > _DEVICES_SHOWN:
-        yield _line("", f"… {len(inventory.devices) - _DEVICES_SHOWN} more devices")
+        yield _line("", f"… {several(len(inventory.devices) - _DEVICES_SHOWN, 'more device')}")
 
 
 def _device(device: DeviceEntry) -> str:

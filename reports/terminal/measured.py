@@ -23,6 +23,7 @@ from traceflops.reports.measured import (
     roofline,
     why_not,
 )
+from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, remarked, wrapped
 from traceflops.reports.palette import LINE_LOOKS
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
 from traceflops.reports.terminal.reconciled import (
@@ -39,7 +40,6 @@ from traceflops.reports.terminal.summary import (
     fitted,
     labelled,
     provenance,
-    wrapped,
 )
 from traceflops.reports.units import (
     UNKNOWN,
@@ -61,14 +61,12 @@ if TYPE_CHECKING:
 _LABEL, _VALUE, _SHARE = 26, 18, 9
 _ROWS = 8
 _NOTES = 6
-_CELLS = (9, 9, 9, 8, 9, 9)
-_HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
+_CELLS = {"time": 9, "TFLOP/s": 9, "of peak": 9, "GB/s": 8, "FLOP/B": 9, "bound": 9}
+_LESS = ("FLOP/B", "GB/s", "bound", "TFLOP/s")
+_WIDEST = 48
 _BOUNDS = {"compute": "compute", "memory": "memory", "interconnect": "link"}
 _BAR = 100
-_ABOVE = (
-    "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
-    "(Winograd, FFT)."
-)
+_ABOVE = "Above 100 %: work shared by kernels, or fast algorithms (Winograd, FFT)."
 
 
 def render_measured(
@@ -82,7 +80,7 @@ def render_measured(
         *_head(analysis, style, found),
         *_waterfall(analysis, style, found),
         *_facts(measured, style, found),
-        *_ledger(analysis, found),
+        *_ledger(analysis, style, found),
         *(diagnoses_table(found, style) if found is not None else ()),
         *_kernels(analysis, style),
         *_ops(analysis, style),
@@ -164,21 +162,21 @@ def _facts(measured: Measurement, style: Style, found: Reconciliation | None) ->
     described = described_facts(found) if found is not None else ()
     for fact in (*facts(measured), *described):
         line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE - 1}} ")
-        yield line.append(visible(fact.remark)[: style.width - 2 * _VALUE], "dim")
+        yield from remarked(line, visible(fact.remark), style.width)
 
 
-def _ledger(analysis: Analysis, found: Reconciliation | None) -> Iterator[Text]:
+def _ledger(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
     """Yield the ledger as means per window; that of the description where the trace has none."""
     ledger = analysis.measured.executed.ledger()
     if not ledger.lines or is_unsplit(ledger):
-        yield from described_ledger(found) if found is not None else ()
+        yield from described_ledger(found, style.width) if found is not None else ()
         return
     windows = max(analysis.windows_used, 1)
     lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in ledger.lines)
     yield Text()
     window = "step" if analysis.steps.used else "window"
-    yield from ledger_table(Ledger(ledger.convention, lines), window)
-    bounds = "" if analysis.measured.is_exact else ", known only as a range; showing upper bounds"
+    yield from ledger_table(Ledger(ledger.convention, lines), window, style.width)
+    bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
     yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
 
 
@@ -188,8 +186,7 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
-    yield from _table_head(f"Kernels with known {what}", style)
-    yield from _rows(rows, measured, style)
+    yield from _table(f"Kernels with known {what}", rows, measured, style)
     if any(_is_above_the_peak(row, measured) for row in rows):
         yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
 
@@ -210,28 +207,27 @@ def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
     rows = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     if not rows:
         return
-    yield from _table_head("Operators", style)
-    yield from _rows(rows, measured, style)
+    yield from _table("Operators", rows, measured, style)
 
 
-def _table_head(title: str, style: Style) -> Iterator[Text]:
+def _table(
+    title: str, rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style
+) -> Iterator[Text]:
+    widths = columns(_CELLS, style.width - LEAST_NAME, _LESS)
+    room = min(_WIDEST, style.width - sum(widths.values()))
     yield Text()
-    cells = "".join(f"{head:>{width}}" for head, width in zip(_HEADS, _CELLS, strict=True))
-    yield Text(f"{title:<{_name_width(style)}}{cells}", "bold")
-
-
-def _rows(rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style) -> Iterator[Text]:
-    names = cut_to([row.name for row in rows], _name_width(style) - 1)
+    yield from heading(title, room, widths)
+    names = cut_to([row.name for row in rows], room - 1)
     for row, name in zip(rows, names, strict=True):
-        yield _row(row, f"{name} ", measured)
+        yield Text(f"{name} {cells(_row(row, measured), widths)}")
 
 
-def _row(row: KernelRow | OpRow, name: str, measured: Measurement) -> Text:
+def _row(row: KernelRow | OpRow, measured: Measurement) -> dict[str, str]:
     work, bound = row.measured, roofline(measured, row.measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
-    cells = (
+    texts = (
         duration(work.time_ns),
         rate,
         share,
@@ -239,12 +235,7 @@ def _row(row: KernelRow | OpRow, name: str, measured: Measurement) -> Text:
         intensity,
         _BOUNDS[bound.bound] if bound is not None and bound.basis != "category" else UNKNOWN,
     )
-    figures = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
-    return Text(f"{name}{figures}")
-
-
-def _name_width(style: Style) -> int:
-    return max(20, min(48, style.width - sum(_CELLS)))
+    return dict(zip(_CELLS, texts, strict=True))
 
 
 def _notes(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:

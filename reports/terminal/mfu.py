@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,9 +12,11 @@ from traceflops.mfu.described.explaining import Candidate, Explanation
 from traceflops.mfu.described.rates import Rate, share
 from traceflops.mfu.described.run import Shape
 from traceflops.mfu.described.utilisation import Entry, Utilisation
+from traceflops.mfu.described.work import Work
 from traceflops.mfu.figures import percent
 from traceflops.reports.ledgertable import ledger_table
-from traceflops.reports.terminal.summary import Style, fitted, labelled, wrapped
+from traceflops.reports.narrow import cells, columns, joined, remarked, wrapped
+from traceflops.reports.terminal.summary import NARROWEST, Style, fitted, labelled
 from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible
 from traceflops.words import several
 
@@ -26,11 +28,10 @@ EXTRAS = {
 """What is executed besides the model FLOPs, by the first word of its lines."""
 
 CANDIDATES_SHOWN = 6
-_NARROWEST = 60
 _LABEL, _VALUE = 20, 18
 _NAME = 60
 _SHORTEST = 12
-_COLUMNS = (("convention", -17), ("MFU", 8), ("HFU", 8), ("TFLOP/s", 9), ("per token", 14))
+_COLUMNS = {"convention": 17, "MFU": 8, "HFU": 8, "TFLOP/s": 9, "per token": 14}
 
 
 def render_utilisation(found: Utilisation, style: Style) -> list[Text]:
@@ -55,12 +56,18 @@ def render_conventions(found: Utilisation, style: Style) -> list[Text]:
 
 def conventions_table(found: Utilisation, style: Style) -> Iterator[Text]:
     """Yield a row per convention, and why some have none."""
-    heads = "".join(_cell(name, width) for name, width in _COLUMNS)
+    widths = columns(_COLUMNS, style.width, ("TFLOP/s", "per token"))
+    heads = {name: name for name in _COLUMNS}
     if found.card.is_convolutional:
-        heads = heads.replace("per token", "   sample")
+        heads["per token"] = "sample"
+    room = style.width - sum(widths.values()) - 2
+    room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
-    yield Text(heads if _by_room(style) < _SHORTEST else f"{heads}  used by", "bold")
-    yield from (_entry(one, style) for one in found.entries if one.work is not None)
+    yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
+    for one in found.entries:
+        if one.work is not None:
+            row = Text(_row(_entry(one, one.work), widths))
+            yield row.append(f"  {_start(one.convention.used_by, room)}" if room else "", "dim")
     yield Text()
     yield from _not_computed(found.entries, style)
 
@@ -76,14 +83,14 @@ def render_explanation(found: Utilisation, explained: Explanation, style: Style)
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
         *_candidates(explained, shown, style),
-        Text(f"{count(hidden)} less likely ways in --json", "dim"),
+        Text(f"{several(hidden, 'less likely way')} in --json", "dim"),
         *_notes(found, style),
     )
     return [fitted(line, style) for line in parts]
 
 
 def _wide_enough(style: Style) -> Style:
-    return replace(style, width=max(style.width, _NARROWEST))
+    return replace(style, width=max(style.width, NARROWEST))
 
 
 # The head: the figure by its full name, or why there is none; and what was run
@@ -110,14 +117,7 @@ def _sentences(found: Utilisation) -> Iterator[str]:
 
 def run_lines(found: Utilisation, style: Style) -> Iterator[Text]:
     """Yield what was run: model, devices, tokens, time and what of it is trained."""
-    line = ""
-    for part in _parts(found):
-        longer = f"{line} · {part}" if line else part
-        if len(longer) > style.width and line:
-            yield Text(line, "dim")
-            longer = part
-        line = longer
-    yield Text(line, "dim")
+    yield from (Text(line, "dim") for line in joined(_parts(found), style.width))
 
 
 def _parts(found: Utilisation) -> Iterator[str]:
@@ -147,14 +147,14 @@ def _sizes(found: Utilisation, shape: Shape) -> str:
     if found.unit == "token":
         return "one token"
     if found.unit == "sequence" and shape.slots is not None:
-        return f"sequences of {count(shape.slot_tokens)} tokens{_real(shape)}"
+        return f"sequences of {several(shape.slot_tokens, 'token')}{_real(shape)}"
     if shape.slots is None:
-        return f"{count(shape.slot_tokens)} tokens per step{_real(shape)}"
+        return f"{several(shape.slot_tokens, 'token')} per step{_real(shape)}"
     if len(shape.slots) > 1:
-        return f"{count(shape.sequences)} documents of {count(shape.tokens)} tokens"
+        return f"{count(shape.sequences)} documents of {several(shape.tokens, 'token')}"
     ((length, number),) = shape.slots
     cached = f" after {count(found.run.cached)}" if found.run.cached else ""
-    return f"{count(number)} × {count(length)} tokens{cached}{_real(shape)}"  # noqa: RUF001
+    return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"  # noqa: RUF001
 
 
 def _real(shape: Shape) -> str:
@@ -195,13 +195,9 @@ def _unit(found: Utilisation) -> str:
 
 
 def _facts(found: Utilisation, width: int) -> Iterator[Text]:
-    room = width - _LABEL - _VALUE
     for label, value, remark in _lines(found):
-        first, *more = wrapped(visible(remark), room) or [""]
         line = Text(f"{label:<{_LABEL}}{value:<{_VALUE - 1}} ")
-        yield line.append(first, "dim")
-        for rest in more:
-            yield Text(f"{'':{_LABEL + _VALUE}}").append(rest, "dim")
+        yield from remarked(line, visible(remark), width)
 
 
 def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
@@ -265,27 +261,17 @@ def _notes(found: Utilisation, style: Style) -> Iterator[Text]:
 # All conventions
 
 
-def _entry(one: Entry, style: Style) -> Text:
-    assert one.work is not None, "only entries that were computed are rows"
-    rate, per_token = one.rate, one.work.flops_per_token
-    speed = one.work.tflops_per_device
-    cells = (
+def _entry(one: Entry, work: Work) -> dict[str, str]:
+    rate, per_token = one.rate, work.flops_per_token
+    speed = work.tflops_per_device
+    texts = (
         one.convention.id,
         _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
-        _share(rate.hfu) if rate is not None and one.work.is_counted else UNKNOWN,
+        _share(rate.hfu) if rate is not None and work.is_counted else UNKNOWN,
         significant(speed, zeros=True) if speed is not None else UNKNOWN,
         flops(per_token) if per_token is not None else UNKNOWN,
     )
-    widths = (width for _, width in _COLUMNS)
-    row = Text("".join(_cell(text, width) for text, width in zip(cells, widths, strict=True)))
-    if (room := _by_room(style)) >= _SHORTEST:
-        row.append(f"  {_start(one.convention.used_by, room)}", "dim")
-    return row
-
-
-def _by_room(style: Style) -> int:
-    """Return how wide the last column can be."""
-    return style.width - sum(abs(width) for _, width in _COLUMNS) - 2
+    return dict(zip(_COLUMNS, texts, strict=True))
 
 
 def _share(value: Fraction) -> str:
@@ -296,8 +282,10 @@ def _start(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;')}…"
 
 
-def _cell(text: str, width: int) -> str:
-    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
+def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    """Return a row of the table: the first column to the left, numbers to the right."""
+    first, *_ = widths
+    return f"{texts[first]:<{widths[first]}}{cells(texts, dict(list(widths.items())[1:]))}"
 
 
 def _not_computed(entries: Iterable[Entry], style: Style) -> Iterator[Text]:

@@ -12,7 +12,8 @@ from traceflops.mfu.figures import percent
 from traceflops.mfu.reconciled.diagnosis import Diagnosis
 from traceflops.reports.ledgertable import ledger_table
 from traceflops.reports.measured import Fact
-from traceflops.reports.terminal.summary import Style, wrapped
+from traceflops.reports.narrow import remarked, wrapped
+from traceflops.reports.terminal.summary import Style
 from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
 from traceflops.words import several
 
@@ -30,8 +31,7 @@ LESS_SIMPLE: Final = 3
 
 _LABEL, _SHARE, _LEAVES = 26, 9, 10
 FROM_DESCRIPTION: Final = (
-    "From the description: useful work is what it needs; compute below peak is the rest of the "
-    "compute time."
+    "From the description: useful work. Compute below peak: the rest of the compute time."
 )
 
 
@@ -58,7 +58,7 @@ def beside_the_bar(found: Reconciliation, style: Style) -> Iterator[Text]:
     line.append(f"{sign + percent(abs(found.gap)):>{_SHARE}}  ", "bold")
     bound = "" if found.measured.is_exact else " (at most)"
     what = f"outside the bar: {found.described.work.ledger.convention} - trace{bound}"
-    yield line.append(what, "dim")
+    yield from remarked(line, what, style.width)
 
 
 def described_facts(found: Reconciliation) -> Iterator[Fact]:
@@ -93,15 +93,15 @@ def _shown(found: Reconciliation, counts: Counts) -> Fact:
 def _windows(job: JobSize) -> str:
     """Return what the FLOPs are of: one window per step and device."""
     windows = several(job.windows, "window")
-    return f"{windows}, {count(job.shown)} of {count(job.devices)} devices"
+    return f"{windows}, {count(job.shown)} of {several(job.devices, 'device')}"
 
 
-def described_ledger(found: Reconciliation) -> Iterator[Text]:
+def described_ledger(found: Reconciliation, width: int) -> Iterator[Text]:
     """Yield the ledger of the description."""
     if not found.described.work.ledger.lines:
         return
     yield Text()
-    yield from ledger_table(found.described.work.ledger, found.described.unit)
+    yield from ledger_table(found.described.work.ledger, found.described.unit, width)
     yield Text("As described, for the whole job.", "dim")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from traceflops.mfu.lacks import NEXT_TIME
 from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.labels import short_labels
 from traceflops.reports.measured import why_not
+from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, joined, wrapped
 from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
 from traceflops.reports.terminal.collectives import collective_lines
 from traceflops.reports.terminal.untimed import untimed_lines
@@ -20,11 +20,9 @@ from traceflops.reports.units import (
     apportioned,
     count,
     duration,
-    kernel_label,
     percent,
     ratio,
     shorten_middle,
-    unbroken,
     visible,
 )
 from traceflops.reports.wording import (
@@ -52,8 +50,12 @@ _SHARES = ("compute", "memory", "communication", "idle")
 _ALWAYS = ("compute", "memory", "communication", "idle")
 _ON_HOST = ("compute", "memory", "idle")
 _HEADS = {"communication": "exposed"}
-NARROWEST = 64
+NARROWEST = 40
 """Rows are laid out for at least so many columns; a narrower terminal wraps them."""
+_TIMES = {"time": 10, "share": 9}
+_KERNEL = {"category": 16, **_TIMES, "count": 10}
+_GAP = {"where": 16, "cause": 21, "device": 19}
+_LEAST_UNTIL, _LEAST_BAR = 8, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +144,7 @@ def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
 def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield what the figures are of: devices, steps, selection, files."""
     parts = [part for part in _provenance(analysis) if part]
-    for line in wrapped(" · ".join(parts), style.width):
-        yield Text(line, "dim")
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Return text in lines of at most so many characters; no line begins with a percent sign."""
-    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    yield from (Text(line, "dim") for line in joined(parts, style.width))
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
@@ -182,8 +177,8 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
 def _bar(account: Account, style: Style, width: int) -> Text:
     bar = Text()
     cells_of = apportioned(list(account.components.parts().values()), width)
-    for name, cells in zip(COMPONENTS, cells_of, strict=True):
-        bar.append_text(style.drawn(LOOKS[name], cells))
+    for name, number in zip(COMPONENTS, cells_of, strict=True):
+        bar.append_text(style.drawn(LOOKS[name], number))
     return bar
 
 
@@ -191,7 +186,10 @@ def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
     a_look = LOOKS[name]
     line = Text()
     line.append_text(style.drawn(a_look))
-    line.append(f" {component_label(name, analysis.total):<22}{duration(analysis.mean_ns(ns)):>10}")
+    line.append(f" {component_label(name, analysis.total):<22}")
+    widths = columns(_TIMES, style.width - line.cell_len, ["time"])
+    if "time" in widths:
+        line.append(f"{duration(analysis.mean_ns(ns)):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
     line.append(_listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
     return line
@@ -232,25 +230,26 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     shown = analysis.devices[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    bar = max(0, min(20, style.width - label - 54))
+    widths = {"window": 11, **{_HEADS.get(name, name): 9 for name in _SHARES}}
+    widths = columns(widths, style.width - label - 3, ("window", "memory", "exposed"))
+    bar = min(20, style.width - label - 7 - sum(widths.values()))
+    bar = bar if bar >= _LEAST_BAR else 0
     yield Text()
-    heads = "".join(f"{_HEADS.get(name, name):>9}" for name in _SHARES)
-    yield Text(f"{_INDENT}{unit(analysis):<{label}} {'':<{bar}}{'window':>11}{heads}", "bold")
+    yield from heading(f"{_INDENT}{unit(analysis)}", label + 3 + bar, widths)
     for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
-        yield _device_row(device, style, name, bar)
+        row = Text(f"{_INDENT}{name} ")
+        has_time = device.chosen.components.window_ns
+        row.append_text(_bar(device.chosen, style, bar) if has_time else Text(" " * bar))
+        yield row.append(cells(_device_cells(device), widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
 
 
-def _device_row(device: DeviceReport, style: Style, name: str, bar: int) -> Text:
-    account = device.chosen
-    row = Text(f"{_INDENT}{name} ")
-    row.append_text(_bar(account, style, bar) if account.components.window_ns else Text(" " * bar))
-    row.append(f"{duration(account.components.window_ns):>11}")
-    for name in _SHARES:
-        row.append(f"{percent(account.components.share(name)):>9}")
-    return row
+def _device_cells(device: DeviceReport) -> dict[str, str]:
+    found = device.chosen.components
+    shares = {_HEADS.get(name, name): percent(found.share(name)) for name in _SHARES}
+    return {"window": duration(found.window_ns), **shares}
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -277,24 +276,35 @@ def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     yield Text()
     yield Text("Longest gaps", "bold")
-    for gap in gaps:
-        yield _gap_row(gap, analysis, style)
+    known = {"where": analysis.steps.seen, "cause": not analysis.on_host}
+    known["device"] = len(analysis.devices) > 1
+    widths = {name: width for name, width in _GAP.items() if known[name]}
+    widths = columns(widths, style.width - 13, ("device", "where"))
+    texts = _gap_texts(gaps, style.width - 13 - sum(widths.values()))
+    labels = [device.label for device in analysis.devices]
+    devices = dict(zip(labels, cut_to(labels, _GAP["device"] - 1), strict=True))
+    of_device = {device.device: devices[device.label] for device in analysis.devices}
+    for gap, text in zip(gaps, texts, strict=True):
+        row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
+        row.append(f"{gap_place(gap):<16}" if "where" in widths else "")
+        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
+        row.append(f"{of_device[gap.device]} " if "device" in widths else "", "dim")
+        yield row.append(text, "dim")
 
 
-def _gap_row(gap: Gap, analysis: Analysis, style: Style) -> Text:
-    row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
-    if analysis.steps.seen:
-        row.append(f"{gap_place(gap):<16}")
-    if not analysis.on_host:
-        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} ")
-    if len(analysis.devices) > 1:
-        labels = {device.device: device.label for device in analysis.devices}
-        row.append(f"{cut_to([labels[gap.device]], 18)[0]} ", "dim")
-    room = style.width - row.cell_len - len("until ")
-    waited = f", waited for {kernel_label(gap.waited_for, room // 2)}" if gap.waited_for else ""
-    until = kernel_label(gap.op or gap.before, max(room - cell_len(waited), 8))
-    row.append(f"until {until}{waited}", "dim")
-    return row
+def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
+    """Return until what each gap lasted and what was waited for, as far as there is room."""
+    waits = any(gap.waited_for for gap in gaps)
+    room -= len("until ")
+    width = (room - len(", waited for ")) // 2 if waits else room
+    if width < _LEAST_UNTIL:
+        return [""] * len(gaps)
+    names = [gap.op or gap.before for gap in gaps]
+    short = short_labels([*names, *(gap.waited_for for gap in gaps)], width)
+    return [
+        f"until {until}{f', waited for {waited}' if gap.waited_for else ''}"
+        for gap, until, waited in zip(gaps, short, short[len(gaps) :], strict=False)
+    ]
 
 
 def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -302,19 +312,25 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield Text()
-    what = "operators" if analysis.on_host else "kernels and copies"
-    yield Text(f"Top of {count(analysis.kernels.num_rows)} {what}", "bold")
-    width = min(_NAME_WIDTH, style.width - 50)
+    yield Text(_title_of_kernels(analysis), "bold")
+    widths = columns(_KERNEL, style.width - 5 - LEAST_NAME, ("count", "category"))
+    width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
     for row, name in zip(rows, cut_to([row["name"] for row in rows], width), strict=True):
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
-        line.append(f" {row['sub']:<15}")
+        line.append(f" {row['sub']:<15}" if "category" in widths else "")
         line.append(f"{duration(row['sum_ns']):>10}{percent(row['share']):>9}")
-        line.append(f"{count(row['count']):>8} ×", "dim")  # noqa: RUF001
-        yield line
+        yield line.append(f"{count(row['count']):>8} ×" if "count" in widths else "", "dim")  # noqa: RUF001
     launched = analysis.total.activities_per_launch
     if launched is not None and launched > 1.05:
         yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
+
+
+def _title_of_kernels(analysis: Analysis) -> str:
+    number = analysis.kernels.num_rows
+    if number == 1:
+        return "The only operator" if analysis.on_host else "The only kernel or copy"
+    return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}"
 
 
 def _notes(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from traceflops.reports.labels import short_labels
+from traceflops.reports.narrow import LEAST_NAME, columns, wrapped
 from traceflops.reports.palette import Look, look
 from traceflops.reports.units import count, duration, percent, size
 from traceflops.totals import DEVICE_KINDS
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from traceflops.untimed import Untimed
 
 _ROWS = 5
-_NAME_WIDTH = 52
+_NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
+_CELLS = {"time": 12, "share": 9, "count": 12}
 _COUNTERS = 12
 _TITLES = {
     DEVICE_KINDS: "Top kernels and copies",
@@ -38,22 +40,18 @@ def untimed_lines(found: Untimed, cut: Cut, drawn: Drawn, *, screen: int) -> Ite
 
     `screen` is the width of the terminal.
     """
-    width = min(_NAME_WIDTH, screen - 36)
     if found.categories.num_rows:
         yield Text()
         yield Text("Totals by category (overlaps count twice)", "bold")
-        rows = found.categories.to_pylist()
-        for row, name in zip(rows, cut([_spaced(row["sub"]) for row in rows], 20), strict=True):
-            yield _row(row, name, drawn)
+        rows = [row | {"name": _spaced(row["sub"])} for row in found.categories.to_pylist()]
+        yield from _sums(rows, _CATEGORY_WIDTH, cut, drawn, screen)
     for kinds, title in _TITLES.items():
         table = found.of_kind(*kinds)
         if table.num_rows:
             yield Text()
             yield _title(title, table.num_rows)
-            rows = _rows(table)
-            for row, name in zip(rows, cut([row["name"] for row in rows], width - 2), strict=True):
-                yield _row(row, name, drawn)
-    yield from _counted(found, cut, width, screen)
+            yield from _sums(_rows(table), _NAME_WIDTH, cut, drawn, screen)
+    yield from _counted(found, cut, screen)
     if found.record is not None:
         yield Text()
         yield Text("To record a timeline:", "bold")
@@ -68,30 +66,38 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _row(row: dict[str, Any], name: str, drawn: Drawn) -> Text:
-    line = Text("  ")
-    line.append_text(drawn(look(row["top"])) if row["top"] else Text(" "))
-    line.append(f" {name}")
-    line.append(f"{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
-    times = f"{count(row['count'])} ×" if row["count"] is not None else ""  # noqa: RUF001
-    line.append(f"{times:>12}", "dim")
-    if row.get("bytes") is not None:
-        line.append(f"{size(row['bytes']):>10}", "dim")
-    return line
+def _sums(
+    rows: Sequence[dict[str, Any]], most: int, cut: Cut, drawn: Drawn, screen: int
+) -> Iterator[Text]:
+    """Yield rows with their sums, those columns that have room beside the names."""
+    known = any(row.get("bytes") is not None for row in rows)
+    widths = _CELLS | ({"bytes": 10} if known else {})
+    widths = columns(widths, screen - 4 - LEAST_NAME, ("bytes", "count"))
+    width = min(most, screen - 4 - sum(widths.values()))
+    for row, name in zip(rows, cut([row["name"] for row in rows], width), strict=True):
+        line = Text("  ")
+        line.append_text(drawn(look(row["top"])) if row["top"] else Text(" "))
+        line.append(f" {name}{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
+        times = f"{count(row['count'])} ×" if row["count"] is not None else ""  # noqa: RUF001
+        line.append(f"{times:>12}" if "count" in widths else "", "dim")
+        has_bytes = "bytes" in widths and row["bytes"] is not None
+        yield line.append(f"{size(row['bytes']):>10}" if has_bytes else "", "dim")
 
 
-def _counted(found: Untimed, cut: Cut, width: int, screen: int) -> Iterator[Text]:
+def _counted(found: Untimed, cut: Cut, screen: int) -> Iterator[Text]:
     if not found.counted.num_rows:
         return
     yield Text()
-    yield _title("Kernels with most counted launches", found.counted.num_rows)
-    rows = _rows(found.counted)
+    yield _title("Most counted kernels", found.counted.num_rows)
+    rows, width = _rows(found.counted), min(_NAME_WIDTH, screen - 14)
     for row, name in zip(rows, cut([row["name"] for row in rows], width), strict=True):
         yield Text.assemble("  ", name, f"{count(row['launches']):>10} ×")  # noqa: RUF001
     more = len(found.counters) - _COUNTERS
-    listed = ", ".join(found.counters[:_COUNTERS]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(short_labels(found.counters[:_COUNTERS], screen - 4)) + (
+        f" and {more} more" if more > 0 else ""
+    )
     text = "Launches ran serialized to be counted, so their times are not used."
-    for line in textwrap.wrap(f"Counters: {listed}. {text}", screen - 2):
+    for line in wrapped(f"Counters: {listed}. {text}", screen - 2):
         yield Text(f"  {line}", "dim")
 
 

@@ -100,7 +100,7 @@ def test_token_indices_tell_decode_from_prefill() -> None:
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 1, 256, TABLE)],
             "prefill",
-            "logits have 1 rows, all other products at least 8",
+            "logits have 1 row, all other products at least 8",
         ),
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 8, 256, TABLE)],

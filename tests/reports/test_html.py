@@ -11,10 +11,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 import traceflops as tf
+from tests.conftest import SAMPLES
 from tests.core.build import trace_of
 from tests.reports import factory
 from traceflops.findings.finding import Finding
@@ -22,6 +24,7 @@ from traceflops.reports.commandline import base_names
 from traceflops.reports.page import series, shown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.units import duration, percent
+from traceflops.reports.write import save
 from traceflops.results import COMPONENTS, Analysis, Components
 from traceflops.trace import Note
 
@@ -351,6 +354,25 @@ def test_the_command_shows_base_names_only(one_page: str) -> None:
 )
 def test_base_names(command: str, shown: str) -> None:
     assert base_names(command) == shown
+
+
+def test_files_of_one_name_are_called_the_same_everywhere(tmp_path: Path) -> None:
+    """Their folder tells them apart, in the command line, too."""
+    for folder, rank in (("a", 0), ("b", 1)):
+        target = tmp_path / "runs" / folder / "trace.json.gz"
+        target.parent.mkdir(parents=True)
+        target.write_bytes((SAMPLES / f"gpt_ddp_4rank/rank{rank}.json.gz").read_bytes())
+    paths = [str(tmp_path / "runs" / folder / "trace.json.gz") for folder in "ab"]
+    analysis = tf.analyze(tf.read(paths))
+    command = f"traceflops report {' '.join(paths)} -o runs/x.md"
+    for suffix in ("html", "md"):
+        save(analysis, tmp_path / f"x.{suffix}", command=command)
+        text = (tmp_path / f"x.{suffix}").read_text(encoding="utf-8")
+        assert "traceflops report a/trace.json.gz b/trace.json.gz -o x.md" in text
+        assert set(re.findall(r"(?<![\w.])[\w./]*trace\.json\.gz", text)) == {
+            "a/trace.json.gz",
+            "b/trace.json.gz",
+        }
 
 
 def test_two_pages_of_one_analysis_differ_only_in_bokehs_identifiers(one: Analysis) -> None:

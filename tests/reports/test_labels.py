@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import traceflops as tf
+from tests.core.build import trace_of
 from traceflops.reports import timeaxis
 from traceflops.reports.labels import Label, kernel_labels, labels, short_labels
 from traceflops.reports.markdown import render_markdown
-from traceflops.reports.terminal.summary import cut_to, render_terminal
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.summary import Style, cut_to, render_terminal
 from traceflops.reports.units import kernel_label, kernel_text
 
 FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
@@ -122,6 +125,63 @@ def test_no_two_kernels_of_a_report_look_alike(
     text = shown if isinstance(shown, str) else "\n".join(line.plain for line in shown)
     for size in (320, 256, 192):
         assert f"MT{size}x224" in text
+
+
+CALL = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
+
+
+def page_of_alike_names(path: Path) -> str:
+    """Return the page of kernels of which only the middle differs, a gap before each."""
+    kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 9}
+    events = []
+    for n, size in enumerate((320, 256, 192, 128, 96)):
+        told = {"device": 0, "stream": 7, "correlation": n + 1}
+        named = kernel | {"name": TILES.format(f"{size}x224"), "ts": 40 * n + 20, "args": told}
+        op = f"module::an_operator_with_a_long_name_of_{size}_rows_that_many_others_have, too"
+        call = CALL | {"ts": 40 * n + 2, "args": {"correlation": n + 1}}
+        outer = {"ph": "X", "cat": "cpu_op", "name": op, "pid": 1, "tid": 1, "dur": 9}
+        events += [named, call, outer | {"ts": 40 * n, "args": {}}]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return render_html(tf.analyze(tf.read(path)))
+
+
+def page_of_alike_totals(_: Path) -> str:
+    names = [TILES.format(f"{size}x224") for size in (320, 256, 192)]
+    sums = [{"name": name, "count": 2, "total_ns": 10} for name in names]
+    counted = [
+        {"name": name, "dispatch": at, "counter": "SQ_WAVES", "value": 1.0}
+        for at, name in enumerate(names)
+    ]
+    return render_html(tf.analyze(trace_of(activities=[], totals=sums, kernel_counters=counted)))
+
+
+@pytest.mark.parametrize("make", [page_of_alike_names, page_of_alike_totals])
+def test_names_of_a_table_of_the_page_differ_where_whole_ones_do(
+    make: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = make(tmp_path / "t.json")
+    blocks = [
+        *re.findall(r"<table.*?</table>", page, re.S),
+        re.sub("<table.*?</table>", "", page, flags=re.S),
+    ]
+    several = 0
+    for block in blocks:
+        pairs = set(re.findall(r'<code title="([^"]*)">([^<]*)</code>', block))
+        assert len({whole for whole, _ in pairs}) == len({shown for _, shown in pairs})
+        several += len(pairs) > 2
+    assert several >= 2
+
+
+def test_kernels_that_gaps_end_with_differ_in_the_terminal() -> None:
+    """Both gaps are equally long; only the tile of what ends them differs."""
+    names = [TILES.format(f"{size}x224") for size in (64, 320, 256)]
+    kernels = [{"name": name, "start_ns": 1000 * n, "dur_ns": 100} for n, name in enumerate(names)]
+    analysis = tf.analyze(trace_of(activities=kernels))
+    for width in (80, 100):
+        lines = [line.plain for line in render_terminal(analysis, Style(width=width))]
+        at = lines.index("Longest gaps")
+        assert "MT320x224" in lines[at + 1]
+        assert "MT256x224" in lines[at + 2]
 
 
 def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:

@@ -1,8 +1,10 @@
 """The terminal report: it fits, it tells the truth, and names in it do nothing."""
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.conftest import SAMPLES
+from tests.core.build import trace_of
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.mfu.waterfall import Waterfall, WaterfallLine
 from traceflops.reports.measured import LABELS
@@ -28,13 +31,46 @@ def printed(analysis: tf.Analysis, style: Style) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("width", [64, 80, 100, 200])
-def test_every_line_fits(width: int) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+TABLES = ["gpt_ddp_4rank", "gpt_1rank.json.gz", "nsight_h100/kernels.ncu.csv"]
+FIGURE = re.compile(r"\d[\d,.]* (?:%|[nµm]?s\b|[kMGT]?i?B\b|[kMGT]?FLOP)")
+
+
+@pytest.mark.parametrize("render", [render_terminal, render_measured])
+@pytest.mark.parametrize("width", [40, 60, 64, 80, 100, 200])
+@pytest.mark.parametrize("sample", TABLES)
+def test_every_line_fits(
+    sample: str, width: int, render: Callable[[tf.Analysis, Style], list[Text]]
+) -> None:
+    """No figure is cut or parted from its unit, and no line is cut at its end."""
+    analysis = read(sample)
+    wide = {found for line in render(analysis, Style(width=400)) for found in figures(line)}
     for unicode in (True, False):
-        lines = render_terminal(analysis, Style(width=width, unicode=unicode))
+        lines = render(analysis, Style(width=width, unicode=unicode))
         assert max(line.cell_len for line in lines) <= width
-    assert len(render_terminal(analysis)) <= 27
+    for line in render(analysis, Style(width=width)):
+        assert "…" not in line.plain[-1:]
+        assert set(figures(line)) <= wide
+
+
+@cache
+def read(sample: str) -> tf.Analysis:
+    return tf.analyze(tf.read(SAMPLES / sample))
+
+
+def figures(line: Text) -> list[str]:
+    return FIGURE.findall(line.plain)
+
+
+def test_the_summary_is_a_screenful() -> None:
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 27
+
+
+@pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])
+def test_one_kernel_is_not_several(number: int, title: str) -> None:
+    kernels = [{"name": f"k{n}", "start_ns": 20 * n} for n in range(number)]
+    text = printed(tf.analyze(trace_of(activities=kernels, calls=[{"start_ns": 0}])), Style())
+    assert title in text
+    assert ("1 of 1 GPU operation has no" if number == 1 else "2 of 2 GPU operations have") in text
 
 
 def test_the_bar_has_the_shares_of_the_components() -> None:

@@ -114,17 +114,17 @@ def _searched(spec: DeviceSpec) -> str:
 
 def _table(found: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
+    from traceflops.reports.narrow import columns as fitting
+
     cells = [_cells(spec) for spec in found]
     columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
-    widths = {name: max(map(len, column)) for name, column in columns.items()}
-    for name in _DISPENSABLE:
-        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
-            del widths[name]
+    spaced = {name: 2 + max(map(len, column)) for name, column in columns.items()}
+    widths = fitting(spaced, width + 2, _DISPENSABLE)
     for place in range(len(found) + 1):
         line = (
-            columns[name][place].ljust(wide)
+            columns[name][place].ljust(wide - 2)
             if name in _TO_THE_LEFT
-            else columns[name][place].rjust(wide)
+            else columns[name][place].rjust(wide - 2)
             for name, wide in widths.items()
         )
         yield "  ".join(line).rstrip()

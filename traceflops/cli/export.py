@@ -21,6 +21,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.printing import say, say_object
+from traceflops.words import several
 
 EXAMPLES = (
     "traceflops export trace.json.gz -o tables/",
@@ -76,4 +77,4 @@ def export(
         if json:
             say_object({"schema": "traceflops.export/1", "files": files})
         else:
-            say("\n".join(f"{path}  {count:,} rows" for path, count in rows.items()))
+            say("\n".join(f"{path}  {several(count, 'row')}" for path, count in rows.items()))

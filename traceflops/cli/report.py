@@ -37,6 +37,7 @@ from traceflops.cli.printing import say, say_json
 from traceflops.cli.reportcommand import Given, command_of
 from traceflops.errors import UsageError
 from traceflops.phases import phase
+from traceflops.words import several
 
 if TYPE_CHECKING:
     from traceflops.reports.authored import Authored
@@ -113,7 +114,7 @@ class Target:
 
         if self.format is not None:
             written = save_tables(analysis, self.path, self.format)
-            return f"{len(written)} tables to {self.path}"
+            return f"{several(len(written), 'table')} to {self.path}"
         save(analysis, self.path, force=force, command=command, authored=authored)
         return f"{self.path} ({size(self.path.stat().st_size)})"
 

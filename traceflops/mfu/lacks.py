@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.columns import names
 from traceflops.totals import DEVICE_KINDS
 from traceflops.trace import Trace
+from traceflops.words import does, several
 
 if TYPE_CHECKING:
     from traceflops.mfu.counters.counterformulas import Family
@@ -109,8 +110,8 @@ def without_times(trace: Trace, how: str | None) -> Lack:
 def counters_alone(launches: int) -> Lack:
     """Return why counters without times make no utilisation."""
     return Lack(
-        f"{launches:,} launches have counters but no times, because reading counters "
-        "serializes kernels",
+        f"{several(launches, 'launch')} {does(launches, 'have')} counters but no times, because "
+        "reading counters serializes kernels",
         "record times in another run (rocprofv3 --kernel-trace, nsys profile) and "
         "combine both: traceflops summary TIMED --pair COUNTERS",
     )

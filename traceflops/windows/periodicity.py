@@ -47,7 +47,7 @@ def _by_optimizer(device: DeviceOrder) -> Periods | None:
     boundary = _cluster_ends(device.is_optimizer)
     if not _is_regular(boundary, device.order.name, by_names=False):
         return None
-    return Periods(boundary, "repetition on the GPU: each step ends with its optimizer kernels")
+    return Periods(boundary, "repetition on the GPU: each ends with its optimizer kernels")
 
 
 def _by_copies(device: DeviceOrder) -> Periods | None:

@@ -15,6 +15,7 @@ from traceflops.mfu.pairing.joins import Join
 from traceflops.mfu.pairing.kernelmatching import KNOWN, How
 from traceflops.mfu.peak.seen import shown
 from traceflops.trace import Note
+from traceflops.words import several
 
 _WAYS: Final[dict[How, str]] = {
     "dispatch": "by dispatch",
@@ -155,10 +156,10 @@ def check_notes(check: CrossCheck | None) -> Iterator[Note]:
 
 
 def _launches(count: int, what: str = "") -> str:
-    return f"{count:,} {what}{'launch' if count == 1 else 'launches'}"
+    return several(count, f"{what}launch")
 
 
 def _listed(names: Sequence[str]) -> str:
     some = ", ".join(shown(name) for name in names[:_MOST_NAMED])
     more = len(names) - _MOST_NAMED
-    return f"{some} and {more:,} more kernels" if more > 0 else some
+    return f"{some} and {several(more, 'more kernel')}" if more > 0 else some

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from traceflops.errors import UsageError
 from traceflops.mfu.model.blocks import Mask
+from traceflops.words import several
 
 Lengths = tuple[tuple[int, int], ...]
 """Sequences as (length, how many)."""
@@ -53,10 +54,10 @@ def why_impossible(tokens: int, squares: int, count: int | None = None) -> str:
     This is of one step: means over several steps are no such sums (see LengthSums).
     """
     if count is not None and (count > tokens or (tokens and not count)):
-        return f"{count:,} sequences cannot have {tokens:,} tokens"
+        return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
     least, most = _bounds(tokens, count)
     if not least <= squares <= most:
-        many = "lengths" if count is None else f"{count:,} length{'s' * (count != 1)}"
+        many = "lengths" if count is None else several(count, "length")
         either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         return f"the squares of {many} with sum {tokens:,} sum to {either}, not {squares:,}"
     if (squares - tokens) % 2:

@@ -266,7 +266,7 @@ def _phase_notes(phase: Phases) -> tuple[Note, ...]:
     if not phase.unconfirmed:
         return ()
     text = (
-        f"{phase.unconfirmed:,} operators in the backward pass ran with gradients on "
+        f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
         "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
         "second derivative."
     )

@@ -27,6 +27,7 @@ from traceflops.mfu.ops.arguments import Shape, read_shapes
 from traceflops.nesting import innermost, parents
 from traceflops.trace import Trace
 from traceflops.windows.servingmarks import Kind, ServingMark, serving_marks
+from traceflops.words import several
 
 ALWAYS: Final = 2**62
 """Farther in time than any event."""
@@ -129,7 +130,7 @@ def _by_head(seen: Evidence) -> Told | None:
     if len(heads) != 1 or not others or min(others) <= max(heads):
         return None
     (rows,) = heads
-    rule = f"logits have {rows:,} rows, all other products at least {min(others):,}"
+    rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
     return Told("prefill", rule, rows)
 
 

@@ -12,6 +12,7 @@ from traceflops.mfu.lacks import Lack
 from traceflops.mfu.reconciled.hosttime import host_time
 from traceflops.prepare import Prepared
 from traceflops.remedies import remedy
+from traceflops.words import several
 
 NS_PER_S: Final = 10**9
 
@@ -108,4 +109,4 @@ def _working(prepared: Prepared) -> int:
 
 
 def _devices(number: int) -> str:
-    return f"{number:,} device{'s' * (number != 1)}"
+    return several(number, "device")

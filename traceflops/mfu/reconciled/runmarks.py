@@ -23,7 +23,7 @@ from traceflops.mfu.described.lengths import why_impossible
 from traceflops.mfu.peak.seen import quoted
 from traceflops.rows import ABSENT
 from traceflops.trace import Note, Trace
-from traceflops.words import several
+from traceflops.words import does, several
 
 PREFIX: Final = "traceflops."
 _KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -124,7 +124,7 @@ def _problem(kind: str, found: Sums) -> str:
     real, padded = found["real"], found.get("padded")
     if padded is None or real <= padded:
         return ""
-    return f"{real:,} real tokens exceed the {padded:,} computed"
+    return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
 
 
 def _notes(refused: Counter[_Refused]) -> Iterator[Note]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from traceflops.mfu.reconciled.passes import plain_slots
 from traceflops.mfu.reconciled.variants import MOST_DOCUMENTS, Variant, solved
+from traceflops.words import several
 
 
 def scaled(one: Variant, ratio: Fraction, known: tuple[int, ...]) -> Iterator[Variant]:
@@ -40,10 +41,12 @@ def _more_sequences(one: Variant, ratio: Fraction) -> Iterator[Variant]:
     found = solved(batch * ratio)
     if found is None or found == batch:
         return
-    words = f"a step has {found:,} sequences, not {batch:,}"
+    words = f"a step has {several(found, 'sequence')}, not {batch:,}"
     cost = 2
     if found == batch * run.devices:
-        words = f"{batch:,} is the batch of one GPU: a step of the job has {found:,} sequences"
+        words = (
+            f"{batch:,} is the batch of one GPU: a step of the job has {several(found, 'sequence')}"
+        )
         cost = 1
     elif found < batch and batch % found == 0:
         words += f" (or each step marker covers one of {batch // found} micro-batches)"
@@ -66,7 +69,7 @@ def _more_tokens(one: Variant, ratio: Fraction) -> Iterator[Variant]:
     found = solved(run.tokens * ratio)
     if found is None or found == run.tokens:
         return
-    words = f"a step has {found:,} tokens, not {run.tokens:,}"
+    words = f"a step has {several(found, 'token')}, not {run.tokens:,}"
     if found > run.tokens:
         words += " (includes padding, if these are real tokens)"
     joined = _joined(one, "tokens", words, f"--tokens {found}", 2)
@@ -96,7 +99,7 @@ def _other_devices(one: Variant, ratio: Fraction, known: tuple[int, ...]) -> Ite
     found = solved(one.run.devices / ratio)
     if found is None or found == one.run.devices or found < min(known, default=1):
         return
-    words = f"the job has {found:,} device{'s' * (found != 1)}, not {one.run.devices:,}"
+    words = f"the job has {several(found, 'device')}, not {one.run.devices:,}"
     told = found in known
     joined = _joined(one, "devices", words, f"--gpus {found}", 1 if told else 3)
     # That the trace names this number says more than how near the next whole number is.

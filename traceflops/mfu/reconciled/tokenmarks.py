@@ -18,6 +18,7 @@ from traceflops.mfu.reconciled.runmarks import Mark, run_marks
 from traceflops.prepare import Prepared
 from traceflops.trace import Note, Trace
 from traceflops.windows.steps import find_marked_steps
+from traceflops.words import some_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], li
 def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
     if world > ranks:
         text = (
-            f"{ranks:,} of {world:,} ranks give their tokens per step; the others are "
+            f"{some_of(ranks, world, 'rank', 'give')} their tokens per step; the others are "
             "assumed to have as many."
         )
         yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)

@@ -25,6 +25,7 @@ from traceflops.mfu.model.blocks import (
 from traceflops.mfu.model.card import ModelCard
 from traceflops.mfu.model.presets import preset, preset_names
 from traceflops.mfu.reconciled.passes import Passes, plain_slots, visible, without_lengths
+from traceflops.words import several
 
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000
@@ -190,7 +191,8 @@ def _other_rows(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
         return
     rows = seen.logits / (2 * tokens * card.hidden)
     if rows.denominator == 1 and 0 < rows != (card.padded_vocab or card.vocab):
-        words = f"the output head has {int(rows):,} rows, not {card.padded_vocab or card.vocab:,}"
+        usual = card.padded_vocab or card.vocab
+        words = f"the output head has {several(int(rows), 'row')}, not {usual:,}"
         remedy = f"--padded-vocab {int(rows)}" if rows > card.vocab else f"vocab = {int(rows)}"
         other = replace(card, vocab=int(rows), padded_vocab=None)
         yield Variant("head", words, remedy, other, run, 1)
@@ -208,7 +210,7 @@ def _other_lengths(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
     longer = solved(seen.passes.forward / here.forward * length)
     if longer is not None and longer != length:
         what = "padding, or another --seq" if longer > length else "no padding"
-        words = f"a sequence has {longer:,} tokens, not {length:,} ({what})"
+        words = f"a sequence has {several(longer, 'token')}, not {length:,} ({what})"
         grain = Fraction(1, longer)
         other = _of_slots(run, batch, longer)
         yield Variant("sequence", words, f"--seq {longer}", card, other, 2, grain)
