@@ -19,7 +19,7 @@ from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job
-from traceflops.kernels import category_table, kernel_table
+from traceflops.kernels import category_table, kernel_table, memory_times
 from traceflops.launchcalls import NO_DEVICE_RECORDS, unrecorded_launches
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.pairing.captured import prepare_pair
@@ -161,6 +161,7 @@ def analysis_of(
         window_ns = total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
+        moved = memory_times(linked.trace, linked.categorised, chosen)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
@@ -170,7 +171,7 @@ def analysis_of(
     spread = spread_of(devices)
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
-        *loss_findings(total, measured, basis_of(plan.choice), categories),
+        *loss_findings(total, measured, basis_of(plan.choice), moved),
         *uneven_findings(spread, devices),
     )
     return Analysis(
@@ -178,9 +179,7 @@ def analysis_of(
         selection=prepared.selection,
         verdict=missing_records_verdict(launches, how_recorded)
         or untimed_verdict(prepared.untimed)
-        or verdict(
-            total, plan.choice, len(devices), measured, categories=categories, on_host=on_host
-        ),
+        or verdict(total, plan.choice, len(devices), measured, moved=moved, on_host=on_host),
         steps=choice,
         devices=tuple(devices),
         total=total,

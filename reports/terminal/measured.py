@@ -14,13 +14,14 @@ from traceflops.mfu.ledger import Ledger, Line
 from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.ledgertable import is_unsplit, ledger_table
 from traceflops.reports.measured import (
+    ABOVE,
     Part,
+    bound_word,
     bounds_sentence,
     facts,
     parts,
     rate_words,
     roof,
-    roofline,
     why_not,
 )
 from traceflops.reports.palette import LINE_LOOKS
@@ -63,12 +64,8 @@ _ROWS = 8
 _NOTES = 6
 _CELLS = (9, 9, 9, 8, 9, 9)
 _HEADS = ("time", "TFLOP/s", "of peak", "GB/s", "FLOP/B", "bound")
-_BOUNDS = {"compute": "compute", "memory": "memory", "interconnect": "link"}
+_BOUNDS = {"interconnect": "link"}
 _BAR = 100
-_ABOVE = (
-    "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
-    "(Winograd, FFT)."
-)
 
 
 def render_measured(
@@ -188,13 +185,10 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
-    yield from _table_head(f"Kernels with known {what}", style)
-    yield from _rows(rows, measured, style)
-    if any(_is_above_the_peak(row, measured) for row in rows):
-        yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
+    yield from _table(f"Kernels with known {what}", rows, measured, style)
 
 
-def _is_above_the_peak(row: KernelRow, measured: Measurement) -> bool:
+def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
     peak, _ = roof(measured, row.dtypes)
     share = row.measured.share_of_peak(peak) if row.measured.flops_per_ns else None
     return share is not None and share > 1
@@ -210,24 +204,24 @@ def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
     rows = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     if not rows:
         return
-    yield from _table_head("Operators", style)
-    yield from _rows(rows, measured, style)
+    yield from _table("Operators", rows, measured, style)
 
 
-def _table_head(title: str, style: Style) -> Iterator[Text]:
+def _table(
+    title: str, rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style
+) -> Iterator[Text]:
     yield Text()
     cells = "".join(f"{head:>{width}}" for head, width in zip(_HEADS, _CELLS, strict=True))
     yield Text(f"{title:<{_name_width(style)}}{cells}", "bold")
-
-
-def _rows(rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style) -> Iterator[Text]:
     names = cut_to([row.name for row in rows], _name_width(style) - 1)
     for row, name in zip(rows, names, strict=True):
         yield _row(row, f"{name} ", measured)
+    if any(_is_above_the_peak(row, measured) for row in rows):
+        yield from (Text(line, "dim") for line in wrapped(ABOVE, style.width))
 
 
 def _row(row: KernelRow | OpRow, name: str, measured: Measurement) -> Text:
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, bound_word(measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
@@ -237,7 +231,7 @@ def _row(row: KernelRow | OpRow, name: str, measured: Measurement) -> Text:
         share,
         count(round(used)) if used is not None else UNKNOWN,
         intensity,
-        _BOUNDS[bound.bound] if bound is not None and bound.basis != "category" else UNKNOWN,
+        _BOUNDS.get(bound, bound) or UNKNOWN,
     )
     figures = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True))
     return Text(f"{name}{figures}")

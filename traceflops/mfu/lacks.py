@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.columns import names
 from traceflops.totals import DEVICE_KINDS
 from traceflops.trace import Trace
+from traceflops.words import uncapitalized
 
 if TYPE_CHECKING:
     from traceflops.mfu.counters.counterformulas import Family
@@ -24,6 +25,8 @@ ASK: Final = "--device selects a row of the table, --peak sets a rate"
 """How a sentence on a device whose rates are not known ends: with the options that tell them."""
 
 _OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
+
+_SENTENCE_STARTS: Final = ("The ", "No ")
 
 PAIR: Final = (
     f"describe the run with {DESCRIBE}, or add a PyTorch trace with shapes with --pair FILE"
@@ -56,6 +59,7 @@ def without_rates(explanation: str) -> Lack:
     Those at the end of the sentence are the remedy.
     """
     text = explanation.removesuffix(".").removesuffix(_ONE_OPTION)
+    text = uncapitalized(text) if text.startswith(_SENTENCE_STARTS) else text
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
         return Lack(text, GIVE_PEAK)
