@@ -304,9 +304,10 @@ def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
         "memory": share_of_bandwidth(measured, row),
         "interconnect": share_of_link(measured, row),
     }[found.bound]
-    if share is None:
-        return ""
-    return found.bound if share >= BOUND_FROM else SLOW
+    if share is not None and share >= BOUND_FROM:
+        return found.bound
+    # By its category alone the other roof may be the nearer one.
+    return "" if share is None or found.basis == "category" else SLOW
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:

@@ -10,6 +10,7 @@ from traceflops.mfu.executed.worktables import KernelRow, OpRow
 from traceflops.reports.measured import (
     ABOVE,
     AT_MOST,
+    SLOW,
     THOUSAND,
     bound_word,
     rate_words,
@@ -44,7 +45,7 @@ class Figure:
 class WorkShown:
     """The work of all kernels or operators of one name, of those launches where it is known.
 
-    `bound` is what limits it, or that it is slow; `by` is what says so. Both are empty if unknown.
+    `bound` is what limits it, or that it is slow; `by` says what tells the limit. Empty: unknown.
     """
 
     name: str
@@ -169,7 +170,7 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         of_bandwidth=_figure(_percent(of_bandwidth), of_bandwidth),
         intensity=_figure(intensity, work.intensity or None, upper),
         bound=bound,
-        by=nearer.basis if nearer is not None and bound else "",
+        by=nearer.basis if nearer is not None and bound not in ("", SLOW) else "",
     )
 
 

@@ -7,8 +7,9 @@ import pytest
 import traceflops as tf
 from tests.core.build import launched, trace_of
 from tests.findings.test_losses import of
-from tests.mfu.test_measurement import matmul
+from tests.mfu.test_measurement import GEMM, matmul
 from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.reports.measured import parts
 
 
 def said(analysis: tf.Analysis) -> tuple[Any, ...]:
@@ -121,8 +122,7 @@ def test_where_nothing_is_wrong_it_says_so() -> None:
 def test_a_single_loss_stands_alone() -> None:
     analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
     assert said(analysis)[0] == (
-        "MFU 50.0 %. The largest loss is compute below peak (50.0 % of the total time, of which "
-        "its bytes need <0.1 %)."
+        "MFU 50.0 %. The largest loss is compute below peak (50.0 % of the total time)."
     )
 
 
@@ -142,3 +142,25 @@ def test_several_gpus_are_several() -> None:
     assert sentence.startswith(
         "The GPUs are busy 100.0 % of the total time. Uncategorized kernels take"
     )
+
+
+def test_flops_known_of_too_little_are_said_to_be() -> None:
+    """A product of 1,000 ns whose FLOPs are known, of 4,000 ns of compute."""
+    tables = launched((GEMM, 5, 100, 1_000), (GEMM, 2_000, 2_100, 3_000))
+    op = {
+        "name": "aten::mm",
+        "start_ns": 0,
+        "dur_ns": 50,
+        "input_dims": "[[1000,1000],[1000,1000]]",
+    }
+    op["input_types"] = '["c10::BFloat16","c10::BFloat16"]'
+    sentence = said(tf.analyze(trace_of(**tables, ops=[op])))[0]
+    assert "; FLOPs are known for only 25.0 % of it." in sentence
+
+
+def test_the_bar_of_mfu_and_the_verdict_name_a_loss_alike() -> None:
+    analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
+    assert analysis.measured.waterfall is not None
+    labels = [part.label for part in parts(analysis.measured.waterfall)]
+    assert labels == ["useful work", "compute below peak"]
+    assert labels[1] in analysis.verdict.sentence

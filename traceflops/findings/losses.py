@@ -107,7 +107,7 @@ def losses(
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
-    found = []
+    found: list[Loss] = []
     for name, kind in _KINDS.items():
         loss = Loss(
             name,
@@ -118,8 +118,15 @@ def losses(
             kind.unknown,
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
         )
-        found.extend(_by_cause(loss, total) if name == "idle" else (loss,))
+        found.extend(_by_cause(loss, total) if name == "idle" else (_explained(loss),))
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.share))
+
+
+def _explained(loss: Loss) -> Loss:
+    """Return a loss without what its bytes need, where that is not why compute is below peak."""
+    if loss.name != "inefficiency" or loss.needed is None or 2 * loss.needed.share >= loss.share:
+        return loss
+    return replace(loss, needed=None)
 
 
 def _by_cause(idle: Loss, total: Account) -> tuple[Loss, ...]:

@@ -26,8 +26,6 @@ ASK: Final = "--device selects a row of the table, --peak sets a rate"
 
 _OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
 
-_SENTENCE_STARTS: Final = ("The ", "No ")
-
 PAIR: Final = (
     f"describe the run with {DESCRIBE}, or add a PyTorch trace with shapes with --pair FILE"
 )
@@ -58,8 +56,7 @@ def without_rates(explanation: str) -> Lack:
 
     Those at the end of the sentence are the remedy.
     """
-    text = explanation.removesuffix(".").removesuffix(_ONE_OPTION)
-    text = uncapitalized(text) if text.startswith(_SENTENCE_STARTS) else text
+    text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
         return Lack(text, GIVE_PEAK)
