@@ -15,7 +15,7 @@ from traceflops.mfu.ledger import UNSPLIT
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.ops.types import TF32_OR_FP32
 from traceflops.mfu.peak.peaks import PER_TERA
-from traceflops.mfu.roofline import Measured, Verdict, verdict
+from traceflops.mfu.roofline import BOUND_FROM, Measured, Verdict, verdict
 from traceflops.mfu.waterfall import Waterfall
 from traceflops.reports.units import (
     UNKNOWN,
@@ -27,7 +27,7 @@ from traceflops.reports.units import (
     significant,
     size,
 )
-from traceflops.words import several
+from traceflops.words import PART_NAMES, several
 
 if TYPE_CHECKING:
     from traceflops.mfu.pairing.joins import Join
@@ -36,22 +36,29 @@ if TYPE_CHECKING:
 THOUSAND: Final = 1000
 AT_MOST: Final = "≤ "
 """Before a figure that is the upper one of two bounds."""
+ABOVE: Final = (
+    "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
+    "(Winograd, FFT)."
+)
+"""What explains a share of the peak that nothing can reach."""
+SLOW: Final = "slow"
 _RULES: Final = 3
 
-LABELS: Final = {
-    UNSPLIT: ("executed", "executed FLOPs at peak, purpose unknown: HFU"),
-    "useful": ("useful work", "model FLOPs at peak: MFU"),
-    "recompute": ("recomputation", "forward work repeated in the backward pass"),
-    "algorithmic": ("attention recomputation", "scores in the backward pass of flash attention"),
-    "overcompute": ("masks and padding", "work whose results are discarded"),
-    "unattributed": ("compute, FLOPs unknown", "compute kernels whose FLOPs are unknown"),
-    "inefficiency": ("compute below peak", "time beyond their FLOPs at peak"),
-    "memory": ("memory work", "copies, elementwise, norm, softmax, optimizer kernels"),
-    "other": ("other kernels", "uncategorized kernels"),
-    "graph": ("graph launches", "graph launches without kernel records"),
-    "communication": ("exposed communication", "communication while nothing else ran"),
-    "idle": ("idle", "nothing ran"),
+_TEXTS: Final = {
+    UNSPLIT: "executed FLOPs at peak, purpose unknown: HFU",
+    "useful": "model FLOPs at peak: MFU",
+    "recompute": "forward work repeated in the backward pass",
+    "algorithmic": "scores in the backward pass of flash attention",
+    "overcompute": "work whose results are discarded",
+    "unattributed": "compute kernels whose FLOPs are unknown",
+    "inefficiency": "time beyond their FLOPs at peak",
+    "memory": "copies, elementwise, norm, softmax, optimizer kernels",
+    "other": "kernels that match no rule",
+    "graph": "graph launches without kernel records",
+    "communication": "communication while nothing else ran",
+    "idle": "nothing ran",
 }
+LABELS: Final = {name: (PART_NAMES[name], text) for name, text in _TEXTS.items()}
 """The lines of a waterfall: what they are called, and what they are."""
 
 _FIGURES: Final = (UNSPLIT, "useful")
@@ -275,7 +282,7 @@ def _counted(measured: Measurement) -> frozenset[str]:
 def roofline(
     measured: Measurement, work: Measured, row: KernelRow | OpRow | None
 ) -> Verdict | None:
-    """Return what bounds some work, where all devices have the same rates for it."""
+    """Return which roof is nearer to some work, where all devices have the same rates for it."""
     if row is not None and row.path != "memory":
         return Verdict("interconnect", "record") if row.path is not None else None
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
@@ -284,6 +291,23 @@ def roofline(
     if work.flops == 0 and work.min_bytes and bandwidth:
         return Verdict("memory", basis)  # whatever the peak
     return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
+
+
+def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
+    """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
+    found = roofline(measured, row.measured, row)
+    if found is None:
+        return ""
+    peak, _ = roof(measured, row.dtypes)
+    share = {
+        "compute": row.measured.share_of_peak(peak),
+        "memory": share_of_bandwidth(measured, row),
+        "interconnect": share_of_link(measured, row),
+    }[found.bound]
+    if share is not None and share >= BOUND_FROM:
+        return found.bound
+    # By its category alone the other roof may be the nearer one.
+    return "" if share is None or found.basis == "category" else SLOW
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:

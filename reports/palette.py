@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from traceflops.mfu.ledger import UNSPLIT
 from traceflops.results import COMPONENTS
+from traceflops.words import PART_NAMES
 
 _WHITE = "#ffffff"
 _BLACK = "#1f2328"
@@ -45,29 +46,31 @@ class Look:
 LOOKS = {
     "compute": Look("compute", "#2A6F97", _WHITE, None, "#", "█", ""),
     "memory": Look("memory", "#EEBA4C", _BLACK, "#8a6410", "=", "▓", "horizontal"),
-    "other": Look("other kernels", "#6A3DB8", _WHITE, None, "~", "▚", "cross"),
-    "graph": Look("graph launch", "#A8F0BE", _BLACK, "#3c7a52", "+", "▌", "vertical"),
-    "communication": Look("exposed communication", "#C1365B", _WHITE, None, "-", "▒", "diagonal"),
+    "other": Look(PART_NAMES["other"], "#6A3DB8", _WHITE, None, "~", "▚", "cross"),
+    "graph": Look(PART_NAMES["graph"], "#A8F0BE", _BLACK, "#3c7a52", "+", "▌", "vertical"),
+    "communication": Look(
+        PART_NAMES["communication"], "#C1365B", _WHITE, None, "-", "▒", "diagonal"
+    ),
     "idle": Look("idle", "#A9B0B7", _BLACK, "#59636e", ".", "░", "dot"),
 }
 """Looks by component, in the order of COMPONENTS."""
 
 
-def _like(component: str, label: str, ascii: str, block: str, pattern: str) -> Look:
+def _like(component: str, ascii: str, block: str, pattern: str) -> Look:
     """Return a component's look with a dark texture, on which white ink can still be read."""
-    textures = {"ascii": ascii, "block": block, "pattern": pattern, "hatch": _TEXTURE}
-    return replace(LOOKS[component], label=label, **textures)
+    return replace(LOOKS[component], ascii=ascii, block=block, pattern=pattern, hatch=_TEXTURE)
 
 
-LINE_LOOKS = LOOKS | {
+_LINES = {
     "useful": LOOKS["compute"],
-    "recompute": _like("compute", "recomputation", "%", "▀", "horizontal"),
-    "algorithmic": _like("compute", "attention recomputation", "&", "▙", "cross"),
-    "overcompute": _like("compute", "masks and padding", ":", "▖", "dot"),
-    UNSPLIT: _like("compute", "executed, purpose unknown", "@", "▊", "vertical"),
-    "unattributed": _like("other", "compute, FLOPs unknown", "?", "▆", "diagonal"),
-    "inefficiency": _like("compute", "compute below peak", "*", "▄", "diagonal"),
+    "recompute": _like("compute", "%", "▀", "horizontal"),
+    "algorithmic": _like("compute", "&", "▙", "cross"),
+    "overcompute": _like("compute", ":", "▖", "dot"),
+    UNSPLIT: _like("compute", "@", "▊", "vertical"),
+    "unattributed": _like("other", "?", "▆", "diagonal"),
+    "inefficiency": _like("compute", "*", "▄", "diagonal"),
 }
+LINE_LOOKS = LOOKS | {name: replace(one, label=PART_NAMES[name]) for name, one in _LINES.items()}
 """Looks of the lines of a waterfall, and of what is a component there."""
 
 CAUSE_LABELS = {

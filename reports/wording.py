@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from traceflops.mfu.peak.peaks import find
 from traceflops.reports.palette import LOOKS
 from traceflops.reports.units import (
     UNKNOWN,
@@ -23,6 +24,7 @@ from traceflops.windows.steptimes import STANDS_OUT, StepSpread, idle_before_nex
 from traceflops.words import several
 
 if TYPE_CHECKING:
+    from traceflops.mfu.peak.matching import Match
     from traceflops.results import Analysis
 
 _MOST = 8
@@ -38,22 +40,34 @@ def some_files(names: Sequence[str], most: int) -> str:
     return f"{shown} and {count(more)} more" if more > 0 else shown
 
 
-def products(devices: Sequence[DeviceReport]) -> str:
+_CHOSEN: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
+"""How a device was found in the table."""
+
+
+def products(analysis: Analysis) -> str:
     """Return how many devices of which products there are."""
+    devices = analysis.devices
     if not devices:
         return "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
-    products = Counter(_product(device) for device in devices)
+    matches = {one.device: one.match for one in analysis.measured.devices}
+    products = Counter(_product(device, matches.get(device.device)) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
     more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""
     return ", ".join(named) + more
 
 
-def _product(device: DeviceReport) -> str:
-    """Return what a device is: its product, or at least its architecture, and its partition."""
-    unknown = f"unknown {device.architecture or device.type}"
-    return (device.product or unknown) + (f" ({device.partition})" if device.partition else "")
+def _product(device: DeviceReport, match: Match | None) -> str:
+    """Return what a device is: its product, or at least its architecture, and its partition.
+
+    Without a product in the trace it is that of the table, with how it was found there.
+    """
+    name = device.product or f"unknown {device.architecture or device.type.upper()}"
+    if not device.product and match is not None and match.confirmed and match.spec is not None:
+        spec = find(match.spec.id)
+        name = f"{spec.product} ({_CHOSEN[match.how or 'name']})" if spec is not None else name
+    return name + (f" ({device.partition})" if device.partition else "")
 
 
 def job_files(job: JobReport) -> str:

@@ -19,7 +19,7 @@ from traceflops.findings.losses import loss_findings
 from traceflops.findings.uneven import uneven_findings
 from traceflops.groups import distinct
 from traceflops.jobs import check_decided, is_undecided, listed_jobs, of_job, of_no_job
-from traceflops.kernels import category_table, kernel_table
+from traceflops.kernels import category_table, kernel_table, memory_times
 from traceflops.launchcalls import records_notes
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.pairing.captured import prepare_pair
@@ -166,6 +166,7 @@ def analysis_of(
         window_ns = total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
+        moved = memory_times(linked.trace, linked.categorised, chosen)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
@@ -175,9 +176,7 @@ def analysis_of(
     spread = spread_of(devices)
     choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
     found = (
-        *loss_findings(
-            total, measured, basis_of(plan.choice), categories, lacks_copies=lacks_copies
-        ),
+        *loss_findings(total, measured, basis_of(plan.choice), moved, lacks_copies=lacks_copies),
         *uneven_findings(spread, devices),
     )
     return Analysis(
@@ -190,7 +189,7 @@ def analysis_of(
             plan.choice,
             len(devices),
             measured,
-            categories=categories,
+            moved=moved,
             on_host=on_host,
             lacks_copies=lacks_copies,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,16 @@ from traceflops.intervals import Intervals
 from traceflops.rows import Names
 from traceflops.trace import Trace
 from traceflops.words import kernel_name
+
+COPIES: Final = "copies"
+KERNELS: Final = "kernels"
+_MOVES: Final = {"copy": COPIES, "migration": COPIES, "memset": "fills"}
+"""Kinds of memory work that move or set bytes; all others are kernels."""
+_WAYS: Final = {
+    "HtoD": f"host-to-device {COPIES}",
+    "DtoH": f"device-to-host {COPIES}",
+    "DtoD": f"device-to-device {COPIES}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,24 @@ def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
         "sum_ns": np.array([total[1] for _, total in rows], dtype=np.int64),
     }
     return _table(texts, figures, device_time_ns)
+
+
+def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
+    """Return the time of memory work by what it is; copies by direction, where that is known."""
+    is_memory = np.array([top == "memory" for top in categorised.top()], dtype=np.bool_)
+    mine = np.flatnonzero(is_memory[categorised.category[chosen.row]])
+    rows, direction = chosen.row[mine], trace.activities["direction"]
+    columns = (categorised.category[rows], codes(direction)[rows])
+    group, first = group_rows(columns)
+    sums = _sums(group, chosen.inside_ns[mine], len(first))
+    ways = [*names(direction), ""]  # the last is that of no direction, -1
+    found: dict[str, int] = {}
+    for place, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
+        what = _MOVES.get(categorised.categories[columns[0][place]].sub, KERNELS)
+        way = ways[columns[1][place]].removeprefix("migration ")
+        what = _WAYS.get(way, COPIES) if what == COPIES else what
+        found[what] = found.get(what, 0) + sum_ns
+    return found
 
 
 def _table(

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.losses import Loss, losses
 from traceflops.mfu.executed.coverage import TOO_LITTLE
+from traceflops.mfu.figures import percent as exact_percent
 from traceflops.results import Account, StepChoice, Verdict
-from traceflops.words import capitalized, duration, percent, several
+from traceflops.words import PART_NAMES, duration, percent, several, uncapitalized
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.launchcalls import LaunchRecords
     from traceflops.mfu.measurement import Measurement
     from traceflops.untimed import Untimed
 
-_MOST: Final = 0.5
-_NEARLY_ALL: Final = 0.9
-"""From this share of the busy time on, what is not judged stands for all of it."""
-
 _ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
-_WHY_NOT_JUDGED: Final = {
-    "other": "{its} kernels are uncategorized",
-    "graph": "The trace lacks the kernels of graph launches",
-}
 
 _RECORDS: Final = {
     "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
@@ -46,15 +36,16 @@ def verdict(
     devices: int,
     measured: Measurement | None = None,
     *,
-    categories: pa.Table | None = None,
+    moved: Mapping[str, int] | None = None,
     on_host: bool = False,
     lacks_copies: bool = False,
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
-    against its peak. `categories` tell what the work is; `on_host` says that all of it is operators
-    on the CPU, `lacks_copies` that idle time may include copies.
+    against its peak. It stands first unless something that cannot be judged takes more. `moved` is
+    what memory work is; `on_host` says that all work is operators on the CPU, `lacks_copies` that
+    idle time may include copies.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.", None, None)
@@ -62,22 +53,20 @@ def verdict(
         return Verdict("The selected window has zero length.", None, None)
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
-    found = losses(total, measured, categories, lacks_copies=lacks_copies)
-    every = [loss for loss in found if loss.share >= WORTH_SAYING]
-    leading = [loss for loss in every if loss.is_judged]
+    found = losses(total, measured, moved, lacks_copies=lacks_copies)
+    every = [one for one in found if one.share >= WORTH_SAYING]
+    known = [one for one in every if not one.unknown][:2]
+    unknown = _unknown(total, measured, every)
     figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
-    if unrecorded := _unrecorded(total, basis_of(steps)):
-        return Verdict(figure + unrecorded, None, None)
-    if not leading:
-        machine = _Machine("CPU" if on_host else "GPU", devices)
-        return Verdict(figure + _nothing_lost(total, every, measured, machine), None, None)
-    lost = _largest if _knows_compute(measured) else _taken
-    sentences = [
-        lost(leading[:2], basis_of(steps)),
-        *(_not_judged(loss) for loss in every if not loss.is_judged),
-        *_unknown_compute(total, measured),
-    ]
-    return Verdict(figure + " ".join(sentences), leading[0].name, leading[0].share)
+    of = basis_of(steps)
+    if known and known[0].share >= max(unknown.values(), default=0.0):
+        is_compared = _knows_compute(measured) and not unknown
+        lost = (_largest if is_compared else _taken)(known, of)
+        return Verdict(figure + " ".join((lost, *unknown)), known[0].name, known[0].share)
+    busy = f"The {'CPU' if on_host else 'GPU'}{' is' if devices == 1 else 's are'} busy"
+    lost = _taken(known, "") if known else ""
+    sentences = (f"{busy} {_busy(total, of, is_all=not (every or unknown))}.", *unknown, lost)
+    return Verdict((figure + " ".join(sentences)).rstrip(), None, None)
 
 
 def basis_of(steps: StepChoice) -> str:
@@ -93,17 +82,6 @@ def _of_host(total: Account, of: str) -> Verdict:
         f"{of}."
     )
     return Verdict(sentence, None, None)
-
-
-def _unrecorded(total: Account, of: str) -> str:
-    """Return what to say where it is not known what the devices did most of the time, else ""."""
-    share = total.idle_causes.unrecorded_ns / total.components.window_ns
-    if share <= _MOST:
-        return ""
-    return (
-        f"What the GPU did is unknown for {percent(share)} of {of}: it ran or waited for earlier "
-        "work missing from the trace."
-    )
 
 
 def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
@@ -151,82 +129,64 @@ def _most(untimed: Untimed) -> str:
     return f": {duration(untimed.device_ns)} of GPU time, {percent(largest['share'])} {kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What did the work, and how many there are."""
-
-    name: str
-    number: int
-
-    @property
-    def is_busy(self) -> str:
-        """Return that it is busy: "The GPU is busy"."""
-        return f"The {self.name}{'s are' if self.number > 1 else ' is'} busy"
-
-    @property
-    def its(self) -> str:
-        """Return "Its" or "Their"."""
-        return "Their" if self.number > 1 else "Its"
-
-
 def _knows_compute(measured: Measurement | None) -> bool:
     """Return whether compute is held against its peak."""
     return measured is not None and measured.waterfall is not None
 
 
-def _largest(leading: Sequence[Loss], of: str) -> str:
+def _largest(lost: Sequence[Loss], of: str) -> str:
     """Return the largest losses of a waterfall, two at most."""
     sized = [
-        f"{loss.words} ({loss.sized('' if place else of)})" for place, loss in enumerate(leading)
+        f"{loss.words} ({f'{loss.gloss}: ' if loss.gloss else ''}{loss.sized('' if place else of)})"
+        for place, loss in enumerate(lost)
     ]
     what = "loss is" if len(sized) == 1 else "losses are"
     return f"The largest {what} {' and '.join(sized)}."
 
 
-def _taken(leading: Sequence[Loss], of: str) -> str:
-    """Return what takes time beside compute that is not judged, two parts at most."""
-    parts = [
-        f"{loss.words} {loss.takes} {loss.sized('' if place else of)}"
-        for place, loss in enumerate(leading)
+def _taken(lost: Sequence[Loss], of: str) -> str:
+    """Return what takes time beside what is not judged, two parts at most."""
+    first, *more = [
+        f"{loss.taking} {loss.sized('' if place else of)}" for place, loss in enumerate(lost)
     ]
-    return f"{capitalized('; '.join(parts))}."
+    return "; ".join((first, *map(uncapitalized, more))) + "."
 
 
-def _not_judged(loss: Loss) -> str:
-    """Return what takes time of which nothing says whether it is lost."""
-    return f"{capitalized(loss.words)} {loss.takes} {percent(loss.share)}; {loss.doubt}."
-
-
-def _unknown_compute(total: Account, measured: Measurement | None) -> Iterator[str]:
-    """Yield that compute is not judged, where there is enough of it."""
+def _unknown(
+    total: Account, measured: Measurement | None, every: Sequence[Loss]
+) -> dict[str, float]:
+    """Return what takes time of which nothing says whether it is lost: sentences and shares."""
+    found = {
+        f"{one.taking} {percent(one.share)}; {one.unknown}.": one.share
+        for one in every
+        if one.unknown
+    }
     share = total.components.share("compute") or 0.0
     if share >= WORTH_SAYING and not _knows_compute(measured):
-        why = _why_unknown(measured)
-        yield f"Compute takes {percent(share)}; {why}."
+        found[f"Compute takes {percent(share)}; {_why_unknown(measured)}."] = share
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _why_unknown(measured: Measurement | None) -> str:
     """Return what is missing to judge compute."""
     coverage = measured.executed.coverage if measured is not None else None
-    return (
-        "its FLOPs and efficiency are unknown"
-        if (coverage or 0) < TOO_LITTLE
-        else "its efficiency is unknown (no MFU)"
-    )
+    if not coverage:
+        return "its FLOPs and efficiency are unknown"
+    if coverage < TOO_LITTLE:
+        return f"FLOPs are known for only {exact_percent(coverage)} of it"
+    return "its efficiency is unknown (no MFU)"
 
 
-def _nothing_lost(
-    total: Account, every: Sequence[Loss], measured: Measurement | None, machine: _Machine
-) -> str:
-    """Return what there is to say where no loss is worth saying; some may not be judged."""
-    busy = 1 - (total.components.share("idle") or 0.0)
-    is_busy = f"{machine.is_busy} {percent(busy)} of the time"
-    if not every and _knows_compute(measured):
-        return f"{is_busy}, and no loss reaches {percent(WORTH_SAYING)}."
-    work = [loss for loss in every if loss.name in _WHY_NOT_JUDGED]
-    if work and work[0].share >= _NEARLY_ALL * busy:
-        why = _WHY_NOT_JUDGED[work[0].name].format(its=machine.its)
-        idle = (_not_judged(loss) for loss in every if loss not in work)
-        return " ".join((f"{is_busy}. {why}, so efficiency is unknown.", *idle))
-    rest = [*map(_not_judged, every), *_unknown_compute(total, measured)]
-    return " ".join((f"{is_busy}.", *rest))
+def _busy(total: Account, of: str, *, is_all: bool) -> str:
+    """Return how much of the time is busy, and with what where no other sentence says that.
+
+    `is_all` says that nothing else is worth saying.
+    """
+    busy = total.components.parts()
+    del busy["idle"]
+    window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
+    share = f"{percent(sum(busy.values()) / window_ns)} of {of}"
+    if is_all:
+        return f"{share}, and no loss reaches {percent(WORTH_SAYING)}"
+    is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
+    return share if is_said else f"{share}, mostly with {PART_NAMES[most]}"

@@ -18,6 +18,23 @@ DESCRIPTION_WORDS: Final = (
 )
 """What a trace may say of its own run: options of `traceflops mfu`, without the dashes."""
 
+PART_NAMES: Final = {
+    "executed": "executed",
+    "useful": "useful work",
+    "recompute": "recomputation",
+    "algorithmic": "attention recomputation",
+    "overcompute": "masks and padding",
+    "unattributed": "compute, FLOPs unknown",
+    "inefficiency": "compute below peak",
+    "compute": "compute",
+    "memory": "memory work",
+    "other": "uncategorized kernels",
+    "graph": "graph launches",
+    "communication": "exposed communication",
+    "idle": "idle time",
+}
+"""What the components of the device time and the lines of a waterfall are called, everywhere."""
+
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
@@ -51,6 +68,11 @@ def plural(noun: str) -> str:
 def capitalized(text: str) -> str:
     """Return a text with its first letter in upper case and the rest as it is."""
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def uncapitalized(text: str) -> str:
+    """Return a text with its first letter in lower case and the rest as it is."""
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def command_lines(command: str, width: int) -> list[str]:

@@ -93,7 +93,7 @@ class Held:
 class RooflinePlot:
     """The drawing, and which roof is that of how many dots.
 
-    `ridges` are where the slope meets the roofs: what is left of its own is bound by memory.
+    `ridges` are where the slope meets the roofs: left of its own, the memory roof is nearer.
     """
 
     width: int

@@ -142,7 +142,7 @@ def provenance(analysis: Analysis) -> list[str]:
 
 def _work(analysis: Analysis) -> str:
     """Return which devices did work."""
-    return "no timeline" if analysis.untimed else products(analysis.devices)
+    return "no timeline" if analysis.untimed else products(analysis)
 
 
 def clocks(analysis: Analysis) -> Origins:

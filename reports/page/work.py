@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.mfu.executed.worktables import KernelRow, OpRow
 from traceflops.reports.measured import (
+    ABOVE,
     AT_MOST,
+    SLOW,
     THOUSAND,
+    bound_word,
     rate_words,
     roof,
     roofline,
@@ -42,7 +45,7 @@ class Figure:
 class WorkShown:
     """The work of all kernels or operators of one name, of those launches where it is known.
 
-    `bound` is what limits it, `by` what says so; both are empty where nothing does.
+    `bound` is what limits it, or that it is slow; `by` says what tells the limit. Empty: unknown.
     """
 
     name: str
@@ -70,7 +73,7 @@ def op_work(measured: Measurement, names: Iterable[str]) -> dict[str, WorkShown]
 
 @dataclass(frozen=True, slots=True)
 class WorkColumns:
-    """Which columns of work any row of a table fills."""
+    """Which columns of work any row of a table fills, and if any is above its peak."""
 
     flops: bool
     rate: bool
@@ -78,15 +81,17 @@ class WorkColumns:
     bytes_rate: bool
     of_bandwidth: bool
     bound: bool
+    above: bool
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__)
 
     @property
-    def missing(self) -> str:
-        """Return a sentence on the columns that are left out, "" where none is."""
+    def remark(self) -> str:
+        """Return what is said of the columns: which are left out, and what shares above 1 are."""
         lacks = [text for name, text in _COLUMNS.items() if not getattr(self, name)]
-        return f"Unknown: {listed(lacks)}." if lacks else ""
+        texts = (f"Unknown: {listed(lacks)}." if lacks else "", ABOVE if self.above else "")
+        return " ".join(text for text in texts if text)
 
 
 _COLUMNS: Final = {
@@ -109,6 +114,7 @@ def work_columns(works: Iterable[WorkShown | None]) -> WorkColumns:
         bytes_rate=any(one.bytes_rate.value is not None for one in known),
         of_bandwidth=any(one.of_bandwidth.value is not None for one in known),
         bound=any(one.bound for one in known),
+        above=any((one.of_peak.value or 0) > 1 for one in known),
     )
 
 
@@ -143,7 +149,8 @@ def _of_names(
 
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, bound_word(measured, row)
+    nearer = roofline(measured, row.measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     per_ns, upper = work.flops_per_ns, not work.is_exact
@@ -162,8 +169,8 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         bytes_rate=_figure(count(round(used)) if used is not None else UNKNOWN, used),
         of_bandwidth=_figure(_percent(of_bandwidth), of_bandwidth),
         intensity=_figure(intensity, work.intensity or None, upper),
-        bound=bound.bound if bound is not None else "",
-        by=bound.basis if bound is not None else "",
+        bound=bound,
+        by=nearer.basis if nearer is not None and bound not in ("", SLOW) else "",
     )
 
 

@@ -14,13 +14,14 @@ from traceflops.mfu.ledger import Ledger, Line
 from traceflops.reports.countedtable import counted_lines
 from traceflops.reports.ledgertable import is_unsplit, ledger_table
 from traceflops.reports.measured import (
+    ABOVE,
     Part,
+    bound_word,
     bounds_sentence,
     facts,
     parts,
     rate_words,
     roof,
-    roofline,
     why_not,
 )
 from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, remarked, wrapped
@@ -64,9 +65,8 @@ _NOTES = 6
 _CELLS = {"time": 9, "TFLOP/s": 9, "of peak": 9, "GB/s": 8, "FLOP/B": 9, "bound": 9}
 _LESS = ("FLOP/B", "GB/s", "bound", "TFLOP/s")
 _WIDEST = 48
-_BOUNDS = {"compute": "compute", "memory": "memory", "interconnect": "link"}
+_BOUNDS = {"interconnect": "link"}
 _BAR = 100
-_ABOVE = "Above 100 %: work shared by kernels, or fast algorithms (Winograd, FFT)."
 
 
 def render_measured(
@@ -187,11 +187,9 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
         return
     what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
     yield from _table(f"Kernels with known {what}", rows, measured, style)
-    if any(_is_above_the_peak(row, measured) for row in rows):
-        yield from (Text(line, "dim") for line in wrapped(_ABOVE, style.width))
 
 
-def _is_above_the_peak(row: KernelRow, measured: Measurement) -> bool:
+def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
     peak, _ = roof(measured, row.dtypes)
     share = row.measured.share_of_peak(peak) if row.measured.flops_per_ns else None
     return share is not None and share > 1
@@ -220,10 +218,12 @@ def _table(
     names = cut_to([row.name for row in rows], room - 1)
     for row, name in zip(rows, names, strict=True):
         yield Text(f"{name} {cells(_row(row, measured), widths)}")
+    if any(_is_above_the_peak(row, measured) for row in rows):
+        yield from (Text(line, "dim") for line in wrapped(ABOVE, style.width))
 
 
 def _row(row: KernelRow | OpRow, measured: Measurement) -> dict[str, str]:
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, bound_word(measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
@@ -233,7 +233,7 @@ def _row(row: KernelRow | OpRow, measured: Measurement) -> dict[str, str]:
         share,
         count(round(used)) if used is not None else UNKNOWN,
         intensity,
-        _BOUNDS[bound.bound] if bound is not None and bound.basis != "category" else UNKNOWN,
+        _BOUNDS.get(bound, bound) or UNKNOWN,
     )
     return dict(zip(_CELLS, texts, strict=True))
 

@@ -75,7 +75,7 @@ def test_no_shapes_are_said_once(tmp_path: Path) -> None:
 def test_an_unknown_device_is_said_with_what_supplies_its_peak(tmp_path: Path) -> None:
     path = changed(tmp_path / "strange.json", unknown_device)
     text = " ".join(run("summary", path).stdout.split())
-    assert "No MFU: No row of the table has the name 'Quantum 9000'" in text
+    assert "No MFU: no row of the table has the name 'Quantum 9000'" in text
     assert "--peak TFLOPS sets one for all data types" in text
     own = mfu(SAMPLE)
     assert own == pytest.approx(mfu(path, "--peak", "989.4"), rel=1e-12)

@@ -27,19 +27,28 @@ def of(**works: int) -> tf.Analysis:
 
 
 def test_losses_are_listed_by_size_with_their_share() -> None:
-    found = of(gemm=500, idle=200, odd=300).findings
+    found = of(gemm=500, idle=200, norm=300).findings
     assert [(one.rule, one.severity, one.share) for one in found] == [
-        ("loss-other", "high", 0.3),
+        ("loss-memory", "high", 0.3),
         ("loss-idle", "high", 0.2),
     ]
     assert found[1].sentence == "Idle time takes 20.0 % of the total time."
-    assert found[0].sentence == "Uncategorized kernels take 30.0 % of the total time."
+    assert found[0].sentence == (
+        "Memory work (elementwise, norm and copy kernels) takes 30.0 % of the total time."
+    )
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
 
 
 def test_what_is_small_is_not_listed() -> None:
-    assert [one.rule for one in of(gemm=971, odd=29).findings] == []
-    assert [one.rule for one in of(gemm=97, odd=3).findings] == ["loss-other"]
+    assert [one.rule for one in of(gemm=971, norm=29).findings] == []
+    assert [one.rule for one in of(gemm=97, norm=3).findings] == ["loss-memory"]
+
+
+def test_what_cannot_be_judged_is_no_finding_and_has_no_severity() -> None:
+    """Nothing says whether the program needs its uncategorized kernels, or why the GPU was idle."""
+    assert of(gemm=500, odd=500).findings == ()
+    activities = launched(("sm90_gemm_bf16", 0, 100, 50), ("sm90_gemm_bf16", 0, 950, 50))
+    assert tf.analyze(trace_of(activities=activities["activities"])).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -67,16 +76,35 @@ def test_a_trace_without_devices_or_length_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("works", "words"),
     [
-        ({"copy": 900}, "Memory copies"),
-        ({"copy": 600, "norm": 300}, "Copies and other memory work"),
-        ({"copy": 300, "norm": 600}, "Elementwise, norm and copy kernels"),
-        ({"norm": 900}, "Elementwise, norm and copy kernels"),
-        ({"copy": 450, "norm": 450}, "Elementwise, norm and copy kernels"),
-        ({"fill": 900}, "Memory fills"),
+        ({"copy": 900}, "copies"),
+        ({"copy": 600, "norm": 300}, "mostly copies"),
+        ({"copy": 300, "norm": 600}, "elementwise, norm and copy kernels"),
+        ({"norm": 900}, "elementwise, norm and copy kernels"),
+        ({"copy": 450, "norm": 450}, "elementwise, norm and copy kernels"),
+        ({"fill": 900}, "fills"),
     ],
 )
 def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: str) -> None:
     found = of(gemm=100, **works)
-    sentence = f"{words} take 90.0 % of the total time."
+    sentence = f"Memory work ({words}) takes 90.0 % of the total time."
     assert found.findings[0].sentence == sentence
     assert found.verdict.sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("ways", "words"),
+    [
+        (("HtoD", "HtoD"), "host-to-device copies"),
+        (("HtoD", "DtoH"), "copies"),
+        (("DtoH", "DtoH"), "device-to-host copies"),
+        (("DtoD", None), "copies"),
+        (("migration HtoD", "HtoD"), "host-to-device copies"),
+    ],
+)
+def test_copies_are_called_by_their_direction(ways: tuple[str | None, ...], words: str) -> None:
+    tables = launched(("Memcpy", 0, 100, 50), ("Memcpy", 1, 150, 50))
+    for row, way in zip(tables["activities"], ways, strict=True):
+        row |= {"kind": "memcpy", "direction": way}
+    assert tf.analyze(trace_of(**tables)).verdict.sentence == (
+        f"Memory work ({words}) takes 100.0 % of the total time."
+    )

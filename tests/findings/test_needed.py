@@ -44,8 +44,8 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
     assert found.measured.roofs.memory == RoofTime(24_000, 24_000, 0, 6_000)
     (finding,) = found.findings
     assert finding.sentence == (
-        "Elementwise, norm and copy kernels take 100.0 % of the total time, of which their bytes "
-        "need 25.0 %."
+        "Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time, of "
+        "which its bytes need 25.0 %."
     )
     times = measured_object(found.measured)["needed_time"]["memory"]
     assert times["needed_ns"] + times["excess_ns"] == times["known_ns"] == times["time_ns"]
@@ -54,8 +54,8 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
 @pytest.mark.parametrize(
     ("unknown_ns", "words"),
     [
-        (1_200, ", of which their bytes need 23.8 %"),
-        (16_000, ", of which their bytes need at least 15.0 %"),
+        (1_200, ", of which its bytes need 23.8 %"),
+        (16_000, ", of which its bytes need at least 15.0 %"),
         (26_000, ""),
     ],
 )
@@ -65,7 +65,7 @@ def test_where_few_bytes_are_known_nothing_is_said_of_them(unknown_ns: int, word
     assert found.measured.roofs.memory.needed_ns == 6_000
     (finding,) = found.findings
     assert finding.sentence == (
-        f"Elementwise, norm and copy kernels take 100.0 % of the total time{words}."
+        f"Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time{words}."
     )
 
 
@@ -76,7 +76,7 @@ def test_bytes_of_lists_without_types_are_unknown() -> None:
     (optimizer,) = (row["sum_ns"] for row in rows if row["sub"] == "optimizer")
     memory = found.measured.roofs.memory
     assert memory.time_ns * 0.95 > memory.time_ns - optimizer >= memory.known_ns > 0
-    assert "of which their bytes need at least " in found.verdict.sentence
+    assert "of which its bytes need at least " in found.verdict.sentence
 
 
 def test_without_a_bandwidth_nothing_is_said() -> None:
@@ -121,8 +121,7 @@ def test_a_decode_product_waits_for_its_weights() -> None:
     (finding,) = found.findings
     assert (finding.rule, finding.sentence) == (
         "loss-inefficiency",
-        "Memory-bound compute kernels take 99.7 % of the total time, of which their bytes "
-        "need 79.9 %.",
+        "Compute below peak takes 99.7 % of the total time, of which its bytes need 79.9 %.",
     )
     assert found.components == Components(compute_ns=50_000)
 
@@ -131,7 +130,7 @@ def test_a_large_product_below_the_peak_is_slow() -> None:
     """4,096^3: 137,439 ns of FLOPs at the peak, 30,049 ns of bytes; it takes 274,878 ns."""
     square = [4096, 4096]
     found = of((GEMM, 5, 100, 274_878), ops=[op("aten::mm", 0, square, square)])
-    assert found.findings[0].sentence == "Slow compute kernels take 50.0 % of the total time."
+    assert found.findings[0].sentence == "Compute below peak takes 50.0 % of the total time."
 
 
 def test_where_bytes_are_unknown_compute_is_only_below_peak() -> None:
@@ -141,4 +140,4 @@ def test_where_bytes_are_unknown_compute_is_only_below_peak() -> None:
         ops=[op("aten::mm", 0, square, square)],
         device={"product": "Quantum 9000"},
     )
-    assert found.findings[0].sentence == "Compute kernels below peak take 50.0 % of the total time."
+    assert found.findings[0].sentence == "Compute below peak takes 50.0 % of the total time."

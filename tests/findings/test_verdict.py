@@ -7,8 +7,9 @@ import pytest
 import traceflops as tf
 from tests.core.build import launched, trace_of
 from tests.findings.test_losses import of
-from tests.mfu.test_measurement import matmul
+from tests.mfu.test_measurement import GEMM, matmul
 from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.reports.measured import parts
 
 
 def said(analysis: tf.Analysis) -> tuple[Any, ...]:
@@ -18,8 +19,8 @@ def said(analysis: tf.Analysis) -> tuple[Any, ...]:
 
 def test_a_busy_gpu_whose_kernels_no_rule_knows() -> None:
     assert said(of(odd=985, idle=14, gemm=1)) == (
-        "The GPU is busy 98.6 % of the time. Its kernels are uncategorized, so efficiency is "
-        "unknown.",
+        "The GPU is busy 98.6 % of the total time. Uncategorized kernels take 98.5 %; how much of "
+        "that is useful is unknown.",
         None,
         None,
     )
@@ -29,8 +30,8 @@ def test_graph_launches_without_kernels_are_no_loss() -> None:
     tables = launched(("graph", 0, 100, 990), ("sm90_gemm_bf16", 1, 1_090, 10))
     tables["activities"][0]["kind"] = "graph"
     assert said(tf.analyze(trace_of(**tables))) == (
-        "The GPU is busy 100.0 % of the time. The trace lacks the kernels of graph launches, "
-        "so efficiency is unknown.",
+        "The GPU is busy 100.0 % of the total time. Graph launches (no kernel records) take "
+        "99.0 %; how much of that is useful is unknown.",
         None,
         None,
     )
@@ -41,27 +42,69 @@ def test_a_busy_gpu_without_flops_is_not_judged(idle: int) -> None:
     """0.1 % and 2.9 % of idle time are not worth saying, nor are 2 % of norms."""
     busy, compute = 100 - idle / 10, 98 - idle / 10
     assert said(of(gemm=980 - idle, idle=idle, norm=20)) == (
-        f"The GPU is busy {busy} % of the time. Compute takes {compute} %; its FLOPs and "
+        f"The GPU is busy {busy} % of the total time. Compute takes {compute} %; its FLOPs and "
         "efficiency are unknown.",
         None,
         None,
     )
 
 
-def test_what_is_lost_stands_before_what_cannot_be_judged() -> None:
-    assert said(of(gemm=300, idle=200, odd=400, norm=100)) == (
-        "Idle time takes 20.0 % of the total time; elementwise, norm and copy kernels take "
-        "10.0 %. Uncategorized kernels take 40.0 %; how much of that is useful is unknown. Compute "
-        "takes 30.0 %; its FLOPs and efficiency are unknown.",
+UNKNOWN = "its FLOPs and efficiency are unknown."
+NORMS = "emory work (elementwise, norm and copy kernels) takes"
+
+
+def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None:
+    assert said(of(gemm=200, idle=500, odd=100, norm=200)) == (
+        f"Idle time takes 50.0 % of the total time; m{NORMS} 20.0 %. Compute takes 20.0 %; "
+        f"{UNKNOWN} Uncategorized kernels take 10.0 %; how much of that is useful is unknown.",
         "idle",
-        0.2,
+        0.5,
     )
+
+
+def test_what_cannot_be_judged_stands_before_a_smaller_loss() -> None:
+    assert said(of(gemm=837, norm=163)) == (
+        f"The GPU is busy 100.0 % of the total time. Compute takes 83.7 %; {UNKNOWN} M{NORMS} "
+        "16.3 %.",
+        None,
+        None,
+    )
+
+
+def without_calls(*works: tuple[str, int, int, int]) -> tf.Analysis:
+    """Return the analysis of kernels (name, launch, start, duration) without their launch calls."""
+    return tf.analyze(trace_of(activities=launched(*works)["activities"]))
+
+
+def test_idle_time_of_unknown_cause_does_not_lead() -> None:
+    """20 ns of compute and 5 of norms, and 975 of which nothing says what the GPU waited for."""
+    analysis = without_calls(("sm90_gemm_bf16", 0, 100, 20), ("vectorized_layer_norm", 0, 1_095, 5))
+    assert said(analysis) == (
+        "The GPU is busy 2.5 % of the total time, mostly with compute. Idle time of unknown cause "
+        "takes 97.5 %; how much of that is avoidable is unknown.",
+        None,
+        None,
+    )
+
+
+def test_idle_time_of_known_and_of_unknown_cause_are_two_parts() -> None:
+    """500 ns until a kernel was launched, 200 before one without a call, 300 of compute."""
+    tables = launched(("sm90_gemm_bf16", 0, 100, 100), ("sm90_gemm_bf16", 700, 700, 100))
+    orphan = launched(("sm90_gemm_bf16", 0, 1_000, 100))["activities"][0] | {"correlation": None}
+    tables["activities"].append(orphan)
+    sentence, loss, share = said(tf.analyze(trace_of(**tables)))
+    assert sentence == (
+        "Idle time of known cause takes 50.0 % of the total time. Compute takes 30.0 %; "
+        f"{UNKNOWN} Idle time of unknown cause takes 20.0 %; how much of that is avoidable is "
+        "unknown."
+    )
+    assert (loss, share) == ("idle", 0.5)
 
 
 def test_several_kinds_of_unknown_work_are_each_said() -> None:
     assert said(of(gemm=500, odd=500))[0] == (
-        "The GPU is busy 100.0 % of the time. Uncategorized kernels take 50.0 %; how much of "
-        "that is useful is unknown. Compute takes 50.0 %; its FLOPs and efficiency are unknown."
+        "The GPU is busy 100.0 % of the total time. Uncategorized kernels take 50.0 %; how much "
+        "of that is useful is unknown. Compute takes 50.0 %; its FLOPs and efficiency are unknown."
     )
 
 
@@ -69,7 +112,7 @@ def test_where_nothing_is_wrong_it_says_so() -> None:
     """2 x 10^9 FLOPs take 2,000 ns at the peak; these take 2,020."""
     analysis = tf.analyze(matmul(2_020), peaks=PeakOptions(tflops=1000))
     assert said(analysis) == (
-        "MFU 99.0 %. The GPU is busy 100.0 % of the time, and no loss reaches 3.0 %.",
+        "MFU 99.0 %. The GPU is busy 100.0 % of the total time, and no loss reaches 3.0 %.",
         None,
         None,
     )
@@ -79,15 +122,15 @@ def test_where_nothing_is_wrong_it_says_so() -> None:
 def test_a_single_loss_stands_alone() -> None:
     analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
     assert said(analysis)[0] == (
-        "MFU 50.0 %. The largest loss is slow compute kernels (50.0 % of the total time)."
+        "MFU 50.0 %. The largest loss is compute below peak (50.0 % of the total time)."
     )
 
 
 def test_known_work_without_a_peak_is_not_said_to_lack_flops() -> None:
     analysis = tf.analyze(matmul(4_000, device={"product": "Quantum 9000"}))
     assert said(analysis)[0] == (
-        "The GPU is busy 100.0 % of the time. Compute takes 100.0 %; its efficiency is unknown "
-        "(no MFU)."
+        "The GPU is busy 100.0 % of the total time. Compute takes 100.0 %; its efficiency is "
+        "unknown (no MFU)."
     )
 
 
@@ -97,5 +140,27 @@ def test_several_gpus_are_several() -> None:
     devices = [{}, {"device": 1, "local_id": 1}]
     sentence, *_ = said(tf.analyze(trace_of(**tables, devices=devices)))
     assert sentence.startswith(
-        "The GPUs are busy 100.0 % of the time. Their kernels are uncategorized"
+        "The GPUs are busy 100.0 % of the total time. Uncategorized kernels take"
     )
+
+
+def test_flops_known_of_too_little_are_said_to_be() -> None:
+    """A product of 1,000 ns whose FLOPs are known, of 4,000 ns of compute."""
+    tables = launched((GEMM, 5, 100, 1_000), (GEMM, 2_000, 2_100, 3_000))
+    op = {
+        "name": "aten::mm",
+        "start_ns": 0,
+        "dur_ns": 50,
+        "input_dims": "[[1000,1000],[1000,1000]]",
+    }
+    op["input_types"] = '["c10::BFloat16","c10::BFloat16"]'
+    sentence = said(tf.analyze(trace_of(**tables, ops=[op])))[0]
+    assert "; FLOPs are known for only 25.0 % of it." in sentence
+
+
+def test_the_bar_of_mfu_and_the_verdict_name_a_loss_alike() -> None:
+    analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
+    assert analysis.measured.waterfall is not None
+    labels = [part.label for part in parts(analysis.measured.waterfall)]
+    assert labels == ["useful work", "compute below peak"]
+    assert labels[1] in analysis.verdict.sentence

@@ -9,6 +9,7 @@ from traceflops import analyze
 from traceflops.inventory import take_inventory
 from traceflops.mfu.peak.dies import partition
 from traceflops.mfu.peak.matching import by_name
+from traceflops.mfu.peak.tracepeaks import PeakOptions
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.wording import products
 
@@ -54,7 +55,7 @@ def test_a_partition_is_said_wherever_devices_are() -> None:
     }
     trace = trace_of(devices=[device], activities=[{"name": "k", "start_ns": 0}])
     analysis = analyze(trace)
-    assert products(analysis.devices) == "1 × AMD Instinct MI300X (CPX, 1 of 8 dies)"  # noqa: RUF001
+    assert products(analysis) == "1 × AMD Instinct MI300X (CPX, 1 of 8 dies)"  # noqa: RUF001
     text = "\n".join(render_info(take_inventory(trace)))
     assert "gfx942, 38 CUs, partition CPX, 1 of 8 dies, 2,100 MHz" in text
 
@@ -63,6 +64,12 @@ def test_an_unknown_product_has_at_least_its_architecture() -> None:
     devices: list[dict[str, Any]] = [{"architecture": "gfx90a"}, {"device": 1, "local_id": 1}]
     rows = [{"name": "k", "start_ns": 0, "device": at} for at in (0, 1)]
     analysis = analyze(trace_of(devices=devices, activities=rows))
-    assert products(analysis.devices) == (
-        "1 × unknown gfx90a, 1 × unknown gpu"  # noqa: RUF001
+    assert products(analysis) == (
+        "1 × unknown gfx90a, 1 × unknown GPU"  # noqa: RUF001
     )
+
+
+def test_a_device_that_the_user_names_is_said() -> None:
+    trace = trace_of(activities=[{"name": "k", "start_ns": 0}])
+    analysis = analyze(trace, peaks=PeakOptions(device="h100-sxm"))
+    assert products(analysis) == "1 × H100 SXM 80 GB HBM3 (given)"  # noqa: RUF001

@@ -94,7 +94,7 @@ def test_an_unknown_device_needs_a_peak() -> None:
     trace = matmul(4_000, device={"product": "Quantum 9000"})
     found = measured(trace)
     assert (found.mfu, found.waterfall, found.figure) == (None, None, None)
-    assert "No row of the table has the name 'Quantum 9000'" in found.lacks[0].problem
+    assert "no row of the table has the name 'Quantum 9000'" in found.lacks[0].problem
     assert "--peak" in found.lacks[0].remedy
     assert found.executed.executed_flops == 2 * 1000**3
     given = measured(trace, tflops=1000)

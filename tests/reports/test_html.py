@@ -175,7 +175,7 @@ def test_findings_link_to_sections_that_are_there(one: Analysis) -> None:
 def test_no_findings_is_a_result_too(one: Analysis) -> None:
     text = render_html(replace(one, findings=()))
     found = text.split('<section id="findings">')[1].split("</section>")[0]
-    assert "None: no loss reaches 3 % of the step time" in found
+    assert "None: no known loss reaches 3 % of the step time" in found
 
 
 def test_every_bar_of_the_page_is_full_and_has_a_text_alternative() -> None:

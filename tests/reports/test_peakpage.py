@@ -12,6 +12,7 @@ from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree
 from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, roofline_plot
@@ -42,6 +43,20 @@ def test_a_product_at_half_the_peak() -> None:
     assert (kernel.of_bandwidth.text, kernel.intensity.text) == ("44.8 %", "333.3")  # of 3,350 GB/s
     # 1,000 TFLOP/s over 3,350 GB/s are 298.5 FLOP per byte.
     assert (kernel.bound, kernel.by) == ("compute", "shapes")
+
+
+@pytest.mark.parametrize(("time_ns", "word"), [(4_000, "compute"), (4_100, "slow")])
+def test_work_below_half_of_its_nearer_roof_is_not_bound_by_it(time_ns: int, word: str) -> None:
+    """2 x 1000^3 FLOPs need 2,000 ns at the peak; the JSON says which roof is nearer."""
+    measured = tf.analyze(matmul(time_ns), peaks=PeakOptions(tflops=1000)).measured
+    assert kernel_work(measured, [GEMM])[GEMM].bound == word
+    assert {row["bound"] for row in measured_object(measured)["kernels"]} == {"compute"}
+
+
+def test_a_share_above_the_peak_is_explained_where_it_stands() -> None:
+    peaks = PeakOptions(tflops=1000)
+    assert "Above 100 %: several kernels" in section(tf.analyze(matmul(1_000), peaks=peaks))
+    assert "Above 100 %" not in section(tf.analyze(matmul(4_000), peaks=peaks))
 
 
 def test_the_roofline_has_its_dot_under_the_roof() -> None:
@@ -86,7 +101,7 @@ def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:
 def test_without_mfu_it_says_why_and_what_supplies_it() -> None:
     analysis = tf.analyze(matmul(4_000, device={"product": "Quantum 9000"}))
     shown = section(analysis)
-    assert "No row of the table has the name" in shown
+    assert "no row of the table has the name" in shown
     assert "--peak TFLOPS sets one for all data types" in shown
     assert 'id="peak-table"' not in shown
     assert "2.000 GFLOP" in shown  # what was executed is known all the same

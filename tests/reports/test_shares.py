@@ -155,13 +155,13 @@ def test_one_of_a_thing_is_singular() -> None:
 @pytest.mark.parametrize(
     ("explanation", "lack"),
     [
-        (f"No row has it: {ASK}.", Lack("No row has it", GIVE_PEAK)),
+        (f"No row has it: {ASK}.", Lack("no row has it", GIVE_PEAK)),
         (
             "It may be a part: --device x confirms it.",
-            Lack("It may be a part", "--device x confirms it"),
+            Lack("it may be a part", "--device x confirms it"),
         ),
-        ("No fp4 rate is known; --peak sets one.", Lack("No fp4 rate is known", GIVE_PEAK)),
-        ("Its type is not told", Lack("Its type is not told", GIVE_PEAK)),
+        ("No fp4 rate is known; --peak sets one.", Lack("no fp4 rate is known", GIVE_PEAK)),
+        ("Its type is not told", Lack("its type is not told", GIVE_PEAK)),
     ],
 )
 def test_options_are_named_once(explanation: str, lack: Lack) -> None:

@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
+from traceflops.kernels import COPIES, KERNELS
 from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.rooftimes import NO_ROOFS, RoofTime, RoofTimes
-from traceflops.words import capitalized, percent
+from traceflops.mfu.rooftimes import NO_ROOFS, RoofTime
+from traceflops.words import PART_NAMES, capitalized, percent
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.mfu.measurement import Measurement
     from traceflops.results import Account
 
 
+_USEFUL: Final = "how much of that is useful is unknown"
+_AVOIDABLE: Final = "how much of that is avoidable is unknown"
+_MISSING: Final = "earlier work may be missing from the trace"
+_NO_COPIES: Final = "it may include copies, which the trace lacks"
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A loss: what it is called, where a report shows it, and whether it is inside compute.
+    """A loss: where a report shows it, what it is, and whether it is inside compute.
 
-    `is_judged` is False for work of which nothing says whether the program needs it.
+    `unknown` says why nobody can judge it: nothing says whether the program needs it.
     """
 
-    words: str
     evidence: tuple[str, ...]
     takes: str = "takes"
+    gloss: str = ""
+    unknown: str = ""
     in_compute: bool = False
-    is_judged: bool = True
 
 
 _KINDS: Final = {
-    "communication": _Kind("exposed communication", ("communication", "timeline", "categories")),
-    "idle": _Kind("idle time", ("idle",)),
-    "memory": _Kind("elementwise, norm and copy kernels", ("categories", "kernels"), "take"),
-    "other": _Kind("uncategorized kernels", ("kernels",), "take", is_judged=False),
-    "graph": _Kind(
-        "graph launches without kernel records",
-        ("categories",),
-        "take",
-        is_judged=False,
-    ),
-    "inefficiency": _Kind(
-        "compute kernels below peak", ("kernels", "roofline"), "take", in_compute=True
-    ),
-    "recompute": _Kind("recomputation", ("peak",), in_compute=True),
-    "overcompute": _Kind("work on masked and padded elements", ("peak",), in_compute=True),
+    "communication": _Kind(("communication", "timeline", "categories")),
+    "idle": _Kind(("idle",)),
+    "memory": _Kind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
+    "other": _Kind((), "take", unknown=_USEFUL),
+    "graph": _Kind((), "take", "no kernel records", _USEFUL),
+    "inefficiency": _Kind(("kernels", "roofline"), in_compute=True),
+    "recompute": _Kind(("peak",), in_compute=True),
+    "overcompute": _Kind(("peak",), "take", in_compute=True),
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
-
-_MOVES: Final = {"copy": "copies", "migration": "copies", "memset": "fills"}
-"""Kinds of memory work that move or set bytes; all others are kernels."""
-
-_KERNELS: Final = "kernels"
+_NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
 """Prints as less than any share, where bytes are known that need less than a nanosecond."""
@@ -76,17 +70,23 @@ class Needed:
 class Loss:
     """A part of the device time that is lost: its name, its words, its verb and its share.
 
-    `needed` is the part that its bytes need, None where too little is known of them. A loss that
-    is not judged does not lead a verdict; `doubt` says why.
+    `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is
+    known of them. With `unknown` it is not judged: neither ranked, nor first in a verdict.
     """
 
     name: str
     words: str
     takes: str
     share: float
+    gloss: str = ""
+    unknown: str = ""
     needed: Needed | None = None
-    is_judged: bool = True
-    doubt: str = "how much of that is useful is unknown"
+
+    @property
+    def taking(self) -> str:
+        """Return what takes time: "Memory work (mostly fills) takes"."""
+        gloss = f" ({self.gloss})" if self.gloss else ""
+        return f"{capitalized(self.words)}{gloss} {self.takes}"
 
     def sized(self, of: str = "") -> str:
         """Return its share, of what, and how much of it its bytes need."""
@@ -95,39 +95,64 @@ class Loss:
             return share
         least = "at least " if self.needed.is_least else ""
         needed = percent(self.needed.share or _HARDLY_ANY)
-        return f"{share}, of which their bytes need {least}{needed}"
+        return f"{share}, of which its bytes need {least}{needed}"
 
 
 def losses(
     total: Account,
     measured: Measurement | None,
-    categories: pa.Table | None = None,
+    moved: Mapping[str, int] | None = None,
     *,
     lacks_copies: bool = False,
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
-    What compute loses is known only where the FLOPs are. `categories` tell what memory work is.
-    Idle time is not judged where the trace `lacks_copies`.
+    What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
+    it is. Idle time of unknown cause is a part of its own where there is enough of it; where the
+    trace `lacks_copies`, no idle time is judged.
     """
-    window_ns = total.components.window_ns
-    found = []
-    for name, kind in _KINDS.items():
-        share = _share(name, kind, total, measured)
-        if name == "idle" and not total.knows_idle:
-            continue
-        if share > 0:
-            found.append(Loss(name, kind.words, kind.takes, share, is_judged=kind.is_judged))
-    if lacks_copies:
-        found = [_in_doubt(loss) if loss.name == "idle" else loss for loss in found]
     roofs = measured.roofs if measured is not None else NO_ROOFS
-    named = [_named(loss, roofs, window_ns, categories) for loss in found]
-    return tuple(sorted(named, key=lambda loss: -loss.share))
+    times = {"memory": roofs.memory, "inefficiency": roofs.compute}
+    found: list[Loss] = []
+    for name, kind in _KINDS.items():
+        loss = Loss(
+            name,
+            PART_NAMES[name],
+            kind.takes,
+            _share(name, kind, total, measured),
+            _moving(moved, kind.gloss) if name == "memory" else kind.gloss,
+            kind.unknown,
+            _needed(times.get(name, _NO_TIME), total.components.window_ns),
+        )
+        if name == "idle":
+            found.extend(_by_cause(loss, total, lacks_copies=lacks_copies))
+        else:
+            found.append(_explained(loss))
+    return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.share))
 
 
-def _in_doubt(idle: Loss) -> Loss:
-    """Return idle time that may be something else."""
-    return replace(idle, is_judged=False, doubt="it may include copies, which the trace lacks")
+def _explained(loss: Loss) -> Loss:
+    """Return a loss without what its bytes need, where that is not why compute is below peak."""
+    if loss.name != "inefficiency" or loss.needed is None or 2 * loss.needed.share >= loss.share:
+        return loss
+    return replace(loss, needed=None)
+
+
+def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, ...]:
+    """Return idle time in two parts where enough of it has an unknown cause."""
+    if lacks_copies:
+        return (replace(idle, unknown=_NO_COPIES),)
+    causes, window_ns = total.idle_causes, total.components.window_ns
+    if causes.unknown_ns < WORTH_SAYING * window_ns or not window_ns:
+        return (idle,)
+    why = _MISSING if 2 * causes.unrecorded_ns > causes.unknown_ns else _AVOIDABLE
+    unknown = causes.unknown_ns / window_ns
+    known = (total.components.idle_ns - causes.unknown_ns) / window_ns
+    words = f"{idle.words} of unknown cause"
+    return (
+        replace(idle, words=f"{idle.words} of known cause", share=known),
+        replace(idle, words=words, share=unknown, unknown=why),
+    )
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
@@ -138,16 +163,6 @@ def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None)
     return float(fall.share(name) or 0) if fall is not None else 0.0
 
 
-def _named(loss: Loss, roofs: RoofTimes, window_ns: int, categories: pa.Table | None) -> Loss:
-    """Return a loss named after what is known of its work, with what its bytes need."""
-    if loss.name == "memory":
-        named = _memory_work(loss, categories) if categories is not None else loss
-        return replace(named, needed=_needed(roofs.memory, window_ns))
-    if loss.name == "inefficiency":
-        return _compute_work(replace(loss, needed=_needed(roofs.compute, window_ns)))
-    return loss
-
-
 def _needed(time: RoofTime, window_ns: int) -> Needed | None:
     """Return what bytes need beyond FLOPs, None where the bytes of most of the time are unknown."""
     if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
@@ -155,50 +170,34 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
     return Needed(time.bytes_ns / window_ns, time.known_ns < ENOUGH * time.time_ns)
 
 
-def _compute_work(loss: Loss) -> Loss:
-    """Return what compute loses: memory-bound where bytes need most of it, else slow."""
-    if loss.needed is None:
-        return loss
-    if 2 * loss.needed.share >= loss.share:
-        return replace(loss, words="memory-bound compute kernels")
-    words = loss.words if loss.needed.is_least else "slow compute kernels"
-    return replace(loss, words=words, needed=None)
-
-
-def _memory_work(loss: Loss, categories: pa.Table) -> Loss:
-    """Return the loss named after copies or fills where these have most of its activities' time."""
-    times: dict[str, int] = {}
-    for row in categories.to_pylist():
-        if row["top"] == "memory" and row["sum_ns"]:
-            what = _MOVES.get(row["sub"], _KERNELS)
-            times[what] = times.get(what, 0) + row["sum_ns"]
-    largest = max(times, key=lambda what: times[what], default=_KERNELS)
-    if largest == _KERNELS or 2 * times[largest] <= sum(times.values()):
-        return loss
-    if len(times) == 1:
-        return replace(loss, words=f"memory {largest}")
-    return replace(loss, words=f"{largest} and other memory work")
+def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
+    """Return what most of the memory work is, where that is copies or fills."""
+    times = dict(moved or {})
+    copies = sum(ns for what, ns in times.items() if what.endswith(COPIES))
+    for what, ns in (*times.items(), (COPIES, copies)):
+        if what != KERNELS and 2 * ns > sum(times.values()):
+            return what if ns == sum(times.values()) else f"mostly {what}"
+    return otherwise
 
 
 def loss_findings(
     total: Account,
     measured: Measurement,
     of: str,
-    categories: pa.Table | None = None,
+    moved: Mapping[str, int] | None = None,
     *,
     lacks_copies: bool = False,
 ) -> Iterator[Finding]:
-    """Give a finding per loss that matters; `of` says what the shares are of."""
+    """Give a finding per loss that matters and can be judged; `of` is what the shares are of."""
     mfu = _exact_mfu(measured)
-    for loss in losses(total, measured, categories, lacks_copies=lacks_copies):
+    for loss in losses(total, measured, moved, lacks_copies=lacks_copies):
         severity = severity_of(loss.share)
-        if severity is None:
-            return
-        doubt = f"; {loss.doubt}" if loss.name == "idle" and not loss.is_judged else ""
+        if severity is None or loss.unknown:
+            continue
         yield Finding(
             rule=f"loss-{loss.name}",
             severity=severity,
-            sentence=f"{capitalized(loss.words)} {loss.takes} {loss.sized(of)}{doubt}.",
+            sentence=f"{loss.taking} {loss.sized(of)}.",
             share=loss.share,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
             evidence=_KINDS[loss.name].evidence,

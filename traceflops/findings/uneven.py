@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, severity_of
 from traceflops.windows.steptimes import idle_before_next
-from traceflops.words import duration, percent
+from traceflops.words import PART_NAMES, duration, percent
 
 if TYPE_CHECKING:
     from traceflops.results import DeviceReport
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 RULE: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
-
-_PARTS: Final = {
-    "compute": "compute",
-    "memory": "memory work",
-    "other": "uncategorized kernels",
-    "graph": "graph launches without kernel records",
-    "communication": "exposed communication",
-    "idle": "idle time",
-}
 
 
 def uneven_findings(
@@ -68,7 +59,7 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
         return f"{text}."
     following, idle_ns = idle_before_next(devices, longest.step)
     where = f" before step {following}" if name == "idle" and 2 * idle_ns > more_ns else ""
-    return f"{text}, mostly {_PARTS[name]}{where}."
+    return f"{text}, mostly {PART_NAMES[name]}{where}."
 
 
 def _largest_part(spread: StepSpread) -> tuple[str, int]:

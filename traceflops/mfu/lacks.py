@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.columns import names
 from traceflops.totals import DEVICE_KINDS
 from traceflops.trace import Trace
-from traceflops.words import does, several
+from traceflops.words import does, several, uncapitalized
 
 if TYPE_CHECKING:
     from traceflops.mfu.counters.counterformulas import Family
@@ -56,7 +56,7 @@ def without_rates(explanation: str) -> Lack:
 
     Those at the end of the sentence are the remedy.
     """
-    text = explanation.removesuffix(".").removesuffix(_ONE_OPTION)
+    text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
         return Lack(text, GIVE_PEAK)

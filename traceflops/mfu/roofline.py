@@ -1,17 +1,17 @@
-"""Whether work is bound by the rate of arithmetic or by memory, from FLOPs, bytes and time.
+"""Whether the roof of arithmetic or that of memory is nearer, from FLOPs, bytes and time.
 
 Arithmetic intensity is FLOPs per byte. A device of P FLOP per ns and B bytes per ns reaches P only
 from the intensity P / B on, its balance; below, at most B x intensity (Williams et al., 2009).
-By shapes bytes are lower bounds, so an intensity is an upper bound and a memory-bound verdict is
-certain, while a compute-bound one holds if nothing is moved twice. Counters have the bytes at the
-fabric, of which a cache of the memory may serve a part: there a compute-bound verdict is certain.
+By shapes bytes are lower bounds, so an intensity is an upper bound: "memory" is certain, while
+"compute" holds if nothing is moved twice. Counters have the bytes at the fabric, of which a cache
+of the memory may serve a part: there "compute" is certain. How near is another question.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal
 
 from traceflops.categories.model import Category
 
@@ -23,9 +23,14 @@ a copy."""
 Basis = Literal[WorkBasis, "category"]
 
 
+BOUND_FROM: Final = Fraction(1, 2)
+"""From this share of the nearer roof on, work is bound by it: the roof then takes most of its time.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What bounds some work, and what says so: where FLOPs and bytes are from, or its category."""
+    """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
 
     bound: Bound
     basis: Basis
@@ -95,7 +100,7 @@ def verdict(
     category: Category | None = None,
     basis: WorkBasis = "shapes",
 ) -> Verdict | None:
-    """Return what bounds some work: by its intensity, else by its category, else None.
+    """Return which roof is nearer: by the intensity, else by the category, else None.
 
     `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns. `basis` is what
     tells its FLOPs and bytes.
