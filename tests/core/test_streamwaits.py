@@ -184,18 +184,17 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
     analysis = analyze(trace_of(**first_of_a_queue(50 * MS)))
     assert analysis.verdict.loss is None
     assert analysis.verdict.sentence == (
-        "The GPU is busy <0.1 % of the total time, mostly with uncategorized kernels. Idle time of "
-        "unknown cause takes 100.0 %; earlier work may be missing from the trace."
+        "The GPU is busy <0.1 % of the total time, mostly with uncategorized kernels. Time without "
+        "recorded work takes 100.0 %; earlier work may be missing from the trace."
     )
     assert not [finding for finding in analysis.findings if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]
 
 
-def test_where_only_calls_are_missing_no_earlier_work_is_said_to_be() -> None:
+def test_idle_time_of_unknown_cause_is_still_a_loss_where_only_calls_are_missing() -> None:
     activities = launched(("a", 0, 100, 50), ("b", 0, 50 * MS, 10))["activities"]
     analysis = analyze(trace_of(activities=activities))
-    assert analysis.verdict.loss is None
-    assert "earlier work" not in analysis.verdict.sentence
+    assert analysis.verdict.loss == "idle"
 
 
 def test_lazy_loading_in_a_real_trace_is_inside_the_launch_call() -> None:

@@ -99,8 +99,9 @@ def test_uncategorized_kernels_with_missing_copies_have_both_said(tmp_path: Path
     kernels = KERNELS.replace("gemm(float*)", "mystery")
     trace = rocprof.read(tmp_path, {"1_kernel_trace.csv": kernels})
     assert tf.analyze(trace).verdict.sentence == (
-        "The GPU is busy 40.0 % of the time. Its kernels are uncategorized, so efficiency is "
-        "unknown. Idle time takes 60.0 %; it may include copies, which the trace lacks."
+        "The GPU is busy 40.0 % of the total time. Idle time takes 60.0 %; it may include copies, "
+        "which the trace lacks. Uncategorized kernels take 40.0 %; how much of that is useful is "
+        "unknown."
     )
 
 

@@ -76,29 +76,10 @@ def without_calls(*works: tuple[str, int, int, int]) -> tf.Analysis:
     return tf.analyze(trace_of(activities=launched(*works)["activities"]))
 
 
-def test_idle_time_of_unknown_cause_does_not_lead() -> None:
+def test_idle_time_is_a_loss_where_only_its_cause_is_unknown() -> None:
     """20 ns of compute and 5 of norms, and 975 of which nothing says what the GPU waited for."""
     analysis = without_calls(("sm90_gemm_bf16", 0, 100, 20), ("vectorized_layer_norm", 0, 1_095, 5))
-    assert said(analysis) == (
-        "The GPU is busy 2.5 % of the total time, mostly with compute. Idle time of unknown cause "
-        "takes 97.5 %; how much of that is avoidable is unknown.",
-        None,
-        None,
-    )
-
-
-def test_idle_time_of_known_and_of_unknown_cause_are_two_parts() -> None:
-    """500 ns until a kernel was launched, 200 before one without a call, 300 of compute."""
-    tables = launched(("sm90_gemm_bf16", 0, 100, 100), ("sm90_gemm_bf16", 700, 700, 100))
-    orphan = launched(("sm90_gemm_bf16", 0, 1_000, 100))["activities"][0] | {"correlation": None}
-    tables["activities"].append(orphan)
-    sentence, loss, share = said(tf.analyze(trace_of(**tables)))
-    assert sentence == (
-        "Idle time of known cause takes 50.0 % of the total time. Compute takes 30.0 %; "
-        f"{UNKNOWN} Idle time of unknown cause takes 20.0 %; how much of that is avoidable is "
-        "unknown."
-    )
-    assert (loss, share) == ("idle", 0.5)
+    assert said(analysis) == ("Idle time takes 97.5 % of the total time.", "idle", 0.975)
 
 
 def test_several_kinds_of_unknown_work_are_each_said() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _USEFUL: Final = "how much of that is useful is unknown"
-_AVOIDABLE: Final = "how much of that is avoidable is unknown"
+_UNRECORDED: Final = "time without recorded work"
 _MISSING: Final = "earlier work may be missing from the trace"
 _NO_COPIES: Final = "it may include copies, which the trace lacks"
 
@@ -108,8 +108,8 @@ def losses(
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
-    it is. Idle time of unknown cause is a part of its own where there is enough of it; where the
-    trace `lacks_copies`, no idle time is judged.
+    it is. Idle time in which earlier work may be missing is a part of its own where there is
+    enough of it; where the trace `lacks_copies`, no idle time is judged.
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -139,20 +139,15 @@ def _explained(loss: Loss) -> Loss:
 
 
 def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, ...]:
-    """Return idle time in two parts where enough of it has an unknown cause."""
+    """Return idle time in two parts where enough of it may be work that is not in the trace."""
     if lacks_copies:
         return (replace(idle, unknown=_NO_COPIES),)
-    causes, window_ns = total.idle_causes, total.components.window_ns
-    if causes.unknown_ns < WORTH_SAYING * window_ns or not window_ns:
+    missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
+    if missing_ns < WORTH_SAYING * window_ns or not window_ns:
         return (idle,)
-    why = _MISSING if 2 * causes.unrecorded_ns > causes.unknown_ns else _AVOIDABLE
-    unknown = causes.unknown_ns / window_ns
-    known = (total.components.idle_ns - causes.unknown_ns) / window_ns
-    words = f"{idle.words} of unknown cause"
-    return (
-        replace(idle, words=f"{idle.words} of known cause", share=known),
-        replace(idle, words=words, share=unknown, unknown=why),
-    )
+    rest = (total.components.idle_ns - missing_ns) / window_ns
+    missing = replace(idle, words=_UNRECORDED, share=missing_ns / window_ns, unknown=_MISSING)
+    return replace(idle, share=rest), missing
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
