@@ -58,14 +58,14 @@ def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     """Return which values are impossible; None where there is none."""
     if pa.types.is_fixed_size_list(array.type):
-        axes = [_impossible(pc.list_element(array, at)) for at in range(array.type.list_size)]
-        found = [one for one in axes if one is not None]
-        return np.any(found, axis=0) if found else None
+        size = array.type.list_size
+        parts = [one.values.slice(one.offset * size, len(one) * size) for one in array.chunks]
+        bad = _impossible(pa.chunked_array(parts, array.type.value_type))
+        return np.asarray(bad.reshape(-1, size).any(axis=1)) if bad is not None else None
     values = numbers(array, 0)
     if int(values.min()) >= 0 and int(values.max()) < _MOST:
         return None
-    bad: BoolArray = (values < 0) | (values >= _MOST)
-    return bad
+    return np.asarray((values < 0) | (values >= _MOST))
 
 
 def _possible_counters(trace: Trace) -> BoolArray:

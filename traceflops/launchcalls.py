@@ -129,7 +129,8 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
 
 def _has_device_work(trace: Trace) -> bool:
     used = distinct(numbers(trace.activities["device"]))
-    return _GPU in trace.devices["type"].take(used).to_pylist()
+    types = names(trace.devices["type"])
+    return _GPU in {types[code] for code in codes(trace.devices["type"])[used].tolist()}
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
@@ -149,11 +150,16 @@ def _counted(untimed: Untimed) -> int:
 
 
 def _linkable(trace: Trace) -> BoolArray:
-    """Return the calls of processes whose activities have correlations; of others none is lost."""
-    process = numbers(trace.activities["process"])
+    """Return the calls of processes whose activities have correlations; of others none is lost.
+
+    Work of a process without calls may be that of a process which has only calls.
+    """
+    process, calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
     known = numbers(trace.activities["correlation"], ABSENT) != ABSENT
     without = np.setdiff1d(process, process[known])
-    return ~np.isin(numbers(trace.calls["process"]), without)
+    if len(np.setdiff1d(process, calls)):
+        without = np.union1d(without, np.setdiff1d(calls, process))
+    return ~np.isin(calls, without)
 
 
 def _capturing(trace: Trace) -> BoolArray:

@@ -30,10 +30,15 @@ def problems(words: Sequence[str], outcome: Outcome, output: Path, thorough: boo
     return found
 
 
+def _is_undecided(outcome: Outcome) -> bool:
+    """Return whether damage made several jobs of files, of which the command wants one."""
+    return outcome.code == 2 and "works on one job, but" in outcome.stderr
+
+
 def _ending(outcome: Outcome) -> Iterator[str]:
     if "Traceback (most recent call last)" in outcome.stderr:
         yield f"a traceback: {last_line(outcome.stderr)}"
-    elif outcome.code not in (0, 3):
+    elif outcome.code not in (0, 3) and not _is_undecided(outcome):
         at = f" [{outcome.where}]" if outcome.where else ""
         yield f"exit code {outcome.code!r}: {last_line(outcome.stderr, 'error:')}{at}"
     elif outcome.code == 0 and outcome.stderr:

@@ -521,7 +521,7 @@ def test_a_public_run_on_rdna_has_bytes_read_and_no_flops() -> None:
     trace = read([shared_file("traces/rocprof/v3_csv_rdna35_llamacpp")])
     found = measured(trace)
     assert found.hfu is None
-    assert found.lacks[0].problem == "none of the recorded counters counts matrix work"
+    assert found.lacks[0].problem == "GPU records are incomplete"  # most were cut out
     assert found.executed.work is not None
     rows = {row.name: row for row in found.executed.work.counted}
     copy = rows["__amd_rocclr_copyBuffer"]
