@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from traceflops.devices.jobs import merge_jobs
 from traceflops.errors import InputError, NotATrace
-from traceflops.jobs import merge_jobs
-from traceflops.parsers.crew import Crew, usable_cores
-from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.places import find_inputs, tell_apart
-from traceflops.parsers.plausible import plausible
-from traceflops.parsers.recognise import recognise
-from traceflops.parsers.sameruns import each_run_once
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.places import find_inputs, tell_apart
+from traceflops.parsers.io.worker_pool import Crew, usable_cores
+from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.same_runs import each_run_once
+from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.phases import phase
-from traceflops.trace import Note, Trace
-from traceflops.words import several
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import several
 
 LOSSES = frozenset(
     {

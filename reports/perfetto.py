@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.components import WORK
 from traceflops.errors import UsageError
-from traceflops.intervals import Intervals
-from traceflops.prepare import Prepared
-from traceflops.reports.lanes import MOST_LANES, lanes
-from traceflops.reports.write import MARK
-from traceflops.rows import ABSENT
-from traceflops.trace import Trace
+from traceflops.reports.files import MARK
+from traceflops.reports.view.lane_packing import MOST_LANES, lanes
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.components import WORK
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,7 +29,7 @@ TABLES_OF_A_PARSER = {
     "jobs",
 }
 LAZY = {
-    ("traceflops/results.py", "traceflops.reports"),
+    ("traceflops/analysis/result.py", "traceflops.reports"),
     ("traceflops/__init__.py", "traceflops.parsers"),
 }
 """The only places where the core reaches for what depends on it, and only when it is used."""
@@ -174,7 +174,7 @@ def test_nothing_of_a_trace_is_ever_evaluated() -> None:
     ] == []
     assert reached(PRODUCT, "marshal", "shelve") == []
     # Only what this program itself writes, to processes it started, through pipes of its own.
-    private = {"parsers/crew.py", "parsers/worker.py"}
+    private = {"parsers/io/worker_pool.py", "parsers/io/worker.py"}
     assert reached([path for path in PRODUCT if where(path) not in private], "pickle") == []
 
 

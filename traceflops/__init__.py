@@ -20,25 +20,25 @@ if not (_here / "parsers").is_dir():  # a source checkout: the sub-packages lie 
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
-    from traceflops.analysis import analyze
+    from traceflops.analysis.recipe import analyze
+    from traceflops.analysis.result import Analysis
     from traceflops.errors import InputError, TraceflopsError, UsageError
-    from traceflops.intervals import Intervals
     from traceflops.parsers import read
-    from traceflops.results import Analysis
-    from traceflops.trace import Note, Source, Trace
+    from traceflops.table.trace import Note, Source, Trace
+    from traceflops.timeline.intervals import Intervals
     from traceflops.windows.selection import Selection
 
 _HOMES = {
-    "Analysis": "traceflops.results",
+    "Analysis": "traceflops.analysis.result",
     "InputError": "traceflops.errors",
-    "Intervals": "traceflops.intervals",
-    "Note": "traceflops.trace",
+    "Intervals": "traceflops.timeline.intervals",
+    "Note": "traceflops.table.trace",
     "Selection": "traceflops.windows.selection",
-    "Source": "traceflops.trace",
-    "Trace": "traceflops.trace",
+    "Source": "traceflops.table.trace",
+    "Trace": "traceflops.table.trace",
     "TraceflopsError": "traceflops.errors",
     "UsageError": "traceflops.errors",
-    "analyze": "traceflops.analysis",
+    "analyze": "traceflops.analysis.recipe",
     "read": "traceflops.parsers",
 }
 

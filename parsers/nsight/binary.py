@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.trace import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Trace
 
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 _NCU: Final = b"NVR\x00"

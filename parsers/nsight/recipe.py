@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import IntArray, codes, names, numbers, validity
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.gathered import Gathered, ProcessFacts
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE, sound
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
-from traceflops.parsers.overflow import overflow_notes
-from traceflops.rows import ABSENT, Array, Names
-from traceflops.trace import Note, Source, SourceFile, Trace
-from traceflops.words import several
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.columns import IntArray, codes, names, numbers, validity
+from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

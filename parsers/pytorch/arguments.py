@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from traceflops.parsers.jsonfiles.mend import valid_utf8
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.jsonfiles.mend import valid_utf8
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.events import Args
 from traceflops.parsers.pytorch.values import integer
 

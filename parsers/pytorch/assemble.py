@@ -8,10 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.groups import distinct
-from traceflops.parsers.gathered import (
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.jsonfiles.events import EventStream
+from traceflops.parsers.pytorch.block import KinetoBlock
+from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
+from traceflops.parsers.pytorch.notes import reading_notes
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
     ProcessFacts,
@@ -21,14 +24,11 @@ from traceflops.parsers.gathered import (
     processes_table,
     renumber_devices,
 )
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonfiles.events import EventStream
-from traceflops.parsers.overflow import overflow_notes
-from traceflops.parsers.pytorch.block import KinetoBlock
-from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
-from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.rows import ABSENT
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Source, SourceFile, Trace
 
 _UNKNOWN_DEVICE = -1
 _EPOCH_NS = 10**17

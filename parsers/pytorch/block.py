@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.arguments import ArgsReader, decoder
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,
@@ -36,6 +35,7 @@ from traceflops.parsers.pytorch.events import (
 )
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integers, nanoseconds
+from traceflops.table.columns import IntArray
 
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"

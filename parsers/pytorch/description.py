@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
-from traceflops.words import DESCRIPTION_WORDS, several
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.units.words import DESCRIPTION_WORDS, several
 
 KEY: Final = "traceflops"
 LARGEST_BYTES: Final = 256 * 1024

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.gathered import DeviceFacts
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.description import Described, read_description
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.trace_builder import DeviceFacts
+from traceflops.table.rows import ABSENT
 
 _FACTS: Final = (
     "schemaVersion",

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.crew import BLOCK_BYTES, Crew
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonfiles.events import EventStream
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.jsonfiles.events import EventStream
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.notes import printable
-from traceflops.rows import ABSENT
-from traceflops.trace import Trace
-from traceflops.words import several
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.units.words import several
 
 
 def read_pytorch(

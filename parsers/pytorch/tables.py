@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.columns import IntArray
 from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
     as_text,
@@ -25,7 +24,8 @@ from traceflops.parsers.pytorch.values import (
     triples,
     typed_integers,
 )
-from traceflops.rows import ABSENT, Array, Names, Rows
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, Names, Rows
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import Lookup
-from traceflops.rows import ABSENT
+from traceflops.parsers.io.databases.lookup import Lookup
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from traceflops.trace import Note
+from traceflops.table.trace import Note
 
 SEVERAL_MACHINES: Final = Note(
     "assumed",

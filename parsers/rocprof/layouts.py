@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from traceflops.parsers.shared.layouts import COMPUTE, V1, V2, V3, Layout
+
 Kind = Literal["integer", "number", "text"]
 
-V1: Final = "v1"
-V2: Final = "v2"
-V3: Final = "v3"
-COMPUTE: Final = "compute"
 
 _WORDS: Final = re.compile("[^a-z0-9]+")
 _COUNTER: Final = re.compile(r"([A-Z][A-Za-z0-9_]*?)((?:\[\d+\])*)")
@@ -41,30 +39,6 @@ _REPEATED: Final = re.compile(r"(.+)_\d+")
 def plain(name: str) -> str:
     """Return the name of a column in the one spelling in which releases agree."""
     return _WORDS.sub("", name.lower())
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """One table of one generation: the columns that it must have, all others are optional.
-
-    `what` says how it is read, `name` what rocprof calls it, `release` what the columns tell.
-    """
-
-    what: str
-    name: str
-    generation: str
-    release: str
-    needs: frozenset[str]
-    lacks: frozenset[str] = frozenset()
-
-    @property
-    def may_be_wide(self) -> bool:
-        """Return whether further columns of it may be counters: rocprofv3 has a table for these."""
-        return self.what in ("kernels", "untimed") and self.generation != V3
-
-    def has(self, columns: frozenset[str]) -> bool:
-        """Return whether these are the columns of such a table."""
-        return self.needs <= columns and not self.lacks & columns
 
 
 def _layout(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from traceflops.notes import counted_note
-from traceflops.trace import Note
+from traceflops.table.notes import counted_note
+from traceflops.table.trace import Note
 
 COUNTERS_ONLY: Final = Note(
     "missing",

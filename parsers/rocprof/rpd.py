@@ -11,18 +11,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.databases.lookup import TextsById, by_distinct
-from traceflops.parsers.databases.query import Batch, Wanted
-from traceflops.parsers.databases.rows import Database
-from traceflops.parsers.databases.timed import timed
-from traceflops.parsers.gathered import Gathered, ProcessFacts
+from traceflops.parsers.io.databases.lookup import TextsById, by_distinct
+from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.rows import Database
 from traceflops.parsers.rocprof.rocpd.categories import APIS, kind_of
 from traceflops.parsers.rocprof.rocpd.trace import Origin, Tallies, trace_of, with_losses
-from traceflops.parsers.rocprof.rpdwork import Calls, Operations
-from traceflops.rows import ABSENT
-from traceflops.trace import Trace
+from traceflops.parsers.rocprof.rpd_work import Calls, Operations
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.times import timed
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
 _TEXT: Final = Wanted(integers=("id",), texts=("string",))

@@ -6,21 +6,21 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from traceflops.mfu.executed.executed import Executed
-from traceflops.mfu.executed.worktables import KernelRow, OpRow
+from traceflops.flops.mfu_waterfall import Waterfall
 from traceflops.mfu.inference.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.peak.tracepeaks import DevicePeaks
 from traceflops.mfu.ranges import ShareRange
-from traceflops.mfu.waterfall import Waterfall
-from traceflops.reports.countedtable import counted_object
-from traceflops.reports.counts import as_float, flop_count
-from traceflops.reports.measured import roof, roofline, share_of_bandwidth, share_of_link
+from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.traced.executed import Executed
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.reports.view.counted_table import counted_object
+from traceflops.reports.view.counts import as_float, flop_count
+from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counters.crosscheck import CrossCheck
-    from traceflops.mfu.pairing.joins import Join
-    from traceflops.mfu.rooftimes import RoofTime
+    from traceflops.mfu.counted.cross_check import CrossCheck
+    from traceflops.mfu.counted.joins import Join
+    from traceflops.mfu.roof_times import RoofTime
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceflops.memoryuse import MemoryUse, Series, memory_use
+from traceflops.memory.usage import MemoryUse, Series, memory_use
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 
 def memory_object(analysis: Analysis) -> list[dict[str, Any]]:

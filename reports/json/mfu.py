@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.mfu.described.explaining import Candidate, Explanation
-from traceflops.mfu.described.rates import Rate
-from traceflops.mfu.described.run import Lengths, Run
-from traceflops.mfu.described.utilisation import Entry, Utilisation
-from traceflops.mfu.described.work import TERA, Work
-from traceflops.mfu.model.card import ModelCard
-from traceflops.reports.counts import as_float, flop_count
+from traceflops.flops.analytic.explain_reported import Candidate, Explanation
+from traceflops.flops.analytic.rates import Rate
+from traceflops.flops.analytic.run import Lengths, Run
+from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
+from traceflops.flops.analytic.work import TERA, DescribedWork
+from traceflops.flops.model.card import ModelCard
+from traceflops.reports.view.counts import as_float, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
@@ -51,7 +51,7 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
     return {"schema": MODELS_SCHEMA, "models": listed}
 
 
-def _figures(done: Work, rate: Rate | None) -> dict[str, Any]:
+def _figures(done: DescribedWork, rate: Rate | None) -> dict[str, Any]:
     """Return what a convention says: an executed one has no MFU."""
     is_model = not done.ledger.executed_only
     return {

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from traceflops.mfu.described.explaining import Explanation
-from traceflops.mfu.reconciled.diagnosis import Diagnosis
-from traceflops.mfu.reconciled.recomputation import Recomputation
-from traceflops.mfu.reconciled.reconcile import Reconciliation
-from traceflops.reports.counts import as_float, flop_count
+from traceflops.analysis.result import Analysis
+from traceflops.flops.analytic.explain_reported import Explanation
+from traceflops.mfu.checked.diagnosis import Diagnosis
+from traceflops.mfu.checked.recomputation import Recomputation
+from traceflops.mfu.checked.reconciliation import Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.mfu import mfu_object
 from traceflops.reports.json.report import report_head
-from traceflops.results import Analysis
+from traceflops.reports.view.counts import as_float, flop_count
 
 SCHEMA: Final = "traceflops.utilisation/1"
 NEAREST: Final = 10

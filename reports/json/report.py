@@ -8,22 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from traceflops._version import __version__
+from traceflops.analysis.result import Analysis
+from traceflops.devices.jobs import JobReport
+from traceflops.ranks.collectives import Collective
+from traceflops.reports.json.aggregates import untimed_object
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.json.memory import memory_object
-from traceflops.reports.json.untimed import untimed_object
-from traceflops.results import (
-    Account,
-    Analysis,
-    Collective,
-    DeviceReport,
-    Gap,
-    JobReport,
-    WholeSpan,
-    Window,
-)
-from traceflops.trace import Source
+from traceflops.table.trace import Source
+from traceflops.timeline.records import Account, Gap, WholeSpan, Window
+from traceflops.windows.records import DeviceReport
 from traceflops.windows.selection import Selection
-from traceflops.windows.steptimes import spread_of
+from traceflops.windows.step_times import spread_of
 
 SCHEMA: Final = "traceflops.report/1"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from traceflops.reports.labels import short_labels
-from traceflops.reports.units import count, shorten_middle
+from traceflops.reports.view.figures import count, shorten_middle
+from traceflops.reports.view.short_names import short_labels
 
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
 """How many bytes more than one these characters take in HTML."""

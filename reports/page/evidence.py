@@ -8,24 +8,24 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing.timeline import drawn_devices
-from traceflops.exposed import most_exposed
-from traceflops.findings import uneven
-from traceflops.reports.measured import roof
-from traceflops.reports.page import series
+from traceflops.findings import unevenness as uneven
+from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.units import duration, shorten_middle
-from traceflops.reports.wording import gap_place
-from traceflops.results import COMPONENTS
+from traceflops.reports.view.figures import duration, shorten_middle
+from traceflops.reports.view.utilisation import roof
+from traceflops.reports.view.wording import gap_place
+from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.chosen import chosen_time
-from traceflops.windows.steptimes import StepSpread, StepTime, spread_of
+from traceflops.windows.exposed import most_exposed
+from traceflops.windows.step_times import StepSpread, StepTime, spread_of
 
 if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
     from traceflops.findings.finding import Finding
-    from traceflops.results import Analysis
 
 _LOSS: Final = "loss-"
 _DEVICE: Final = 30

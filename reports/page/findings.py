@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from traceflops.mfu.figures import percent
 from traceflops.reports.page.evidence import Place, places, step_rows
+from traceflops.units.exact import exact_percent
 
 if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
     from traceflops.findings.finding import Finding
-    from traceflops.results import Analysis
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +49,5 @@ def _gain(analysis: Analysis, found: Finding) -> str:
     """Return what MFU would be if the time were not spent, "" where it is not one figure."""
     if found.mfu_without is None or analysis.measured.figure is None:
         return ""
-    without = percent(Fraction(found.mfu_without))
+    without = exact_percent(Fraction(found.mfu_without))
     return f"{analysis.measured.figure} now, at most {without} without it"

@@ -13,21 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceflops._version import __version__
-from traceflops.reports.authored import NOTHING, Authored
-from traceflops.reports.commandline import base_names
-from traceflops.reports.page import figures, shown
-from traceflops.reports.page.closing import PAGE_BYTES, closing
+from traceflops.reports.page import figures
+from traceflops.reports.page import overview as shown
+from traceflops.reports.page.footer import PAGE_BYTES, closing
 from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
-from traceflops.reports.wording import unit
-from traceflops.words import plural
+from traceflops.reports.view.author_notes import NOTHING, Authored
+from traceflops.reports.view.command_line import base_names
+from traceflops.reports.view.wording import unit
+from traceflops.units.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 SCHEMA = "traceflops.report/1"
 _STYLES = ("report.css", "tables.css", "timeline.css", "memory.css")

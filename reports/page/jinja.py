@@ -6,9 +6,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops import words
-from traceflops.reports import palette, units, wording
-from traceflops.reports.page import escaped, roofline, shown
+from traceflops.reports.page import escaped, roofline
+from traceflops.reports.page import overview as shown
+from traceflops.reports.view import figures as units
+from traceflops.reports.view import palette, wording
+from traceflops.units import words
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.labels import Label, kernel_labels
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.page.launched import Launched, Way, key_of, launched, missing
+from traceflops.reports.page.launch_sites import Launched, Way, key_of, launched, missing
 from traceflops.reports.page.work import (
     WorkColumns,
     WorkShown,
@@ -17,13 +16,14 @@ from traceflops.reports.page.work import (
     rates_sentence,
     work_columns,
 )
-from traceflops.reports.units import duration
-from traceflops.reports.wording import numbered
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.short_names import Label, kernel_labels
+from traceflops.reports.view.wording import numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 MOST_KERNELS: Final = 100
 MOST_PER_CATEGORY: Final = 3

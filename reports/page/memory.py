@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.memoryuse import Curve, MemoryUse, Series, memory_use
-from traceflops.reports.page import shown
-from traceflops.reports.units import UNKNOWN, count, duration, percent, place, size
-from traceflops.words import several
+from traceflops.memory.usage import Curve, MemoryUse, Series, memory_use
+from traceflops.reports.page import overview as shown
+from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
-    from traceflops.devices.origins import Origins
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.time_origins import Origins
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8

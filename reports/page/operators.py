@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.operators import operators
-from traceflops.reports.labels import Label, labels
+from traceflops.attribution.operator_table import operators
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.work import (
     WorkColumns,
@@ -16,9 +15,10 @@ from traceflops.reports.page.work import (
     rates_sentence,
     work_columns,
 )
+from traceflops.reports.view.short_names import Label, labels
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 MOST_OPERATORS: Final = 100
 

@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.ledger import Ledger, Line
-from traceflops.reports.countedtable import HEADS as COUNTED_HEADS
-from traceflops.reports.countedtable import CountedShown, counted_rows
-from traceflops.reports.ledgertable import (
+from traceflops.flops.ledger import Ledger, Line
+from traceflops.reports.view.counted_table import HEADS as COUNTED_HEADS
+from traceflops.reports.view.counted_table import CountedShown, counted_rows
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    duration,
+    flop_scale,
+    flops,
+    percent,
+)
+from traceflops.reports.view.ledger import (
     COLUMNS,
     Row,
     columns_of,
@@ -22,7 +29,7 @@ from traceflops.reports.ledgertable import (
     scaled,
     sum_of,
 )
-from traceflops.reports.measured import (
+from traceflops.reports.view.utilisation import (
     Fact,
     Part,
     bounds_sentence,
@@ -30,20 +37,13 @@ from traceflops.reports.measured import (
     parts,
     why_not,
 )
-from traceflops.reports.units import (
-    UNKNOWN,
-    duration,
-    flop_scale,
-    flops,
-    percent,
-)
-from traceflops.reports.wording import unit
-from traceflops.words import several
+from traceflops.reports.view.wording import unit
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
+    from traceflops.flops.mfu_waterfall import Waterfall
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.waterfall import Waterfall
-    from traceflops.results import Analysis
 
 MOST_ROWS: Final = 30
 _ONE_TYPE: Final = "FLOP"

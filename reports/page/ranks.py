@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.rankspread import (
+from traceflops.ranks.rank_spread import (
     FloatArray,
     OwnTimes,
     Straggler,
@@ -17,13 +17,14 @@ from traceflops.rankspread import (
     own_times,
     straggler,
 )
-from traceflops.reports.labels import short_labels
 from traceflops.reports.page.heatmap import HeatMap, heat_map, signed
-from traceflops.reports.units import count, duration, percent, shorten_middle
-from traceflops.words import several
+from traceflops.reports.view.figures import count, duration, percent, shorten_middle
+from traceflops.reports.view.short_names import short_labels
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis, DeviceReport
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.records import DeviceReport
 
 MOST_DEVICES: Final = 32
 _MOST_BARS: Final = 80

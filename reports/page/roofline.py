@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.peak.peaks import PER_TERA
-from traceflops.reports.measured import roof, roofline
-from traceflops.reports.units import count, duration, percent, significant
-from traceflops.reports.wording import listed
-from traceflops.words import several
+from traceflops.devices.peaks import PER_TERA
+from traceflops.reports.view.figures import count, duration, percent, significant
+from traceflops.reports.view.utilisation import roof, roofline
+from traceflops.reports.view.wording import listed
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceflops.mfu.executed.worktables import KernelRow
+    from traceflops.analysis.result import Analysis
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.peak.tracepeaks import DevicePeaks
-    from traceflops.results import Analysis
+    from traceflops.mfu.trace_peaks import DevicePeaks
+    from traceflops.mfu.traced.work_tables import KernelRow
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 
 @dataclass(frozen=True, slots=True)

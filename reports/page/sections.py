@@ -9,27 +9,18 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports import wording
-from traceflops.reports.page import (
-    findings,
-    kernels,
-    memory,
-    operators,
-    peak,
-    ranks,
-    series,
-    shown,
-    stepbars,
-    steps,
-    untimed,
-    work,
-)
+from traceflops.reports.page import findings, kernels, memory, operators, peak, ranks, steps, work
+from traceflops.reports.page import overview as shown
+from traceflops.reports.page import step_bars as stepbars
+from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
+from traceflops.reports.view import aggregates as untimed
+from traceflops.reports.view import wording
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.page.series import Row
-from traceflops.reports.palette import LOOKS
-from traceflops.reports.units import duration
-from traceflops.windows.steptimes import StepSpread, median_of, spread_of
+from traceflops.reports.page.step_rows import Row
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.palette import LOOKS
+from traceflops.windows.step_times import StepSpread, median_of, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
 
 MOST_ROWS: Final = 200
 _FIRST: Final = 50

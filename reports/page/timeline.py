@@ -16,12 +16,11 @@ from traceflops.drawing.timeline import (
     drawn_devices,
     parts_ns,
 )
-from traceflops.reports.labels import short_labels
+from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
-from traceflops.reports.page.shown import MOST_GAPS
-from traceflops.reports.page.timelinedata import LOOK_NAMES, packed
-from traceflops.reports.page.timelinestill import Still, still
-from traceflops.reports.page.timelinewords import (
+from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
+from traceflops.reports.page.timeline_still import Still, still
+from traceflops.reports.page.timeline_words import (
     LABEL_WIDTH,
     details,
     first_event,
@@ -32,13 +31,14 @@ from traceflops.reports.page.timelinewords import (
     start_label,
     steps_asked_for,
 )
-from traceflops.reports.palette import LOOKS
-from traceflops.reports.units import UNKNOWN
-from traceflops.rows import ABSENT
+from traceflops.reports.view.figures import UNKNOWN
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.short_names import short_labels
+from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.prepare import Prepared
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.executed.worktables import KernelRow, OpRow
-from traceflops.reports.measured import (
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.reports.view.figures import UNKNOWN, count, flops, percent
+from traceflops.reports.view.utilisation import (
     ABOVE,
     AT_MOST,
     SLOW,
@@ -19,14 +20,13 @@ from traceflops.reports.measured import (
     share_of_bandwidth,
     share_of_link,
 )
-from traceflops.reports.units import UNKNOWN, count, flops, percent
-from traceflops.reports.wording import listed
+from traceflops.reports.view.wording import listed
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from traceflops.flops.roofline import Measured
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.roofline import Measured
 
 
 @dataclass(frozen=True, slots=True)

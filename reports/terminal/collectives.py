@@ -7,10 +7,11 @@ from typing import Final
 
 from rich.text import Text
 
-from traceflops.reports.units import UNKNOWN, count, duration
-from traceflops.reports.wording import collective_label, collective_rate, mean_message
-from traceflops.results import Analysis, Collective
-from traceflops.words import several
+from traceflops.analysis.result import Analysis
+from traceflops.ranks.collectives import Collective
+from traceflops.reports.view.figures import UNKNOWN, count, duration
+from traceflops.reports.view.wording import collective_label, collective_rate, mean_message
+from traceflops.units.words import several
 
 _SHOWN: Final = 2
 _INDENT: Final = "  "

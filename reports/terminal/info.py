@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from traceflops.devices.jobs import JobReport
 from traceflops.devices.processes import ranks_text
-from traceflops.inventory import DeviceEntry, Inventory
-from traceflops.reports.units import UNKNOWN, count, shorten_middle, size, visible
-from traceflops.reports.wording import some_files
-from traceflops.results import JobReport
-from traceflops.words import several
+from traceflops.recording.inventory import DeviceEntry, Inventory
+from traceflops.reports.view.figures import UNKNOWN, count, shorten_middle, size, visible
+from traceflops.reports.view.wording import some_files
+from traceflops.units.words import several
 
 SCHEMA: Final = "traceflops.info/1"
 _LABEL = 12

@@ -10,22 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.mfu.ledger import Ledger, Line
-from traceflops.reports.countedtable import counted_lines
-from traceflops.reports.ledgertable import is_unsplit, ledger_table
-from traceflops.reports.measured import (
-    ABOVE,
-    Part,
-    bound_word,
-    bounds_sentence,
-    facts,
-    parts,
-    rate_words,
-    roof,
-    why_not,
-)
-from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, remarked, wrapped
-from traceflops.reports.palette import LINE_LOOKS
+from traceflops.flops.ledger import Ledger, Line
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
 from traceflops.reports.terminal.reconciled import (
     beside_the_bar,
@@ -42,22 +27,37 @@ from traceflops.reports.terminal.summary import (
     labelled,
     provenance,
 )
-from traceflops.reports.units import (
+from traceflops.reports.view.counted_table import counted_lines
+from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,
     count,
     duration,
     visible,
 )
-from traceflops.reports.wording import unit
-from traceflops.words import several
+from traceflops.reports.view.ledger import is_unsplit, ledger_table
+from traceflops.reports.view.narrow import LEAST_NAME, cells, columns, heading, remarked, wrapped
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.utilisation import (
+    ABOVE,
+    Part,
+    bound_word,
+    bounds_sentence,
+    facts,
+    parts,
+    rate_words,
+    roof,
+    why_not,
+)
+from traceflops.reports.view.wording import unit
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
-    from traceflops.mfu.executed.worktables import KernelRow, OpRow
+    from traceflops.analysis.result import Analysis
+    from traceflops.flops.mfu_waterfall import Waterfall
+    from traceflops.mfu.checked.reconciliation import Reconciliation
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.reconciled.reconcile import Reconciliation
-    from traceflops.mfu.waterfall import Waterfall
-    from traceflops.results import Analysis
+    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 
 _LABEL, _VALUE, _SHARE = 26, 18, 9
 _ROWS = 8

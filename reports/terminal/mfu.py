@@ -8,17 +8,24 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from traceflops.mfu.described.explaining import Candidate, Explanation
-from traceflops.mfu.described.rates import Rate, share
-from traceflops.mfu.described.run import Shape
-from traceflops.mfu.described.utilisation import Entry, Utilisation
-from traceflops.mfu.described.work import Work
-from traceflops.mfu.figures import percent
-from traceflops.reports.ledgertable import ledger_table
-from traceflops.reports.narrow import cells, columns, joined, remarked, wrapped
+from traceflops.flops.analytic.explain_reported import Candidate, Explanation
+from traceflops.flops.analytic.rates import Rate, share
+from traceflops.flops.analytic.run import RunShape
+from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
+from traceflops.flops.analytic.work import DescribedWork
 from traceflops.reports.terminal.summary import NARROWEST, Style, fitted, labelled
-from traceflops.reports.units import UNKNOWN, count, flops, shorten_middle, significant, visible
-from traceflops.words import several
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    count,
+    flops,
+    shorten_middle,
+    significant,
+    visible,
+)
+from traceflops.reports.view.ledger import ledger_table
+from traceflops.reports.view.narrow import cells, columns, joined, remarked, wrapped
+from traceflops.units.exact import exact_percent
+from traceflops.units.words import several
 
 EXTRAS = {
     "recompute": "recomputed",
@@ -109,7 +116,7 @@ def _sentences(found: Utilisation) -> Iterator[str]:
     if rate is not None and found.is_possible:
         yield rate.sentence
     elif rate is not None:
-        value = percent(max(rate.mfu, rate.hfu))
+        value = exact_percent(max(rate.mfu, rate.hfu))
         yield f"No MFU: {value} of peak is impossible ({rate.convention})."
     for lack in found.lacks:
         yield f"No MFU: {lack.problem}. To get one: {lack.remedy}."
@@ -141,7 +148,7 @@ def _devices(found: Utilisation) -> str:
     return several(number, "device")
 
 
-def _sizes(found: Utilisation, shape: Shape) -> str:
+def _sizes(found: Utilisation, shape: RunShape) -> str:
     if found.card.is_convolutional:
         return several(shape.slot_tokens, "sample")
     if found.unit == "token":
@@ -157,10 +164,10 @@ def _sizes(found: Utilisation, shape: Shape) -> str:
     return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"  # noqa: RUF001
 
 
-def _real(shape: Shape) -> str:
+def _real(shape: RunShape) -> str:
     if shape.tokens == shape.slot_tokens:
         return ""
-    return f", {percent(Fraction(shape.tokens, shape.slot_tokens))} real"
+    return f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
 
 
 def _manner(found: Utilisation) -> Iterator[str]:
@@ -205,7 +212,7 @@ def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
     done, unit = found.work, _unit(found)
     each_one = "sample" if found.card.is_convolutional else "token"
     if found.rate is not None and not found.rate.is_hfu and done.is_counted:
-        yield "HFU", percent(found.rate.hfu), _hfu(found.rate)
+        yield "HFU", exact_percent(found.rate.hfu), _hfu(found.rate)
     if done.tflops_per_device is not None:
         what = "executed" if done.ledger.executed_only else "model"
         yield f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device"
@@ -225,7 +232,7 @@ def _lines(found: Utilisation) -> Iterator[tuple[str, str, str]]:
 def _hfu(rate: Rate) -> str:
     """Return what HFU has besides MFU, as shares of the peak."""
     parts = [
-        f"{percent(share(extra, rate.seconds, rate.devices, rate.peak))} {words}"
+        f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {words}"
         for first, words in EXTRAS.items()
         if (extra := rate.ledger.total(first))
     ]
@@ -261,7 +268,7 @@ def _notes(found: Utilisation, style: Style) -> Iterator[Text]:
 # All conventions
 
 
-def _entry(one: Entry, work: Work) -> dict[str, str]:
+def _entry(one: Entry, work: DescribedWork) -> dict[str, str]:
     rate, per_token = one.rate, work.flops_per_token
     speed = work.tflops_per_device
     texts = (
@@ -275,7 +282,7 @@ def _entry(one: Entry, work: Work) -> dict[str, str]:
 
 
 def _share(value: Fraction) -> str:
-    return percent(value) if value <= 1 else "> 100 %"
+    return exact_percent(value) if value <= 1 else "> 100 %"
 
 
 def _start(text: str, width: int) -> str:
@@ -304,7 +311,7 @@ def _not_computed(entries: Iterable[Entry], style: Style) -> Iterator[Text]:
 
 def _candidates(explained: Explanation, shown: Iterable[Candidate], style: Style) -> Iterator[Text]:
     for one in shown:
-        off = "fits" if one.reproduces else percent(one.error)
+        off = "fits" if one.reproduces else exact_percent(one.error)
         first, *more = wrapped(one.text, style.width - 20)
         gives = explained.shown(one.value)
         yield Text(f"{gives:>9}{off:>9}  {first}", "" if one.reproduces else "dim")

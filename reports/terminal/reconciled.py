@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from traceflops.mfu.figures import percent
-from traceflops.mfu.reconciled.diagnosis import Diagnosis
-from traceflops.reports.ledgertable import ledger_table
-from traceflops.reports.measured import Fact
-from traceflops.reports.narrow import remarked, wrapped
+from traceflops.mfu.checked.diagnosis import Diagnosis
 from traceflops.reports.terminal.summary import Style
-from traceflops.reports.units import UNKNOWN, count, flops, significant, visible
-from traceflops.words import several
+from traceflops.reports.view.figures import UNKNOWN, count, flops, significant, visible
+from traceflops.reports.view.ledger import ledger_table
+from traceflops.reports.view.narrow import remarked, wrapped
+from traceflops.reports.view.utilisation import Fact
+from traceflops.units.exact import exact_percent
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
+    from traceflops.mfu.checked.counts import Counts
+    from traceflops.mfu.checked.job_size import JobSize
+    from traceflops.mfu.checked.reconciliation import Reconciliation
     from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.reconciled.counts import Counts
-    from traceflops.mfu.reconciled.jobsize import JobSize
-    from traceflops.mfu.reconciled.reconcile import Reconciliation
 
 TINY: Final = Fraction(1, 10**6)
 """A difference of two MFUs below that is of rounding to whole FLOPs."""
@@ -55,7 +55,7 @@ def beside_the_bar(found: Reconciliation, style: Style) -> Iterator[Text]:
         return
     sign = "+" if found.gap > 0 else "-"
     line = Text(f"  {'described less shown':<{_LABEL}}")
-    line.append(f"{sign + percent(abs(found.gap)):>{_SHARE}}  ", "bold")
+    line.append(f"{sign + exact_percent(abs(found.gap)):>{_SHARE}}  ", "bold")
     bound = "" if found.measured.is_exact else " (at most)"
     what = f"outside the bar: {found.described.work.ledger.convention} - trace{bound}"
     yield from remarked(line, what, style.width)
@@ -67,10 +67,12 @@ def described_facts(found: Reconciliation) -> Iterator[Fact]:
     rate, convention = found.rate, work.ledger.convention
     is_more = rate is not None and (rate.hfu != rate.mfu or found.measured_mfu is None)
     if rate is not None and is_more and not rate.is_hfu:
-        yield Fact("described HFU", percent(rate.hfu), "with other executed FLOPs, as described")
+        yield Fact(
+            "described HFU", exact_percent(rate.hfu), "with other executed FLOPs, as described"
+        )
     if found.host_mfu is not None:
         remark = f"{convention}, over CPU step markers"
-        yield Fact("MFU (host)", percent(found.host_mfu), remark)
+        yield Fact("MFU (host)", exact_percent(found.host_mfu), remark)
     elif found.host_ran_ahead:
         yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
     if found.needed is not None:
@@ -118,7 +120,7 @@ def diagnoses_table(found: Reconciliation, style: Style) -> Iterator[Text]:
 
 
 def _row(one: Diagnosis, style: Style) -> Iterator[Text]:
-    left = percent(one.distance) if one.distance else "nothing"
+    left = exact_percent(one.distance) if one.distance else "nothing"
     text = f"{one.words}: {one.remedy}"
     first, *more = wrapped(visible(text), style.width - _LEAVES)
     yield Text(f"{left:>{_LEAVES - 2}}  {first}")

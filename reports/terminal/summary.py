@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.mfu.lacks import NEXT_TIME
-from traceflops.reports.countedtable import counted_lines
-from traceflops.reports.labels import short_labels
-from traceflops.reports.measured import why_not
-from traceflops.reports.narrow import LEAST_NAME, cells, columns, heading, joined, wrapped
-from traceflops.reports.palette import CAUSE_LABELS, LOOKS, Look, look
+from traceflops.analysis.result import Analysis
+from traceflops.devices.missing_input import NEXT_TIME
+from traceflops.reports.terminal.aggregates import untimed_lines
 from traceflops.reports.terminal.collectives import collective_lines
-from traceflops.reports.terminal.untimed import untimed_lines
-from traceflops.reports.units import (
+from traceflops.reports.view.counted_table import counted_lines
+from traceflops.reports.view.figures import (
     apportioned,
     count,
     duration,
@@ -25,7 +22,11 @@ from traceflops.reports.units import (
     shorten_middle,
     visible,
 )
-from traceflops.reports.wording import (
+from traceflops.reports.view.narrow import LEAST_NAME, cells, columns, heading, joined, wrapped
+from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, Look, look
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.wording import (
     basis,
     component_label,
     gap_place,
@@ -37,9 +38,10 @@ from traceflops.reports.wording import (
     uneven_steps,
     unit,
 )
-from traceflops.results import COMPONENTS, Account, Analysis, DeviceReport, Gap
-from traceflops.trace import Note
-from traceflops.words import several
+from traceflops.table.trace import Note
+from traceflops.timeline.records import COMPONENTS, Account, Gap
+from traceflops.units.words import several
+from traceflops.windows.records import DeviceReport
 
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8

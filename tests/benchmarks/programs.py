@@ -27,7 +27,7 @@ with open(sys.argv[1], "rb") as file:
 _READ = "import sys, traceflops; print(traceflops.read(sys.argv[1], jobs=int(sys.argv[2])))"
 _ANALYZE = """
 import json, sys, time
-import traceflops, traceflops.parsers, traceflops.analysis
+import traceflops, traceflops.parsers, traceflops.analysis.recipe
 began = time.perf_counter()
 trace = traceflops.read(sys.argv[1])
 read = time.perf_counter()

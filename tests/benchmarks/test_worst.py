@@ -12,8 +12,8 @@ import pytest
 
 import traceflops as tf
 from tests.benchmarks.worst import CASES, Case
-from traceflops.columns import numbers
-from traceflops.links import link
+from traceflops.table.columns import numbers
+from traceflops.table.links import link
 
 SMALL = {"deep ops": 3, "deep ops, CPU only": 3, "deep frames": 3, "many ranks": 3}
 """Sizes of the cases that have many events for each of their size; of others it is 30."""

@@ -352,12 +352,12 @@ def test_a_trace_without_a_command_gets_a_summary(
 
 
 def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    import traceflops.analysis
+    import traceflops.analysis.recipe
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret\nline")
 
-    monkeypatch.setattr(traceflops.analysis, "analyze", broken)
+    monkeypatch.setattr(traceflops.analysis.recipe, "analyze", broken)
     assert_refused(run("summary", SAMPLE), 1, "TRACEFLOPS_DEBUG=1")
 
 
@@ -374,12 +374,12 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
 def test_no_room_in_memory_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, shortage: Exception
 ) -> None:
-    import traceflops.analysis
+    import traceflops.analysis.recipe
 
     def short(*_: object, **__: object) -> None:
         raise shortage
 
-    monkeypatch.setattr(traceflops.analysis, "analyze", short)
+    monkeypatch.setattr(traceflops.analysis.recipe, "analyze", short)
     assert_refused(run("summary", SAMPLE), 2, "more memory", "--ranks")
 
 
@@ -407,7 +407,7 @@ def test_libraries_reserve_little() -> None:
 def test_a_named_pipe_that_nobody_writes_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceflops.parsers.places.PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr("traceflops.parsers.io.places.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "pipe")
     assert_refused(run("summary", tmp_path / "pipe"), 3, "no program is writing to the pipe")
 
@@ -417,7 +417,7 @@ def test_a_named_pipe_is_read_once_it_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
 ) -> None:
     """Without patience, what writes has the pipe open already; with it, it may come later."""
-    monkeypatch.setattr("traceflops.parsers.places.PIPE_PATIENCE_S", patience)
+    monkeypatch.setattr("traceflops.parsers.io.places.PIPE_PATIENCE_S", patience)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     handle = os.open(pipe, os.O_RDWR) if patience == 0 else None

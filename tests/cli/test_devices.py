@@ -11,7 +11,7 @@ from tests.cli.test_commands import JOB, assert_refused
 from tests.conftest import SAMPLES
 from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.cli.devices import EXAMPLES, devices
-from traceflops.mfu.peak.peaks import load_devices
+from traceflops.devices.peaks import load_devices
 
 APP = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 APP.command(epilog="\n".join(EXAMPLES))(devices)

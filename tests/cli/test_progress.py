@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 from traceflops.cli.progress import watching
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 TRACE = b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]}'

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.schema import TABLES
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.table.builder import TableBuilder
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Source, SourceFile, Trace
 
 _TEXT = {
     table: {c.name for c in columns if "dictionary" in str(c.type)}

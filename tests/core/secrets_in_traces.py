@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import NAME_TYPE, dictionary_column
-from traceflops.schema import TABLES, arrow_schema
-from traceflops.trace import Note, Source, SourceFile, Trace
+from traceflops.table.columns import NAME_TYPE, dictionary_column
+from traceflops.table.schema import TABLES, arrow_schema
+from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 
 class Secrets:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.builder import BEYOND, TableBuilder, compact
-from traceflops.columns import numbers
-from traceflops.rows import ABSENT
-from traceflops.schema import TABLES, Column, arrow_schema
+from traceflops.table.builder import BEYOND, TableBuilder, compact
+from traceflops.table.columns import numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST = 2**63 - 1
 EDGES = (ABSENT, ABSENT + 1, -(2**31) - 1, -(2**31), -1, 0, 1, 2**31 - 1, 2**31, MOST)
@@ -270,7 +270,7 @@ def test_numbers_of_nulls_are_the_number_for_null(arrow_type: pa.DataType, null:
 
 
 def test_texts_beyond_the_most_are_one_text_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceflops.builder.MOST_TEXTS", 1)
+    monkeypatch.setattr("traceflops.table.builder.MOST_TEXTS", 1)
     builder = TableBuilder("ops")
     texts = {name: builder.names[name].codes(["a", "b", "c"]) for name in ("name", "input_dims")}
     builder.add(3, process=0, start_ns=0, dur_ns=0, **texts)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.columns import IntArray
 from traceflops.drawing.coarsening import Boxes, LaneEvents, Times, at_most, merged
+from traceflops.table.columns import IntArray
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import analyze
-from traceflops.results import Collective
+from traceflops.ranks.collectives import Collective
 
 NCCL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "ampere_sgemm_128x64_nt"

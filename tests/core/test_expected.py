@@ -15,11 +15,11 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.intervals import Intervals
-from traceflops.links import link
-from traceflops.results import DeviceReport
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.links import link
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.records import DeviceReport
 
 TRACES = (
     "h100_qwen15_infer",

@@ -2,9 +2,10 @@
 
 import traceflops as tf
 from tests.core.build import launched, trace_of
-from traceflops.exposed import most_exposed
-from traceflops.prepare import Prepared, prepare
+from traceflops.analysis.preparation import prepare
 from traceflops.reports.page.evidence import places, step_rows
+from traceflops.windows.exposed import most_exposed
+from traceflops.windows.prepared import Prepared
 
 GEMM, REDUCE, GATHER = "sm90_gemm_bf16", "ncclDevKernel_AllReduce_Sum", "ncclDevKernel_AllGather"
 BOTH = frozenset({REDUCE, GATHER})

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.account import Launches
-from traceflops.groups import (
+from traceflops.table.grouping import (
     by_code,
     distinct,
     first_rows,
@@ -17,7 +16,8 @@ from traceflops.groups import (
     runs,
     slices,
 )
-from traceflops.rows import ABSENT
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.account import Launches
 
 MOST = 2**63 - 1
 EDGES = (ABSENT, ABSENT + 1, ABSENT + 2, -(2**62), -1, 0, 1, 2**62, MOST - 1, MOST)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.core.build import trace_of
 from traceflops import analyze
-from traceflops.hostwork import with_host_activities
+from traceflops.timeline.host_work import with_host_activities
 
 OPS: list[dict[str, Any]] = [
     {"name": "aten::linear", "start_ns": 0, "dur_ns": 100},

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import analyze
-from traceflops.idlecauses import IdleCauses
+from traceflops.timeline.idle_causes import IdleCauses
 
 
 def causes(**tables: Any) -> IdleCauses:

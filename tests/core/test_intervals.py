@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.intervals import NEVER, Intervals, latest_end_before
+from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 
 ranges = st.lists(st.tuples(st.integers(-40, 40), st.integers(-3, 20)), max_size=12)
 

@@ -16,10 +16,10 @@ from tests.conftest import shared_file
 from tests.core.build import launched, trace_of
 from tests.reports.test_json_schema import errors
 from traceflops.cli import app
+from traceflops.devices.jobs import merge_jobs, split
+from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
-from traceflops.jobs import merge_jobs, split
-from traceflops.merge import merge
-from traceflops.trace import Note, SourceFile, Trace
+from traceflops.table.trace import Note, SourceFile, Trace
 from traceflops.windows.selection import Selection
 
 SECOND = 10**9

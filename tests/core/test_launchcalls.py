@@ -11,13 +11,13 @@ import traceflops as tf
 from tests.conftest import SAMPLES, shared_file
 from tests.core.build import launched, trace_of
 from traceflops import Analysis, Selection, analyze
-from traceflops.inventory import take_inventory
-from traceflops.launchcalls import LaunchRecords, launch_calls
-from traceflops.prepare import prepare
-from traceflops.reports.markdown import render_markdown
+from traceflops.analysis.preparation import prepare
+from traceflops.recording.inventory import take_inventory
+from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.shown import document_title
-from traceflops.trace import Trace
+from traceflops.reports.page.overview import document_title
+from traceflops.table.trace import Trace
+from traceflops.windows.device_records import LaunchRecords, launch_calls
 
 OPS = [{"name": "aten::mm", "start_ns": 0, "dur_ns": 100}]
 

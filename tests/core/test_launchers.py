@@ -8,10 +8,10 @@ import pytest
 import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.core.build import launched, step_marks, trace_of
-from traceflops.launchers import launchers
-from traceflops.operators import operators
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.analysis.preparation import prepare
+from traceflops.attribution.launching_ops import launchers
+from traceflops.attribution.operator_table import operators
+from traceflops.table.trace import Trace
 
 SAMPLE_NAMES = ("gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz", "rocprofv3_json")
 KERNEL = ("name", "kind", "top", "sub", "rule")

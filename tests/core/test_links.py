@@ -9,7 +9,7 @@ from tests.core.build import trace_of
 from traceflops import Trace, analyze
 from traceflops.categories import activities, load
 from traceflops.categories.activities import categorise
-from traceflops.links import link
+from traceflops.table.links import link
 
 
 def category_of(trace: Trace, place: int = 0) -> tuple[str, str, str]:

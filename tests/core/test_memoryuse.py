@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
-from traceflops.memoryuse import MOST_POINTS, MemoryUse, StepUse, memory_use
-from traceflops.prepare import prepare
+from traceflops.analysis.preparation import prepare
+from traceflops.memory.usage import MOST_POINTS, MemoryUse, StepUse, memory_use
 from traceflops.windows.selection import Selection
 
 

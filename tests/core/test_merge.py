@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Trace, analyze
-from traceflops.merge import merge
-from traceflops.trace import Note
+from traceflops.devices.merging import merge
+from traceflops.table.trace import Note
 
 
 def rank(number: int | None, origin: int | None, start: int = 100, **process: Any) -> Trace:

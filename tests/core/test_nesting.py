@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.nesting import LastAbove, innermost, parents
+from traceflops.table.nesting import LastAbove, innermost, parents
 
 rows_strategy = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 25)), max_size=14

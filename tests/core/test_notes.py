@@ -2,8 +2,16 @@
 
 import pytest
 
-from traceflops.notes import Owned, counted_note, of_noun, ranges, rank_from_name, together, worded
-from traceflops.trace import Note
+from traceflops.table.notes import (
+    Owned,
+    counted_note,
+    of_noun,
+    ranges,
+    rank_from_name,
+    together,
+    worded,
+)
+from traceflops.table.trace import Note
 
 LOST = of_noun("row", "could not be read and [was|were] left out.")
 

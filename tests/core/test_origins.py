@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.core.build import trace_of
-from traceflops.devices.origins import origins
-from traceflops.prepare import prepare
-from traceflops.trace import Note, Trace
+from traceflops.analysis.preparation import prepare
+from traceflops.table.trace import Note, Trace
+from traceflops.windows.time_origins import origins
 
 
 def two(second_start_ns: int) -> Trace:

@@ -10,7 +10,7 @@ import traceflops as tf
 from tests.conftest import shared_file
 from tests.core.build import step_marks, trace_of
 from traceflops.cli import app
-from traceflops.sharing.privacy import redacted
+from traceflops.privacy.environment import redacted
 
 CANARY = "env-value-removed"
 

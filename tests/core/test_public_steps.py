@@ -7,7 +7,7 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.columns import codes, numbers
+from traceflops.table.columns import codes, numbers
 from traceflops.windows.repetition import Order, repeated_signature
 
 TRAINING = "v3_json_mi350x_ddp_train.json.gz"

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import traceflops as tf
 from tests.conftest import SAMPLES, shared_file
 from tests.core.build import launched, step_marks, trace_of
+from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
 from traceflops.errors import UsageError
-from traceflops.prepare import prepare
-from traceflops.sharing.placeholders import Placeholders
-from traceflops.sharing.redact import Redaction
-from traceflops.trace import Note, Trace
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
+from traceflops.table.trace import Note, Trace
 
 CANARIES = ("zebrafish", "Quokka", "wombat", "Axolotl", "narwhal", "pangolin", "okapi", "Tapir")
 """Words of an author, none of which may be in what is shown."""

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from tests.conftest import examples
 from tests.core.secrets_in_traces import document_of_secrets, trace_of_secrets, write
 from traceflops.cli import app
-from traceflops.schema import TABLES
-from traceflops.sharing.placeholders import Placeholders
-from traceflops.sharing.productwords import product
-from traceflops.sharing.redact import Redaction
-from traceflops.sharing.redactpolicies import policies
-from traceflops.trace import Trace
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.product_words import product
+from traceflops.privacy.redact import Redaction
+from traceflops.privacy.redact_policies import policies
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Trace
 
 PACKED = re.compile(r'<script type="application/octet-stream" id="([^"]*)">([^<]*)</script>')
 

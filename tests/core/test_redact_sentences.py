@@ -11,9 +11,9 @@ import pytest
 import traceflops as tf
 from tests.conftest import ROOT, SAMPLES
 from tests.core.build import step_marks, trace_of
-from traceflops.sharing.placeholders import Placeholders
-from traceflops.sharing.redact import Redaction
-from traceflops.trace import Note, Trace
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
+from traceflops.table.trace import Note, Trace
 
 MAKES_NOTES = re.compile(r"\bNote\b|counted_note|of_noun|rank_unknown")
 CHOICE = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceflops.sharing.placeholders import Placeholders
+from traceflops.privacy.placeholders import Placeholders
 
 
 @pytest.mark.parametrize(

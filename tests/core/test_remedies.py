@@ -7,9 +7,9 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import analyze
-from traceflops.inventory import Inventory, take_inventory
+from traceflops.recording.inventory import Inventory, take_inventory
 from traceflops.remedies import command, family, remedy
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 KERNEL = {"name": "Cijk_x", "start_ns": 0}
 RCCL = {"name": "ncclDevKernel_Generic_1", "start_ns": 20}

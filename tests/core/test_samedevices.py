@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import Selection, Trace, UsageError, analyze
-from traceflops.merge import merge
-from traceflops.trace import Note
+from traceflops.devices.merging import merge
+from traceflops.table.trace import Note
 
 SECOND = 10**9
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import Selection, Trace, UsageError, analyze
-from traceflops.inventory import take_inventory
-from traceflops.merge import merge
-from traceflops.mfu.reconciled.jobsize import job_size
-from traceflops.prepare import prepare
-from traceflops.trace import Note
-from traceflops.windows.restrict import restrict
+from traceflops.analysis.preparation import prepare
+from traceflops.devices.merging import merge
+from traceflops.mfu.checked.job_size import job_size
+from traceflops.recording.inventory import take_inventory
+from traceflops.table.trace import Note
+from traceflops.windows.restriction import restrict
 
 MS = 10**6
 

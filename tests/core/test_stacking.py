@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.columns import IntArray
-from traceflops.drawing.stacking import stacked
+from traceflops.drawing.lane_stacking import stacked
+from traceflops.table.columns import IntArray
 
 Interval = tuple[int, int]
 lists = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=40)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.core.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, UsageError, analyze
-from traceflops.reports.page import series
-from traceflops.reports.wording import basis
-from traceflops.results import EMPTY_ACCOUNT, Components, Window, WindowRole
+from traceflops.reports.page import step_rows as series
+from traceflops.reports.view.wording import basis
+from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
 from traceflops.windows.stretches import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"

@@ -4,10 +4,10 @@ import pytest
 
 import traceflops as tf
 from tests.core.build import launched, step_marks, trace_of
+from traceflops.analysis.preparation import prepare
 from traceflops.drawing.representative import representative_steps
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
-from traceflops.windows.steptimes import spread_of, step_times
+from traceflops.table.trace import Trace
+from traceflops.windows.step_times import spread_of, step_times
 
 GEMM = "sm90_gemm_bf16"
 TWO_RANKS = ((10_000, 10_000), (12_000, 16_000), (11_000, 11_000), (9_000, 11_000), (5, 5))

@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import shared_file
 from tests.core.build import launched, trace_of
 from traceflops import analyze
-from traceflops.idlecauses import IdleCauses
+from traceflops.analysis.result import Analysis
 from traceflops.parsers import read
-from traceflops.results import Analysis
+from traceflops.timeline.idle_causes import IdleCauses
 
 US = 1_000
 MS = 1_000_000

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
+from traceflops.analysis.preparation import prepare
 from traceflops.drawing.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
-from traceflops.idlecauses import IdleCauses
-from traceflops.prepare import Prepared, prepare
-from traceflops.results import Gap
-from traceflops.trace import Note, Trace
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.records import Gap
+from traceflops.windows.prepared import Prepared
 
 
 def drawn(trace: Trace, gaps: tuple[Gap, ...] = ()) -> tuple[Prepared, Drawable]:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import Analysis, Selection, Trace, UsageError, analyze
-from traceflops.merge import merge
-from traceflops.windows.restrict import restrict
+from traceflops.devices.merging import merge
+from traceflops.windows.restriction import restrict
 
 
 def machine(clock: str | None, *works: tuple[int, int], file: str = "a", **more: Any) -> Trace:

@@ -15,7 +15,8 @@ from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, WindowTruth, truth
 from tests.conftest import examples
 from tests.samples.strategies import run_configs
-from traceflops.results import DeviceReport, Window
+from traceflops.timeline.records import Window
+from traceflops.windows.records import DeviceReport
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import Analysis, analyze
-from traceflops.trace import Trace
-from traceflops.untimed import Untimed
+from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 
 GEMM, COPY = "Cijk_Alik_Bljk_BBS_BH_MT64x32x64", "__amd_rocclr_copyBuffer.kd"
 

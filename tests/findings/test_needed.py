@@ -8,11 +8,11 @@ from tests.conftest import SAMPLES
 from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops import Analysis, analyze
-from traceflops.mfu.peak.tracepeaks import PeakOptions
-from traceflops.mfu.rooftimes import RoofTime
+from traceflops.mfu.roof_times import RoofTime
+from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.reports.json.measured import measured_object
-from traceflops.results import Components
+from traceflops.timeline.records import Components
 
 BF16 = "c10::BFloat16"
 ADD = "vectorized_elementwise_kernel"

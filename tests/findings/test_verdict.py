@@ -8,8 +8,8 @@ import traceflops as tf
 from tests.core.build import launched, trace_of
 from tests.findings.test_losses import of
 from tests.mfu.test_measurement import GEMM, matmul
-from traceflops.mfu.peak.tracepeaks import PeakOptions
-from traceflops.reports.measured import parts
+from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.reports.view.utilisation import parts
 
 
 def said(analysis: tf.Analysis) -> tuple[Any, ...]:

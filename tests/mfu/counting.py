@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.build import trace_of
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.table.trace import Source, SourceFile, Trace
 
 GEMM = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)"

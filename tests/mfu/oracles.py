@@ -8,12 +8,12 @@ from fractions import Fraction
 from functools import cache
 
 from tests.conftest import shared_file
-from traceflops.mfu.described.modelflops import adapter_multiplier, model_flops
-from traceflops.mfu.described.rates import Peak, raw_rate
-from traceflops.mfu.described.run import NO_CHECKPOINT, Checkpoint, Lora, Run, Scope
-from traceflops.mfu.ledger import Count
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.cardtable import build
+from traceflops.flops.analytic.rates import Peak, raw_rate
+from traceflops.flops.analytic.run import NO_CHECKPOINT, Checkpoint, Lora, Run, Scope
+from traceflops.flops.analytic.run_flops import adapter_multiplier, model_flops
+from traceflops.flops.ledger import Count
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_table import build
 
 COUNTS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 RENAMED = {"pos_emb": "positions", "params_total": "params", "swa_window": "window"}

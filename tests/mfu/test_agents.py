@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.mfu.counting import BF16, MI300X, rocprof, timed
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
+from traceflops.devices.matching import SeenDevice, chosen
+from traceflops.devices.matching import match as matched
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.peak.matching import SeenDevice, chosen
-from traceflops.mfu.peak.matching import match as matched
-from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.mfu.trace_peaks import PeakOptions
 
 
 def seen(**other: Any) -> SeenDevice:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.model.blocks import (
+from traceflops.flops.model.blocks import (
     Attention,
     Block,
     Experts,
@@ -18,8 +18,8 @@ from traceflops.mfu.model.blocks import (
     LatentAttention,
     Mask,
 )
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.conv import Conv
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.conv import Conv
 
 lengths = st.integers(1, 60)
 sizes = st.integers(1, 70)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from traceflops.errors import UsageError
-from traceflops.mfu.described.claims import check_claims, doubtful_claims
-from traceflops.mfu.described.run import PARTS, Lora, Run
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.cardtable import build
-from traceflops.mfu.model.presets import preset
+from traceflops.flops.analytic.run import PARTS, Lora, Run
+from traceflops.flops.analytic.run_checks import check_claims, doubtful_claims
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_table import build
+from traceflops.flops.model.presets import preset
 
 LLAMA, MIXTRAL = preset("llama-3-8b"), preset("mixtral-8x7b")
 BARE = ModelCard(name="model of 8,000,000,000 parameters", params=8_000_000_000)

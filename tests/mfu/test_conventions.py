@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.described.conventions import CONVENTIONS, DEFAULT
-from traceflops.mfu.described.modelflops import (
+from traceflops.flops.analytic.conventions import CONVENTIONS, DEFAULT
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, SELECTIVE, Checkpoint, Lora, Run
+from traceflops.flops.analytic.run_flops import (
     default_convention,
     every_convention,
     model_flops,
     obstacle,
 )
-from traceflops.mfu.described.run import FULL_CHECKPOINT, SELECTIVE, Checkpoint, Lora, Run
-from traceflops.mfu.ledger import Count, Ledger, Line
-from traceflops.mfu.model.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.cardtable import build
-from traceflops.mfu.model.presets import preset
+from traceflops.flops.ledger import Count, Ledger, Line
+from traceflops.flops.model.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_table import build
+from traceflops.flops.model.presets import preset
 
 VECTORS = list(
     csv.DictReader(Path(__file__).with_name("llama3_8b.csv").read_text("utf-8").splitlines())

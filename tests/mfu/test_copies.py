@@ -9,7 +9,7 @@ from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import H100
 from traceflops import analyze
 from traceflops.reports.json.measured import measured_object
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 SIZE = 4_000_000
 COPY = {"name": "aten::copy_", "dur_ns": 8, "input_dims": "[[1000000],[1000000],[]]"}

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tests.core.build import trace_of
 from tests.mfu.counting import FLOPS, MOPS, UNITS, launch, matrix
-from traceflops.mfu.budget import peaks_of
-from traceflops.mfu.counters.countedlaunches import counted_launches
-from traceflops.mfu.counters.counterformulas import (
+from traceflops.devices.counter_formulas import (
     families,
     family_by_counters,
     family_of,
     formulas,
     plain_counter,
 )
-from traceflops.mfu.counters.counterwork import CounterWork, counter_work
-from traceflops.mfu.peak.matching import SeenDevice, chosen
-from traceflops.mfu.peak.peaks import load_devices
+from traceflops.devices.matching import SeenDevice, chosen
+from traceflops.devices.peaks import load_devices
+from traceflops.mfu.budget import peaks_of
+from traceflops.mfu.counted.counted_launches import counted_launches
+from traceflops.mfu.counted.counter_work import CounterWork, counter_work
 
 AMD = [one for one in families() if one.tool == "rocprofv3"]
 PAGE = (ROOT / "docs" / "counters.md").read_text(encoding="utf-8")

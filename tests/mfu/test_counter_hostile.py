@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.core.build import trace_of
 from tests.mfu.counting import ADD, GEMM, MI300X, MOPS, TYPES
-from traceflops.analysis import analyze
-from traceflops.mfu.pairing.kernelmatching import HOW
+from traceflops.analysis.recipe import analyze
+from traceflops.mfu.counted.kernel_matching import HOW
 
 NAMES = st.sampled_from([GEMM, f"{GEMM}.kd", ADD, "gemm", "_Z4gemmIfEvPf", "", "Cijk_\0"])
 COUNTERS = st.sampled_from(

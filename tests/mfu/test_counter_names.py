@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.mfu.pairing.kernelnames import plain_name, same_kernels, short_name
+from traceflops.categories.kernel_names import plain_name, same_kernels, short_name
 
 FULL = "void at::native::vectorized_elementwise_kernel<4, at::Add<float> >(int, at::Add<float>)"
 MANGLED = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS_3AddIfEEEEviT0_"

@@ -31,11 +31,11 @@ from tests.mfu.counting import (
     rocprof,
     timed,
 )
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
-from traceflops.trace import Note, Trace
+from traceflops.table.trace import Note, Trace
 
 BYTES = {"FETCH_SIZE": 24.0, "WRITE_SIZE": 8.0}
 

@@ -6,12 +6,12 @@ import pytest
 
 from tests.core.build import trace_of
 from traceflops import analyze
-from traceflops.inventory import take_inventory
-from traceflops.mfu.peak.dies import partition
-from traceflops.mfu.peak.matching import by_name
-from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.devices.dies import partition
+from traceflops.devices.matching import by_name
+from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.recording.inventory import take_inventory
 from traceflops.reports.terminal.info import render_info
-from traceflops.reports.wording import products
+from traceflops.reports.view.wording import products
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from fractions import Fraction
 import pytest
 
 from traceflops.errors import UsageError
-from traceflops.mfu.described.explaining import Candidate, Explanation, Metric, explain
-from traceflops.mfu.described.quantities import Reported, parse_reported
-from traceflops.mfu.described.rates import Peak, raw_rate
-from traceflops.mfu.described.run import FULL_CHECKPOINT, SELECTIVE, Run
-from traceflops.mfu.figures import percent
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.presets import preset
-from traceflops.mfu.peak.peakchoice import choose_peak, other_peaks
+from traceflops.flops.analytic.explain_reported import Candidate, Explanation, Metric, explain
+from traceflops.flops.analytic.peak_choice import choose_peak, other_peaks
+from traceflops.flops.analytic.rates import Peak, raw_rate
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, SELECTIVE, Run
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.presets import preset
+from traceflops.units.exact import exact_percent
+from traceflops.units.parse_units import Reported, parse_reported
 
 H100 = Peak(Fraction(989_500), "bf16 dense")
 FP8 = Peak(Fraction(1_979_000), "fp8 dense")
@@ -129,8 +129,8 @@ def test_after_an_hfu_the_honest_figure_is_an_hfu() -> None:
     found = explained(parse_reported("--reported-hfu", "67.7%"), run, "hfu")
     assert exact.hfu > exact.mfu
     assert found.sentence.endswith(
-        f"; the honest figure is HFU {percent(exact.hfu)} (exact-causal, bf16 dense 989.5 TFLOP/s)"
-        f", beside MFU {percent(exact.mfu)}."
+        f"; the honest figure is HFU {exact_percent(exact.hfu)} (exact-causal, bf16 dense 989.5 TFLOP/s)"
+        f", beside MFU {exact_percent(exact.mfu)}."
     )
 
 

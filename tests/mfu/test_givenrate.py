@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from traceflops.devices.peaks import find
+from traceflops.devices.user_rate import given_rate, rate_doubt
 from traceflops.errors import UsageError
-from traceflops.mfu.peak.givenrate import given_rate, rate_doubt
-from traceflops.mfu.peak.peaks import find
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import InputError, TraceflopsError, UsageError
-from traceflops.mfu.model.blocks import Experts
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.cardfile import read_card
-from traceflops.mfu.model.huggingface import FAMILIES, card_of_config
+from traceflops.flops.model.blocks import Experts
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_file import read_card
+from traceflops.flops.model.huggingface import FAMILIES, card_of_config
 
 Config = dict[str, Any]
 

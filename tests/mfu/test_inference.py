@@ -11,12 +11,12 @@ from tests.conftest import SAMPLES, shared_file
 from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
-from traceflops.mfu.inference.decodebytes import cache_elements, decode_bytes
-from traceflops.mfu.inference.forwardpasses import NO_CACHE
+from traceflops.flops.model.presets import preset
+from traceflops.mfu.inference.decode_bytes import cache_elements, decode_bytes
+from traceflops.mfu.inference.forward_passes import NO_CACHE
 from traceflops.mfu.inference.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
-from traceflops.mfu.model.presets import preset
-from traceflops.trace import Trace
-from traceflops.windows.servingmarks import ServingMark, serving_marks
+from traceflops.table.trace import Trace
+from traceflops.windows.engine_passes import ServingMark, serving_marks
 
 H100_BYTES_PER_NS = 3_350
 BF16 = "c10::BFloat16"

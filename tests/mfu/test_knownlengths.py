@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import H100, H100_BF16
-from traceflops.mfu.executed.executed import executed
+from traceflops.analysis.preparation import prepare
+from traceflops.flops.ops.pairs import Band
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.ops.pairs import Band
-from traceflops.prepare import Prepared, prepare
-from traceflops.trace import Trace
+from traceflops.mfu.traced.executed import executed
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import Selection
 
 HEADS, WIDTH, STEP = 4, 32, 100_000

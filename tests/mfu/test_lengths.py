@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.cli.test_commands import assert_refused
 from tests.cli.test_commands import run as command
 from traceflops.errors import UsageError
-from traceflops.mfu.described.conventions import CONVENTIONS
-from traceflops.mfu.described.lengths import LengthSums, pairs, why_impossible
-from traceflops.mfu.described.modelflops import model_flops, obstacle
-from traceflops.mfu.described.run import Run
-from traceflops.mfu.model.blocks import Mask
-from traceflops.mfu.model.cardtable import build
+from traceflops.flops.analytic.conventions import CONVENTIONS
+from traceflops.flops.analytic.lengths import LengthSums, pairs, why_impossible
+from traceflops.flops.analytic.run import Run
+from traceflops.flops.analytic.run_flops import model_flops, obstacle
+from traceflops.flops.model.blocks import Mask
+from traceflops.flops.model.card_table import build
 
 CARD = {"hidden": 64, "layers": 2, "heads": 4, "ffn": 96, "glu": True, "vocab": 100}
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=12)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import shared_file
-from traceflops.errors import UsageError
-from traceflops.mfu.peak.matching import (
+from traceflops.devices.matching import (
     LONGEST_NAME,
     SeenDevice,
     by_fingerprint,
@@ -18,7 +17,8 @@ from traceflops.mfu.peak.matching import (
     given_rate,
     match,
 )
-from traceflops.mfu.peak.peaks import DTYPES, load_devices
+from traceflops.devices.peaks import DTYPES, load_devices
+from traceflops.errors import UsageError
 
 GIB = 1 << 30
 IDS = [spec.id for spec in load_devices()]

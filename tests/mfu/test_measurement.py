@@ -9,13 +9,13 @@ import pytest
 from tests.cli.test_commands import run
 from tests.conftest import SAMPLES
 from tests.core.build import launched, trace_of
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.peak.tracepeaks import PeakOptions
+from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
-from traceflops.reports.measured import parts
-from traceflops.trace import Trace
+from traceflops.reports.view.utilisation import parts
+from traceflops.table.trace import Trace
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
 H100_BF16 = 989_400

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from traceflops.errors import InputError, UsageError
-from traceflops.mfu.model.models import (
+from traceflops.flops.model.models import (
     bare_model,
     find_model,
     listed_models,
     with_capacity,
     with_mtp,
 )
-from traceflops.mfu.model.presets import preset, preset_names
+from traceflops.flops.model.presets import preset, preset_names
 
 CARD = 'name = "mine"\nhidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n'
 

@@ -6,7 +6,7 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.mfu.pairing.kernelnames import same_kernels
+from traceflops.categories.kernel_names import same_kernels
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from tests.mfu.oracles import THRICE, Oracle, oracles
-from traceflops.mfu.described.explaining import Explanation, Metric, explain
-from traceflops.mfu.described.quantities import parse_reported
+from traceflops.flops.analytic.explain_reported import Explanation, Metric, explain
+from traceflops.units.parse_units import parse_reported
 
 INDEPENDENT = Fraction(1, 10**8)
 """The independent calculation is printed to ten digits."""

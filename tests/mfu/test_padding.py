@@ -24,14 +24,14 @@ from tests.mfu.test_reconcile import (
     sample,
     simulated,
 )
-from traceflops.analysis import analyze
-from traceflops.mfu.described.run import FULL_CHECKPOINT, Run
-from traceflops.mfu.executed.executed import Executed
+from traceflops.analysis.preparation import prepare
+from traceflops.analysis.recipe import analyze
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, Run
+from traceflops.mfu.checked.padding import Padding, padding_of_rows, without_padding
+from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.reconciled.padding import Padding, padding_of_rows, without_padding
-from traceflops.mfu.reconciled.reconcile import Reconciliation, reconcile
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.mfu.traced.executed import Executed
+from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 
 CODE = "padding-taken-out"

@@ -9,9 +9,9 @@ import typer.main
 
 from tests.conftest import ROOT
 from traceflops.cli import app
-from traceflops.mfu.described.conventions import CONVENTIONS
-from traceflops.mfu.described.run import PARTS
-from traceflops.mfu.model.cardtable import (
+from traceflops.flops.analytic.conventions import CONVENTIONS
+from traceflops.flops.analytic.run import PARTS
+from traceflops.flops.model.card_table import (
     CONV,
     EXPERTS,
     IMAGE,
@@ -21,7 +21,7 @@ from traceflops.mfu.model.cardtable import (
     build,
     parse_toml,
 )
-from traceflops.mfu.model.huggingface import FAMILIES
+from traceflops.flops.model.huggingface import FAMILIES
 
 PAGE = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.M | re.S)))

@@ -16,13 +16,13 @@ from tests.conftest import SAMPLES, shared_file
 from tests.core.build import table_of, trace_of
 from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, timed
 from tests.mfu.counting import FLOPS as COUNTED
-from traceflops.analysis import analyze
+from traceflops.analysis.preparation import prepare
+from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
-from traceflops.mfu.executed.executed import executed
 from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.traced.executed import executed
 from traceflops.parsers import read
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 SQUARE = 2 * 1000**3
 SIZE = {"grid": [256, 1, 1], "block": [256, 1, 1]}

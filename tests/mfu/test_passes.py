@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from traceflops.mfu.described.run import Run
-from traceflops.mfu.model.presets import preset
-from traceflops.mfu.reconciled.passes import visible
+from traceflops.flops.analytic.run import Run
+from traceflops.flops.model.presets import preset
+from traceflops.mfu.checked.passes import visible
 
 
 def test_rows_of_padding_are_visible_however_it_came_about() -> None:

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
+from traceflops.devices.peaks import load_devices
 from traceflops.errors import UsageError
-from traceflops.mfu.peak.peakchoice import choose_peak, other_peaks, plain_dtype
-from traceflops.mfu.peak.peaks import load_devices
+from traceflops.flops.analytic.peak_choice import choose_peak, other_peaks, plain_dtype
 
 
 @pytest.mark.parametrize(

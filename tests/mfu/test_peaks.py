@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from tests.conftest import shared_file
-from traceflops.mfu.peak.peaks import (
+from traceflops.devices.peaks import (
     DTYPES,
     DeviceSpec,
     Memory,

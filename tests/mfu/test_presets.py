@@ -6,8 +6,8 @@ import pytest
 
 from tests.mfu.oracles import Oracle, oracles
 from traceflops.errors import UsageError
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.presets import preset, preset_names
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.presets import preset, preset_names
 
 PUBLISHED = {
     "llama-2-70b": 68_976_648_192,

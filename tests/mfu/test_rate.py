@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from traceflops.devices.peaks import find
 from traceflops.errors import InputError, UsageError
-from traceflops.mfu.described.overstated import Case, reasons
-from traceflops.mfu.described.rates import Peak, check_speed, rate, raw_rate
-from traceflops.mfu.described.run import Checkpoint, Lora, Run
-from traceflops.mfu.described.work import work
-from traceflops.mfu.figures import decimal, percent
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.presets import preset
-from traceflops.mfu.peak.peaks import find
+from traceflops.flops.analytic.above_100_percent import Case, reasons
+from traceflops.flops.analytic.rates import Peak, check_speed, rate, raw_rate
+from traceflops.flops.analytic.run import Checkpoint, Lora, Run
+from traceflops.flops.analytic.work import work
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.presets import preset
+from traceflops.units.exact import decimal, exact_percent
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
 H100 = Peak(Fraction(989_500), "bf16 dense")
@@ -28,12 +28,12 @@ ONE_NODE = Run(tokens=1024, devices=8, step_seconds=Fraction(30))
 
 def test_a_bare_parameter_count() -> None:
     found = rate(POST, ONE_NODE, MI300X)
-    assert (found.convention, percent(found.mfu)) == ("6N", "0.80 %")
+    assert (found.convention, exact_percent(found.mfu)) == ("6N", "0.80 %")
     assert found.mfu == Fraction(6 * 405 * 1024, 8 * 30 * 1_300_000)
     assert found.sentence == "MFU 0.80 % (6N, given 1,300 TFLOP/s)"
     assert found.flops_per_token == 6 * 405 * 10**9
     lora = rate(POST, replace(ONE_NODE, frozen=frozenset({"all"})), MI300X)
-    assert (lora.convention, percent(lora.mfu)) == ("4N", "0.53 %")
+    assert (lora.convention, exact_percent(lora.mfu)) == ("4N", "0.53 %")
     assert 3 * lora.mfu == 2 * found.mfu
 
 
@@ -264,7 +264,7 @@ def test_hfu_above_everything_is_refused_too() -> None:
         InputError, match=r"1\d\d\.\d % of peak is impossible, .* not an HFU"
     ) as caught:
         rate(preset("llama-3-8b"), run, H100)
-    mfu = percent(raw_rate(preset("llama-3-8b"), run, H100).mfu)
+    mfu = exact_percent(raw_rate(preset("llama-3-8b"), run, H100).mfu)
     assert caught.value.message.endswith(f"; MFU would be {mfu}")
     assert caught.value.hint.startswith("likely: less recomputation than --checkpointing says")
 
@@ -313,7 +313,7 @@ def test_a_peak_in_the_wrong_unit_is_refused(peak: int) -> None:
     ],
 )
 def test_percentages(share: str, text: str) -> None:
-    assert percent(Fraction(share)) == text
+    assert exact_percent(Fraction(share)) == text
 
 
 def test_decimals() -> None:

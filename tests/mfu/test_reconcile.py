@@ -23,23 +23,24 @@ from tests.conftest import SAMPLES, examples, shared_file
 from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
 from tests.samples.strategies import run_configs
+from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
-from traceflops.mfu.described.modelflops import model_flops
-from traceflops.mfu.described.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
-from traceflops.mfu.executed.cells import Cell
-from traceflops.mfu.ledger import Line
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
+from traceflops.flops.analytic.run_flops import model_flops
+from traceflops.flops.ledger import Line
+from traceflops.flops.model.blocks import FULL, Attention, Block, Experts, FeedForward
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.models import bare_model, find_model
+from traceflops.mfu.checked.diagnosis import diagnose
+from traceflops.mfu.checked.passes import Passes
+from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
+from traceflops.mfu.checked.variants import Seen, with_mask
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.model.blocks import FULL, Attention, Block, Experts, FeedForward
-from traceflops.mfu.model.card import ModelCard
-from traceflops.mfu.model.models import bare_model, find_model
-from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, PeakOptions
-from traceflops.mfu.reconciled.diagnosis import diagnose
-from traceflops.mfu.reconciled.passes import Passes
-from traceflops.mfu.reconciled.reconcile import Reconciliation, reconcile
-from traceflops.mfu.reconciled.variants import Seen, with_mask
-from traceflops.prepare import Prepared, prepare
+from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.traced.cells import Cell
 from traceflops.reports.terminal.reconciled import described_facts
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
 
 ONE = MADE[0].config
 """The run of the sample of one rank: 3 layers of width 1024, 4 sequences of 1024."""
@@ -879,7 +880,7 @@ def test_descriptions_that_say_too_little_are_refused() -> None:
 
 def resnet18() -> ModelCard:
     """Return ResNet-18 as published (arXiv:1512.03385), for pictures of 224 x 224."""
-    from traceflops.mfu.model.cardtable import build, parse_toml
+    from traceflops.flops.model.card_table import build, parse_toml
 
     rows = [
         "{channels = [3, 64], input = [224, 224], kernel = 7, stride = 2, padding = 3, stem = true}"

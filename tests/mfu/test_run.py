@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.described.quantities import (
+from traceflops.flops.analytic.run import Checkpoint, Lora, Run, RunShape, parse_checkpoint
+from traceflops.flops.model.card import ModelCard
+from traceflops.units.parse_units import (
     decimal_thousands,
     parse_count,
     parse_lengths,
@@ -20,8 +22,6 @@ from traceflops.mfu.described.quantities import (
     parse_reported,
     parse_seconds,
 )
-from traceflops.mfu.described.run import Checkpoint, Lora, Run, Shape, parse_checkpoint
-from traceflops.mfu.model.card import ModelCard
 
 CARD = ModelCard(name="m", params=10**9)
 
@@ -29,19 +29,19 @@ CARD = ModelCard(name="m", params=10**9)
 @pytest.mark.parametrize(
     ("run", "shape"),
     [
-        (Run(batch=2, seq=8), Shape(16, 16, ((8, 2),), ((8, 2),))),
-        (Run(seq=8), Shape(8, 8, ((8, 1),), ((8, 1),))),
-        (Run(seq=8, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
-        (Run(batch=3, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
-        (Run(batch=3, seq=8, tokens=24), Shape(24, 24, ((8, 3),), ((8, 3),))),
-        (Run(tokens=24), Shape(24, 24)),
-        (Run(tokens=24, real_tokens=20), Shape(20, 24)),
-        (Run(batch=2, seq=8, real_tokens=11), Shape(11, 16, ((5, 1), (6, 1)), ((8, 2),))),
-        (Run(documents=(3, 5, 3)), Shape(11, 11, ((3, 2), (5, 1)), ((3, 2), (5, 1)))),
-        (Run(documents=(3, 5), batch=1, seq=9), Shape(8, 9, ((3, 1), (5, 1)), ((9, 1),))),
+        (Run(batch=2, seq=8), RunShape(16, 16, ((8, 2),), ((8, 2),))),
+        (Run(seq=8), RunShape(8, 8, ((8, 1),), ((8, 1),))),
+        (Run(seq=8, tokens=24), RunShape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(batch=3, tokens=24), RunShape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(batch=3, seq=8, tokens=24), RunShape(24, 24, ((8, 3),), ((8, 3),))),
+        (Run(tokens=24), RunShape(24, 24)),
+        (Run(tokens=24, real_tokens=20), RunShape(20, 24)),
+        (Run(batch=2, seq=8, real_tokens=11), RunShape(11, 16, ((5, 1), (6, 1)), ((8, 2),))),
+        (Run(documents=(3, 5, 3)), RunShape(11, 11, ((3, 2), (5, 1)), ((3, 2), (5, 1)))),
+        (Run(documents=(3, 5), batch=1, seq=9), RunShape(8, 9, ((3, 1), (5, 1)), ((9, 1),))),
     ],
 )
-def test_shapes(run: Run, shape: Shape) -> None:
+def test_shapes(run: Run, shape: RunShape) -> None:
     assert run.shape(CARD) == shape
 
 

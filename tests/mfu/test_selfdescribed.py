@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import traceflops
 from tests.core.build import launched, step_marks, trace_of
-from traceflops.cli.mfuoptions import (
+from traceflops.analysis.preparation import prepare
+from traceflops.cli.mfu_options import (
     DeviceOptions,
     ModelOptions,
     TimeOptions,
@@ -24,11 +25,12 @@ from traceflops.cli.mfuoptions import (
     run_of,
     words_of,
 )
+from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
-from traceflops.merge import merge
-from traceflops.mfu.model.models import find_model
-from traceflops.mfu.reconciled.description import Description
-from traceflops.mfu.reconciled.selfdescribed import (
+from traceflops.flops.model.models import find_model
+from traceflops.mfu.checked.description import Description
+from traceflops.mfu.checked.token_marks import told_by_marks
+from traceflops.mfu.checked.trace_description import (
     NotDescribed,
     SelfDescribed,
     card_and_run,
@@ -36,9 +38,7 @@ from traceflops.mfu.reconciled.selfdescribed import (
     self_described,
     without_description,
 )
-from traceflops.mfu.reconciled.tokenmarks import told_by_marks
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 
 CARD = {"hidden": 64, "layers": 2, "heads": 4, "ffn": 96, "glu": True, "vocab": 100}
@@ -236,7 +236,9 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*traceflops.words.DESCRIPTION_WORDS]), JSON, max_size=5))
+@given(
+    st.dictionaries(st.sampled_from([*traceflops.units.words.DESCRIPTION_WORDS]), JSON, max_size=5)
+)
 def test_nothing_that_a_trace_says_raises(said: dict[str, Any]) -> None:
     found = self_described(prepare(saying(said)))
     assert isinstance(found, SelfDescribed | NotDescribed)
@@ -443,7 +445,7 @@ def test_the_repetition_on_the_device_is_not_counted() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), min_size=3, max_size=3))
 def test_packed_sequences_of_steps(documents: list[list[int]]) -> None:
-    from traceflops.mfu.described.modelflops import model_flops
+    from traceflops.flops.analytic.run_flops import model_flops
 
     trace = steps(*[(lengths(*each), 100 * n + 3) for n, each in enumerate(documents)])
     found = self_described(prepare(saying({"model": CARD}, trace), Selection(steps=(0, 2))))

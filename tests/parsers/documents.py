@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.parsers import reference
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.plausible import plausible
-from traceflops.parsers.pytorch import read_pytorch
-from traceflops.parsers.recognise import recognise
-from traceflops.trace import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.pytorch.format import read_pytorch
+from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.shared.formats import Reading
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Trace
 
 JSON_COLUMNS = (
     "input_dims",

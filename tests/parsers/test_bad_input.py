@@ -18,7 +18,7 @@ from tests.conftest import examples
 from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, read_one, source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 PRETTY_CHAKRA = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]})
 OTHER_CHROME = '[{"ph":"X","cat":"toplevel","name":"a","ts":1,"dur":1},{"ph":"B","cat":"blink"}]'

@@ -17,8 +17,9 @@ import pytest
 
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
-from traceflops.parsers import places, read
-from traceflops.trace import Trace
+from traceflops.parsers import read
+from traceflops.parsers.io import places
+from traceflops.table.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 

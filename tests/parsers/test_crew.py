@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.conftest import SAMPLES, examples
 from tests.parsers.documents import LAYOUTS, printed, source_of
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.places import find_inputs
-from traceflops.parsers.pytorch import read_pytorch
-from traceflops.trace import Trace
+from traceflops.parsers.io.places import find_inputs
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.pytorch.format import read_pytorch
+from traceflops.table.trace import Trace
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems read alone")
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
@@ -107,7 +107,7 @@ def test_processes_end_with_the_crew() -> None:
 def test_processes_end_with_their_starter(ending: signal.Signals, tmp_path: Path) -> None:
     """Also where it is killed and can clean nothing up."""
     text = (
-        "import signal; from traceflops.parsers.crew import Crew\n"
+        "import signal; from traceflops.parsers.io.worker_pool import Crew\n"
         "with Crew(2) as crew:\n"
         "    crew.expect(10**9); print(*crew.processes, flush=True); signal.pause()\n"
     )

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from traceflops.parsers.csvfiles.cells import Texts, decimal, whole_number
-from traceflops.parsers.csvfiles.heads import Field, Plan, find_start
-from traceflops.parsers.csvfiles.text import CsvText
-from traceflops.parsers.inputs import ByteSource
-from traceflops.rows import ABSENT
+from traceflops.parsers.io.csvfiles.cells import Texts, decimal, whole_number
+from traceflops.parsers.io.csvfiles.heads import Field, Plan, find_start
+from traceflops.parsers.io.csvfiles.text import CsvText
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.table.rows import ABSENT
 
 Row = tuple[int | None, str, int | None, float | None]
 

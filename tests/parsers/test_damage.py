@@ -19,9 +19,9 @@ from tests.parsers.documents import (
     read_bytes,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.jsonfiles.mend import REPAIRS
-from traceflops.parsers.jsonfiles.text import split, violation
-from traceflops.trace import Trace
+from traceflops.parsers.io.jsonfiles.mend import REPAIRS
+from traceflops.parsers.io.jsonfiles.text import split, violation
+from traceflops.table.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")
 WRONG = (

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tests.parsers.documents import COMPACT, printed, read_bytes
-from traceflops.merge import merge
-from traceflops.mfu.reconciled.runwords import TOKEN_COUNTS
-from traceflops.sharing.privacy import redacted
-from traceflops.trace import Trace
-from traceflops.words import DESCRIPTION_WORDS
+from traceflops.devices.merging import merge
+from traceflops.mfu.checked.run_options import TOKEN_COUNTS
+from traceflops.privacy.environment import redacted
+from traceflops.table.trace import Trace
+from traceflops.units.words import DESCRIPTION_WORDS
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 1}
 
@@ -188,7 +188,7 @@ def test_names_and_homes_are_taken_out_of_every_text() -> None:
 def test_the_words_of_the_reader_are_those_of_the_options() -> None:
     from dataclasses import fields
 
-    from traceflops.cli.mfuoptions import ModelOptions, TokenOptions, TrainingOptions
+    from traceflops.cli.mfu_options import ModelOptions, TokenOptions, TrainingOptions
 
     groups = (ModelOptions, TokenOptions, TrainingOptions)
     options = {one.name for group in groups for one in fields(group)}

@@ -10,9 +10,10 @@ import pytest
 
 from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import inputs, places, read
-from traceflops.parsers.jsonfiles import events
-from traceflops.trace import Trace
+from traceflops.parsers import read
+from traceflops.parsers.io import inputs, places
+from traceflops.parsers.io.jsonfiles import events
+from traceflops.table.trace import Trace
 
 
 def kernel(number: int, name: str = "k") -> bytes:
@@ -166,7 +167,7 @@ def test_a_name_that_looks_like_a_list_of_events_is_a_name() -> None:
 
 
 def test_of_endless_distinct_texts_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceflops.builder.MOST_TEXTS", 3)
+    monkeypatch.setattr("traceflops.table.builder.MOST_TEXTS", 3)
     event = '{"ph":"X","cat":"%s","name":"n%d","ts":%d,"dur":1,"args":{"Input Dims":[[%d]]}}'
     texts = [
         event % (category, n, n, n) for category in ("kernel", "cpu_op") for n in (0, 1, 2, 3, 4, 1)

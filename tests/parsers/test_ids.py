@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.parsers.documents import COMPACT, Token, anchored, printed, read_bytes
 from traceflops.parsers.pytorch.values import integer
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 
 def trace_of(*events: dict[str, Any]) -> Trace:

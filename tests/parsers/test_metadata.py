@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.parsers.documents import COMPACT, LAYOUTS, codes, printed, read_bytes
-from traceflops.merge import merge
-from traceflops.trace import Trace
+from traceflops.devices.merging import merge
+from traceflops.table.trace import Trace
 
 A100 = {
     "name": "NVIDIA A100-SXM4-80GB",

@@ -9,11 +9,11 @@ import pytest
 
 from tests.core.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of
+from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError
-from traceflops.memoryuse import memory_use
-from traceflops.parsers.plausible import plausible
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.memory.usage import memory_use
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Trace
 
 DAY_US = 86_400 * 10**6
 

@@ -15,8 +15,8 @@ import pytest
 from tests.parsers.documents import read_bytes
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.plausible import plausible
-from traceflops.trace import Trace
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pytorch"
 QUIRKS = sorted(p.stem for p in FIXTURES.glob("*.json") if ".expected" not in p.name)

@@ -11,8 +11,8 @@ import pytest
 import traceflops as tf
 from tests.conftest import SAMPLES, shared_file
 from tests.core.build import trace_of
-from traceflops.parsers.sameruns import without_other_exports
-from traceflops.trace import Trace
+from traceflops.parsers.shared.same_runs import without_other_exports
+from traceflops.table.trace import Trace
 
 FIRST = ({"name": "a", "start_ns": 5, "dur_ns": 7}, {"name": "b", "start_ns": 20, "dur_ns": 3})
 SECOND = ({"name": "a", "start_ns": 6, "dur_ns": 7},)

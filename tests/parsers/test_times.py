@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.parsers.documents import COMPACT, Token, anchored, codes, printed, read_bytes
 from traceflops.parsers.pytorch.values import LIMIT_NS, exact_nanoseconds, nanoseconds
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 EPOCH_NS = 1_704_067_200_123_456_789
 LOST_IN_A_DOUBLE = 2**43 * 1000

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from tests.core.build import trace_of
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.trace import Trace
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.trace import Trace
 
 _APART_NS = 10_000
 _OPS = ("aten::linear", "aten::mm", "aten::add", "aten::gelu", "aten::copy_")

@@ -10,25 +10,24 @@ import pyarrow as pa
 
 from tests.conftest import ROOT
 from tests.core.build import trace_of
-from traceflops.idlecauses import IdleCauses
+from traceflops.analysis.preparation import prepare
+from traceflops.analysis.result import Analysis
+from traceflops.findings.finding import Verdict
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
-from traceflops.prepare import prepare
-from traceflops.results import (
+from traceflops.table.trace import Note, Source, SourceFile
+from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.records import (
     EMPTY_ACCOUNT,
     Account,
-    Analysis,
     Components,
     Copies,
-    DeviceReport,
     Gap,
-    StepChoice,
     Sums,
-    Verdict,
     WholeSpan,
     Window,
 )
-from traceflops.trace import Note, Source, SourceFile
+from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.selection import Selection
 
 HOSTILE = (

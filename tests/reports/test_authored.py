@@ -12,9 +12,9 @@ from markdown_it import MarkdownIt
 from tests.reports import factory
 from tests.reports.factory import HOSTILE
 from traceflops.errors import UsageError
-from traceflops.reports.authored import MOST_BYTES, Authored, Block, authored, blocks
-from traceflops.reports.markdown import render_markdown
+from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
+from traceflops.reports.view.author_notes import MOST_BYTES, Authored, Block, authored, blocks
 
 NOTES = """\
 # What happened

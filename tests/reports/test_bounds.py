@@ -8,11 +8,11 @@ import pytest
 
 from tests.mfu.test_knownlengths import FORWARD, forward, seqlens, steps
 from tests.reports.test_json_schema import errors
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis
 from traceflops.reports.json.report import encode, report_object
-from traceflops.reports.measured import bounds_sentence, facts, rate_words
 from traceflops.reports.terminal.measured import render_measured
-from traceflops.results import Analysis
+from traceflops.reports.view.utilisation import bounds_sentence, facts, rate_words
 from traceflops.windows.selection import Selection
 
 

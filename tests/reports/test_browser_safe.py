@@ -19,9 +19,9 @@ from tests.conftest import SAMPLES
 from tests.core.secrets_in_traces import document_of, write
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened, until
+from traceflops.analysis.result import Analysis
 from traceflops.cli import app
 from traceflops.reports.page.html import render_html
-from traceflops.results import Analysis
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

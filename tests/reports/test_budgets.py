@@ -12,9 +12,9 @@ from tests.conftest import SAMPLES
 from tests.reports.bigtraces import big_trace
 from tests.reports.factory import measured
 from tests.reports.hostiletraces import hostile_trace
-from traceflops.analysis import analysis_of
+from traceflops.analysis.preparation import prepare
+from traceflops.analysis.recipe import analysis_of
 from traceflops.categories import activities
-from traceflops.prepare import prepare
 from traceflops.reports.page.escaped import cost, cut, tip
 from traceflops.reports.page.html import render_html
 

@@ -13,10 +13,10 @@ from tests.conftest import SAMPLES
 from tests.core.test_memoryuse import totals
 from tests.reports import factory
 from tests.reports.test_memory import MIB, trace
-from traceflops.reports.authored import Authored, blocks
-from traceflops.reports.page.closing import PAGE_BYTES, closing
+from traceflops.reports.page.footer import PAGE_BYTES, closing
 from traceflops.reports.page.html import render_html
-from traceflops.trace import Note
+from traceflops.reports.view.author_notes import Authored, blocks
+from traceflops.table.trace import Note
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

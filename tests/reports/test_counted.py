@@ -13,14 +13,14 @@ from tests.conftest import ROOT, SAMPLES
 from tests.mfu.counting import ADD, FLOPS, GEMM, TYPES, counted, rocprof, timed
 from tests.mfu.test_pair import without_ops
 from tests.reports.factory import HOSTILE
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis
 from traceflops.parsers import read
-from traceflops.reports.countedtable import HEADS, counted_rows
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import Style, render_terminal
-from traceflops.reports.units import UNKNOWN
-from traceflops.results import Analysis
+from traceflops.reports.view.counted_table import HEADS, counted_rows
+from traceflops.reports.view.figures import UNKNOWN
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
 SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))

@@ -19,14 +19,16 @@ import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.core.build import trace_of
 from tests.reports import factory
+from traceflops.analysis.result import Analysis
 from traceflops.findings.finding import Finding
-from traceflops.reports.commandline import base_names
-from traceflops.reports.page import series, shown
+from traceflops.reports.page import overview as shown
+from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.html import render_html
-from traceflops.reports.units import duration, percent
+from traceflops.reports.view.command_line import base_names
+from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.write import save
-from traceflops.results import COMPONENTS, Analysis, Components
-from traceflops.trace import Note
+from traceflops.table.trace import Note
+from traceflops.timeline.records import COMPONENTS, Components
 
 COMMAND = "traceflops report /home/someone/runs/rank0.json.gz -o /tmp/x.html"
 

@@ -15,12 +15,12 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.core.build import trace_of
-from traceflops.reports import timeaxis
-from traceflops.reports.labels import Label, kernel_labels, labels, short_labels
-from traceflops.reports.markdown import render_markdown
+from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.summary import Style, cut_to, render_terminal
-from traceflops.reports.units import kernel_label, kernel_text
+from traceflops.reports.view import time_axis as timeaxis
+from traceflops.reports.view.figures import kernel_label, kernel_text
+from traceflops.reports.view.short_names import Label, kernel_labels, labels, short_labels
 
 FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
 COPY = "void at::native::elementwise_kernel<128, {0}, at::native::MulFunctor<{1}> >(int)"

@@ -17,13 +17,13 @@ from markdown_it.token import Token
 import traceflops as tf
 from tests.conftest import ROOT
 from tests.reports.factory import HOSTILE
-from traceflops.analysis import analyze
-from traceflops.reports.markdown import render_markdown
-from traceflops.reports.markdowntext import code, plain
-from traceflops.reports.units import percent, visible
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis
+from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown.text import code, plain
+from traceflops.reports.view.figures import percent, visible
 from traceflops.reports.write import RENDERERS, save
-from traceflops.results import Analysis
-from traceflops.trace import Note
+from traceflops.table.trace import Note
 
 SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
 NO_WIDTH = "\u200b"

@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceflops.idlecauses import IdleCauses
-from traceflops.reports.measured import LABELS
-from traceflops.reports.palette import (
+from traceflops.reports.view.palette import (
     CAUSE_LABELS,
     LINE_LOOKS,
     LOOKS,
@@ -16,7 +14,9 @@ from traceflops.reports.palette import (
     look,
     loss_label,
 )
-from traceflops.results import COMPONENTS
+from traceflops.reports.view.utilisation import LABELS
+from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.records import COMPONENTS
 
 Array = npt.NDArray[np.float64]
 

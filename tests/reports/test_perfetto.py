@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.conftest import ROOT
+from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
 from traceflops.findings.finding import Finding
-from traceflops.prepare import Prepared, prepare
-from traceflops.reports.lanes import lanes
 from traceflops.reports.perfetto import render_perfetto
+from traceflops.reports.view.lane_packing import lanes
+from traceflops.windows.prepared import Prepared
 
 SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
 Event = dict[str, Any]

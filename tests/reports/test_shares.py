@@ -11,17 +11,17 @@ from tests.core.test_memoryuse import counter
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports import factory
 from tests.reports.test_memory import MIB
-from traceflops.mfu.lacks import ASK, GIVE_PEAK, Lack, without_rates
-from traceflops.mfu.peak.tracepeaks import PeakOptions
-from traceflops.mfu.waterfall import Waterfall, WaterfallLine
-from traceflops.reports.measured import parts, why_not
+from traceflops.devices.missing_input import ASK, GIVE_PEAK, Lack, without_rates
+from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
+from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.operators import operators_page
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import Held, roofline_plot
 from traceflops.reports.page.work import kernel_work
-from traceflops.trace import Note, Trace
+from traceflops.reports.view.utilisation import parts, why_not
+from traceflops.table.trace import Note, Trace
 
 HALF = PeakOptions(tflops=1000)
 

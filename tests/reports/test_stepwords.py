@@ -11,9 +11,9 @@ from tests.conftest import SAMPLES
 from tests.core.build import trace_of
 from tests.core.test_steptimes import alone, ranks
 from tests.reports.test_terminal import printed
-from traceflops.reports.markdown import render_markdown
+from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.shown import tiles
+from traceflops.reports.page.overview import tiles
 from traceflops.reports.terminal.summary import Style
 
 

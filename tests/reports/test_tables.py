@@ -18,12 +18,14 @@ from tests.conftest import SAMPLES
 from tests.core.build import launched, trace_of
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
-from traceflops.rankspread import OwnTimes, most_and_least, own_times, straggler
-from traceflops.reports.page import heatmap, kernels, ranks, series, shown, steps
+from traceflops.analysis.result import Analysis
+from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
+from traceflops.reports.page import heatmap, kernels, ranks, steps
+from traceflops.reports.page import overview as shown
+from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.shapes import shape_words, type_words
-from traceflops.results import Analysis
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,12 +15,12 @@ import traceflops as tf
 from tests.conftest import SAMPLES
 from tests.core.build import trace_of
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
-from traceflops.mfu.waterfall import Waterfall, WaterfallLine
-from traceflops.reports.measured import LABELS
-from traceflops.reports.palette import LINE_LOOKS, LOOKS
+from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import Style, render_terminal
-from traceflops.results import COMPONENTS
+from traceflops.reports.view.palette import LINE_LOOKS, LOOKS
+from traceflops.reports.view.utilisation import LABELS
+from traceflops.timeline.records import COMPONENTS
 
 
 def printed(analysis: tf.Analysis, style: Style) -> str:

@@ -1,7 +1,7 @@
 import pytest
 
-from traceflops.reports import units
-from traceflops.reports.timeaxis import time_ticks
+from traceflops.reports.view import figures as units
+from traceflops.reports.view.time_axis import time_ticks
 
 
 @pytest.mark.parametrize(

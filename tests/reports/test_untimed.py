@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from tests.core.build import trace_of
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
-from traceflops.reports.markdown import render_markdown
+from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.summary import Style, render_terminal
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceflops.cli.owntime import own_time
+from traceflops.cli.own_time import own_time
 from traceflops.cli.printing import print_lines, say
 from traceflops.errors import (
     MORE_MEMORY,
@@ -26,10 +26,16 @@ from traceflops.phases import phase
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from traceflops.analysis.result import Analysis
     from traceflops.cli.options import Privacy, Question, Rates, Reading
     from traceflops.reports.terminal.summary import Style
-    from traceflops.results import Analysis
-    from traceflops.trace import Trace
+    from traceflops.table.trace import Trace
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traceflops.cli.options import Reading
+    from traceflops.table.trace import Trace
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
@@ -63,8 +69,7 @@ def read_and_analyze(
     """Return the analysis that the options ask for."""
     privacy.check()
     selection, peaks = question.selection(), rates.peaks()
-    from traceflops.analysis import analyze
-    from traceflops.cli.pairing import check_pair, read_pair
+    from traceflops.analysis.recipe import analyze
 
     check_pair(pair, traces)
     trace = read_trace(traces, reading)
@@ -97,7 +102,7 @@ def path_of(output: str) -> Path:
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.places import files_behind
+    from traceflops.parsers.io.places import files_behind
 
     written = {same: target for target in targets if (same := _identity(target)) is not None}
     given = [str(name) for name in inputs if name is not None] if written else []
@@ -166,7 +171,7 @@ def _unforeseen(error: Exception) -> tuple[str, str, int]:
     if is_out_of_memory(error):
         return "out of memory", MORE_MEMORY, EXIT_USAGE
     if isinstance(error, OSError):
-        from traceflops.reports.write import remedy
+        from traceflops.reports.files import remedy
 
         about = f": {error.filename}" if error.filename is not None else ""
         failed = f"reading or writing failed ({error.strerror or error}){about}"
@@ -222,3 +227,26 @@ def terminal_style() -> Style:
         unicode=encoding.startswith("utf"),
         colour=console.color_system is not None and not console.no_color,
     )
+
+
+# `--pair`: another recording of the same program, whose FLOPs the launches of a trace get.
+
+
+def check_pair(pair: str | None, traces: list[str]) -> None:
+    """Refuse a pair that is the trace itself, before either is read."""
+    if pair is None:
+        return
+    if pair in traces or (pair != "-" and Path(pair).resolve() in map(_resolved, traces)):
+        what = "standard input" if pair == "-" else pair
+        raise UsageError(
+            f"--pair names the same trace: {what}", "give another recording of the same program"
+        )
+
+
+def read_pair(pair: str | None, reading: Reading) -> Trace | None:
+    """Return the paired recording, None where none is asked for."""
+    return read_trace([pair], reading) if pair is not None else None
+
+
+def _resolved(trace: str) -> Path | None:
+    return Path(trace).resolve() if trace != "-" else None

@@ -21,7 +21,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.printing import say, say_object
-from traceflops.words import several
+from traceflops.units.words import several
 
 EXAMPLES = (
     "traceflops export trace.json.gz -o tables/",
@@ -56,18 +56,18 @@ def export(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.jobs import of_job
-        from traceflops.reports.tables import check_request, export_tables, table_files
-        from traceflops.schema import TABLES
-        from traceflops.sharing.privacy import redacted
-        from traceflops.sharing.redact import Redaction
-        from traceflops.windows.restrict import restrict
+        from traceflops.devices.jobs import of_job
+        from traceflops.privacy.environment import redacted
+        from traceflops.privacy.redact import Redaction
+        from traceflops.reports.tables.trace_tables import check_request, export_tables, table_files
+        from traceflops.table.schema import TABLES
+        from traceflops.windows.restriction import restrict
 
         folder = path_of(output)
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
         keep_apart(folder, traces, f".{format_}")
         check_request(folder, table, format_, force=force)
-        trace = of_job(read_trace(traces, reading), selection)
+        trace = of_job(read_trace(traces, reading), selection.job)
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)
         names = privacy.placeholders()

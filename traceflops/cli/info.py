@@ -20,7 +20,7 @@ from traceflops.cli.options import (
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
-    from traceflops.trace import Trace
+    from traceflops.table.trace import Trace
     from traceflops.windows.selection import Selection
 
 EXAMPLES = (
@@ -41,12 +41,13 @@ def info(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.inventory import inventory_of
-        from traceflops.jobs import listed_jobs, of_job
+        from traceflops.analysis.job_list import listed_jobs
+        from traceflops.devices.jobs import of_job
+        from traceflops.privacy.environment import redacted
+        from traceflops.privacy.redact import Redaction
+        from traceflops.recording.inventory import inventory_of
         from traceflops.reports.terminal.info import info_object, render_info
-        from traceflops.sharing.privacy import redacted
-        from traceflops.sharing.redact import Redaction
-        from traceflops.windows.restrict import restrict
+        from traceflops.windows.restriction import restrict
 
         names = privacy.placeholders()
 
@@ -58,7 +59,7 @@ def info(
             # What marks a step is then called step.
             return Redaction(names, selection.step_mark).trace(part), None
 
-        trace = of_job(read_trace(traces, reading), selection)
+        trace = of_job(read_trace(traces, reading), selection.job)
         inventory = inventory_of(trace, selection, shown)
         jobs = listed_jobs(
             trace,

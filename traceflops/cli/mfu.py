@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.mfuanswer import AnswerOptions
-from traceflops.cli.mfuoptions import (
+from traceflops.cli.mfu_answer import AnswerOptions
+from traceflops.cli.mfu_options import (
     DeviceOptions,
     ModelOptions,
     TimeOptions,
@@ -17,23 +17,23 @@ from traceflops.cli.mfuoptions import (
     TrainingOptions,
     run_of,
 )
-from traceflops.cli.mfutrace import Description, mfu_of_traces, refuse_time
+from traceflops.cli.mfu_trace import Description, mfu_of_traces, refuse_time
 from traceflops.cli.options import (
     AS_USUAL,
     EVERYTHING,
     WITHOUT_IDENTITY,
     Json,
+    Pair,
     Privacy,
     Question,
     Reading,
     grouped,
 )
-from traceflops.cli.pairing import Pair
 from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.mfu.described.utilisation import Utilisation
+    from traceflops.flops.analytic.run_utilisation import Utilisation
 
 EXAMPLES = (
     "traceflops mfu trace.json.gz",
@@ -125,8 +125,8 @@ def _utilisation(
     training: TrainingOptions,
     name: str | None,
 ) -> Utilisation:
-    from traceflops.mfu.described.utilisation import utilisation
-    from traceflops.mfu.peak.peakchoice import choose_peak
+    from traceflops.flops.analytic.peak_choice import choose_peak
+    from traceflops.flops.analytic.run_utilisation import utilisation
 
     card = model.card()
     run = run_of(card, tokens, time, devices, training)
@@ -158,7 +158,7 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 
 
 def _print_models(json: bool) -> None:
-    from traceflops.mfu.model.models import listed_models
+    from traceflops.flops.model.models import listed_models
     from traceflops.reports.json.mfu import models_object
 
     models = listed_models()

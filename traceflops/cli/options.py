@@ -18,8 +18,9 @@ import typer
 from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
 
 if TYPE_CHECKING:
-    from traceflops.mfu.peak.tracepeaks import PeakOptions
-    from traceflops.sharing.placeholders import Placeholders
+    from traceflops.mfu.trace_peaks import PeakOptions
+    from traceflops.privacy.placeholders import Placeholders
+
 
 Traces = Annotated[
     list[str],
@@ -140,8 +141,8 @@ class Rates:
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
-        from traceflops.mfu.peak.matching import SeenDevice, chosen
-        from traceflops.mfu.peak.tracepeaks import PeakOptions
+        from traceflops.devices.matching import SeenDevice, chosen
+        from traceflops.mfu.trace_peaks import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
         return PeakOptions(self.device, self.peak)
@@ -176,13 +177,13 @@ class Privacy:
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
-        from traceflops.sharing.privacy import check_privacy
+        from traceflops.privacy.environment import check_privacy
 
         check_privacy(self.include_environment, self.redact)
 
     def placeholders(self) -> Placeholders | None:
         """Return what gives names their placeholders, None where names are to stay."""
-        from traceflops.sharing.placeholders import Placeholders
+        from traceflops.privacy.placeholders import Placeholders
 
         return Placeholders() if self.redact else None
 
@@ -286,3 +287,15 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
         )
         for field in fields(group)
     ]
+
+
+Pair = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help=(
+            "Another recording of the same program that provides FLOPs: a PyTorch trace with "
+            "shapes, or counters (rocprofv3 --pmc, ncu CSV). Times are from TRACE."
+        ),
+    ),
+]

@@ -57,20 +57,20 @@ def perfetto(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.analysis import analysis_of
-        from traceflops.jobs import check_decided, of_job
-        from traceflops.prepare import prepare
+        from traceflops.analysis.preparation import prepare
+        from traceflops.analysis.recipe import analysis_of
+        from traceflops.devices.jobs import check_decided, of_job
+        from traceflops.privacy.environment import redacted
+        from traceflops.reports.files import check_replaced, write_pieces
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.reports.write import check_replaced, write_pieces
-        from traceflops.sharing.privacy import redacted
-        from traceflops.windows.restrict import restrict
+        from traceflops.windows.restriction import restrict
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
         spare_inputs([target], [*traces, rules])
         keep_apart(target.parent, traces)
         check_replaced(target, force=force)
-        trace = of_job(read_trace(traces, reading), selection)
+        trace = of_job(read_trace(traces, reading), selection.job)
         check_decided(trace, "a timeline")
         known = trace if privacy.include_environment else redacted(trace)
         shown = restrict(known, selection)

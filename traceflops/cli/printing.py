@@ -45,7 +45,7 @@ def shown(text: str) -> str:
     """Return lines of text in which nothing acts on a terminal."""
     if text.isprintable():
         return text
-    from traceflops.reports.units import visible
+    from traceflops.reports.view.figures import visible
 
     lines = text.split("\n")
     return "\n".join(line if line.isprintable() else visible(line) for line in lines)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -24,6 +24,7 @@ from traceflops.cli.options import (
     WITHOUT_IDENTITY,
     Force,
     Json,
+    Pair,
     Privacy,
     Question,
     Rates,
@@ -32,16 +33,15 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
-from traceflops.cli.pairing import Pair
 from traceflops.cli.printing import say, say_json
-from traceflops.cli.reportcommand import Given, command_of
+from traceflops.cli.report_command import Given, command_of
 from traceflops.errors import UsageError
 from traceflops.phases import phase
-from traceflops.words import several
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
-    from traceflops.reports.authored import Authored
-    from traceflops.results import Analysis
+    from traceflops.analysis.result import Analysis
+    from traceflops.reports.view.author_notes import Authored
 
 EXAMPLES = (
     "traceflops report trace.json.gz",
@@ -76,7 +76,7 @@ class Added:
 
     def authored(self) -> Authored:
         """Return title and notes. Raises UsageError where they cannot be read."""
-        from traceflops.reports.authored import authored
+        from traceflops.reports.view.author_notes import authored
 
         return authored(self.title, self.notes)
 
@@ -93,9 +93,10 @@ class Target:
 
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
-        from traceflops.reports.reporttables import TABLES
-        from traceflops.reports.tables import check_folder, table_files
-        from traceflops.reports.write import check_target, is_report
+        from traceflops.reports.files import is_report
+        from traceflops.reports.tables.report_tables import TABLES
+        from traceflops.reports.tables.trace_tables import check_folder, table_files
+        from traceflops.reports.write import check_target
 
         inputs = [*traces, *others]
         if self.format is None:
@@ -108,8 +109,8 @@ class Target:
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
-        from traceflops.reports.reporttables import save_tables
-        from traceflops.reports.units import size
+        from traceflops.reports.tables.report_tables import save_tables
+        from traceflops.reports.view.figures import size
         from traceflops.reports.write import save
 
         if self.format is not None:

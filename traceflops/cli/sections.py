@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from traceflops.words import command_lines
+from traceflops.units.words import command_lines
 
 _OTHERS = "Options"
 

@@ -9,6 +9,7 @@ from traceflops.cli.options import (
     FROM_THE_DEVICE_TABLE,
     WITHOUT_IDENTITY,
     Json,
+    Pair,
     Privacy,
     Question,
     Rates,
@@ -17,7 +18,6 @@ from traceflops.cli.options import (
     Traces,
     grouped,
 )
-from traceflops.cli.pairing import Pair
 from traceflops.cli.printing import say_json
 
 EXAMPLES = (

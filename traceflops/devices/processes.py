@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceflops.columns import IntArray, numbers
-from traceflops.groups import distinct
-from traceflops.rows import ABSENT
-from traceflops.trace import Trace
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")

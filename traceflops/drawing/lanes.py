@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.columns import IntArray, WholeArray, codes, names, numbers
-from traceflops.components import WORK
 from traceflops.drawing.coarsening import LaneEvents, Times
-from traceflops.drawing.stacking import stacked
-from traceflops.groups import groups, in_order, slices
-from traceflops.rows import ABSENT
+from traceflops.drawing.lane_stacking import stacked
+from traceflops.table.columns import IntArray, WholeArray, codes, names, numbers
+from traceflops.table.grouping import groups, in_order, slices
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.components import WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.account import LinkedTrace
-    from traceflops.prepare import Prepared
-    from traceflops.trace import Trace
+    from traceflops.table.trace import Trace
+    from traceflops.timeline.account import LinkedTrace
+    from traceflops.windows.prepared import Prepared
 
 Kind = Literal["stream", "range", "op", "call"]
 

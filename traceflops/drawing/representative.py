@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceflops.results import Gap
-from traceflops.windows.steptimes import step_spread
+from traceflops.timeline.records import Gap
+from traceflops.windows.step_times import step_spread
 
 if TYPE_CHECKING:
-    from traceflops.prepare import Prepared
+    from traceflops.windows.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.columns import IntArray, numbers
-from traceflops.components import WORK
-from traceflops.devices.origins import origins as origins_of
 from traceflops.drawing.coarsening import Boxes, LaneEvents, at_most, together
 from traceflops.drawing.lanes import (
     Lane,
@@ -33,10 +30,13 @@ from traceflops.drawing.representative import (
     chosen_devices,
     representative_steps,
 )
-from traceflops.results import Gap
+from traceflops.table.columns import IntArray, numbers
+from traceflops.timeline.components import WORK
+from traceflops.timeline.records import Gap
+from traceflops.windows.time_origins import origins as origins_of
 
 if TYPE_CHECKING:
-    from traceflops.prepare import Prepared
+    from traceflops.windows.prepared import Prepared
 
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one sentence: the largest loss and its share of the chosen window."""
+
+    sentence: str
+    loss: str | None
+    share: float | None
+
+
 Severity = Literal["high", "medium", "low"]
 
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}

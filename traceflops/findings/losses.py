@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.attribution.kernels import COPIES, KERNELS
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
-from traceflops.kernels import COPIES, KERNELS
-from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.rooftimes import NO_ROOFS, RoofTime
-from traceflops.words import PART_NAMES, capitalized, percent
+from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
+from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.units.words import PART_NAMES, capitalized, percent
 
 if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
-    from traceflops.results import Account
+    from traceflops.timeline.records import Account
 
 
 _USEFUL: Final = "how much of that is useful is unknown"

@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traceflops.mfu.described.conventions import CONVENTIONS, Convention
-    from traceflops.mfu.described.explaining import Explanation, explain
-    from traceflops.mfu.described.modelflops import every_convention, model_flops
-    from traceflops.mfu.described.rates import Peak, Rate, rate
-    from traceflops.mfu.described.run import Checkpoint, Lora, Run
-    from traceflops.mfu.ledger import Ledger, Line
-    from traceflops.mfu.model.card import ModelCard
-    from traceflops.mfu.model.cardfile import read_card
-    from traceflops.mfu.model.presets import preset, preset_names
+    from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
+    from traceflops.flops.analytic.explain_reported import Explanation, explain
+    from traceflops.flops.analytic.rates import Peak, Rate, rate
+    from traceflops.flops.analytic.run import Checkpoint, Lora, Run
+    from traceflops.flops.analytic.run_flops import every_convention, model_flops
+    from traceflops.flops.ledger import Ledger, Line
+    from traceflops.flops.model.card import ModelCard
+    from traceflops.flops.model.card_file import read_card
+    from traceflops.flops.model.presets import preset, preset_names
 
 _HOMES = {
     "CONVENTIONS": "described.conventions",

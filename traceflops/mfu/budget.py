@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.mfu.executed.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.executed.executed import Executed
-from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peak.matching import Match
-from traceflops.mfu.waterfall import DeviceBudget, Peaks, Portion
-from traceflops.prepare import Prepared
-from traceflops.results import Components, Window
+from traceflops.devices.matching import Match
+from traceflops.flops.mfu_waterfall import DeviceBudget, Peaks, Portion
+from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.traced.executed import Executed
+from traceflops.timeline.records import Components, Window
+from traceflops.windows.prepared import Prepared
 
 FP6_OR_FP4: Final = "fp6-or-fp4"
 """The type of products that hardware counts together."""

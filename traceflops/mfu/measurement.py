@@ -12,28 +12,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
+from traceflops.devices.missing_input import NOT_SPLIT, Lack
+from traceflops.devices.peaks import DTYPES, PER_TERA
+from traceflops.flops.ledger import UNSPLIT
+from traceflops.flops.mfu_waterfall import Waterfall, waterfall
+from traceflops.flops.ops.types import TF32_OR_FP32
 from traceflops.mfu.budget import device_budgets
-from traceflops.mfu.executed.coverage import ENOUGH
-from traceflops.mfu.executed.executed import Executed, executed
-from traceflops.mfu.executed.movedbytes import moved_bytes
-from traceflops.mfu.executed.worktables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.mfu.figures import decimal, percent
 from traceflops.mfu.inference.inference import Inference, inference
-from traceflops.mfu.lacks import NOT_SPLIT, Lack
-from traceflops.mfu.ledger import UNSPLIT
-from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.peak.peaks import DTYPES, PER_TERA
-from traceflops.mfu.peak.tracepeaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
+from traceflops.mfu.mfu_unavailable import impossible, unknown_flops, why_no_figure
 from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
-from traceflops.mfu.rooftimes import NO_ROOFS, RoofTimes, roof_times
-from traceflops.mfu.waterfall import Waterfall, waterfall
-from traceflops.mfu.whynot import impossible, unknown_flops, why_no_figure
-from traceflops.prepare import Prepared
-from traceflops.trace import Note
+from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, roof_times
+from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
+from traceflops.mfu.traced.coverage import ENOUGH
+from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.mfu.traced.moved_bytes import moved_bytes
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
+from traceflops.table.trace import Note
+from traceflops.units.exact import decimal, exact_percent
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.executed.attribution import Attribution
-    from traceflops.mfu.pairing.measuredwork import MeasuredWork
+    from traceflops.attribution.op_kernels import Attribution
+    from traceflops.mfu.counted.measured_work import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
@@ -190,7 +190,7 @@ def measure(
     asked = pair is not None or prepared.trace.kernel_counters.num_rows > 0
 
     def others(attribution: Attribution) -> MeasuredWork | None:
-        from traceflops.mfu.pairing.measuredwork import measured_work
+        from traceflops.mfu.counted.counter_flops import measured_work
 
         return measured_work(prepared, attribution, devices, pair, options.device)
 
@@ -234,7 +234,7 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
     if not share or any(one.given for one in devices):
         return ()
     text = (
-        f"{percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
+        f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
         "names do not say. They count as TF32, whose peak is higher; the range "
         "covers FP32."
     )

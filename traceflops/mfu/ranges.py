@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.mfu.executed.cells import Cell
-from traceflops.mfu.figures import percent
-from traceflops.mfu.ops.types import TF32_OR_FP32
-from traceflops.mfu.waterfall import Peaks, Waterfall
+from traceflops.flops.mfu_waterfall import Peaks, Waterfall
+from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.mfu.traced.cells import Cell
+from traceflops.units.exact import exact_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ShareRange:
     @property
     def text(self) -> str:
         """Return "38.2 %", or "34.7 % to 61.7 %" where the two print differently."""
-        least, most = percent(self.least), percent(self.most)
+        least, most = exact_percent(self.least), exact_percent(self.most)
         return least if least == most else f"{least} to {most}"
 
     def times(self, factor: Fraction) -> ShareRange:

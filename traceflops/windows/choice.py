@@ -9,18 +9,21 @@ from fractions import Fraction
 
 import numpy as np
 
-from traceflops.account import DeviceAccount, LinkedTrace
-from traceflops.columns import IntArray, codes, names, numbers
-from traceflops.devices.chosengpus import gpu_notes
 from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
-from traceflops.groups import distinct
 from traceflops.remedies import sentence
-from traceflops.results import Account, StepChoice, Window
-from traceflops.trace import Note, Trace
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.records import Account, Window
+from traceflops.units.words import duration, percent, several
+from traceflops.windows.chosen_gpus import gpu_notes
 from traceflops.windows.inferred import inferred_steps
+from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
-from traceflops.windows.stepowners import Owners, owners_of, shared_steps_note
+from traceflops.windows.step_owners import Owners, owners_of, shared_steps_note
+from traceflops.windows.step_threads import Steps
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
@@ -28,7 +31,6 @@ from traceflops.windows.steps import (
     until_next,
     without_launches,
 )
-from traceflops.windows.stepthreads import Steps
 from traceflops.windows.stretches import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
@@ -38,8 +40,7 @@ from traceflops.windows.stretches import (
     steady,
     tile,
 )
-from traceflops.windows.timerange import chosen_range
-from traceflops.words import duration, percent, several
+from traceflops.windows.time_range import chosen_range
 
 _MOST_NAMED = 5
 

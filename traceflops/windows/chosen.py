@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.account import DeviceAccount
-from traceflops.intervals import Intervals
-from traceflops.kernels import InWindows, clip_to_windows, join_windows
-from traceflops.results import Window
+from traceflops.table.columns import IntArray
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
+
+
+@dataclass(frozen=True, slots=True)
+class InWindows:
+    """Activities of the chosen windows: their rows, the time of each inside, and if it starts in.
+
+    An activity that reaches over a window's edge counts with the part inside.
+    """
+
+    row: IntArray
+    inside_ns: IntArray
+    starts_inside: IntArray
+
+
+def clip_to_windows(
+    rows: IntArray,
+    start_ns: IntArray,
+    end_ns: IntArray,
+    windows: Intervals,
+    closed_at_ns: int | None = None,
+) -> InWindows:
+    """Return the activities of one device that touch its chosen windows.
+
+    Windows do not hold the instant at which they end, but one that ends with the device's span
+    does: `closed_at_ns`.
+    """
+    inside = windows.length_within(start_ns, end_ns)
+    starts = windows.contains(start_ns)
+    if closed_at_ns is not None:
+        starts |= start_ns == closed_at_ns
+    keep = starts | (inside > 0)
+    return InWindows(rows[keep], inside[keep], starts[keep].astype(np.int64))
+
+
+def join_windows(parts: list[InWindows]) -> InWindows:
+    """Return the activities of several devices together."""
+    if not parts:
+        empty = np.empty(0, dtype=np.int64)
+        return InWindows(empty, empty, empty)
+    return InWindows(
+        np.concatenate([p.row for p in parts]),
+        np.concatenate([p.inside_ns for p in parts]),
+        np.concatenate([p.starts_inside for p in parts]),
+    )
 
 
 def chosen_activities(

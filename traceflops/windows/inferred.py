@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.account import DeviceAccount, LinkedTrace
-from traceflops.columns import names
+from traceflops.table.columns import names
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.windows.periodicity import SOURCES, DeviceOrder, Periods
 from traceflops.windows.repetition import Order
 from traceflops.windows.stretches import Stretch

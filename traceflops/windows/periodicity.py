@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
 from traceflops.windows.repetition import Order, repeated_signature
 
 _FEWEST_PERIODS = 3

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.groups import groups
-from traceflops.links import Links
-from traceflops.rows import ABSENT
-from traceflops.trace import Note, Trace
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.links import Links
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import several
+from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import step_pattern
-from traceflops.windows.servingmarks import serving_marks
-from traceflops.windows.stepthreads import Launched, Steps, thread_of_steps
-from traceflops.words import several
+from traceflops.windows.step_threads import Launched, Steps, thread_of_steps
 
 _HOST_RANGES = ("annotation", "module", "instant")
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")

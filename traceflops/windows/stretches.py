@@ -19,9 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import distinct
-from traceflops.results import WindowRole
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct
+from traceflops.timeline.records import WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""

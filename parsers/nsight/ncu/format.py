@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.trace import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Trace
 
 
 def _recognises(head: bytes) -> bool:

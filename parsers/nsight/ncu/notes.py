@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from traceflops.parsers.csvfiles.notes import text_notes
+from traceflops.parsers.io.csvfiles.notes import text_notes
 from traceflops.parsers.nsight.ncu.read import NcuFile
 from traceflops.parsers.nsight.ncu.runs import Run
-from traceflops.trace import Note, NoteKind
-from traceflops.words import several
+from traceflops.table.trace import Note, NoteKind
+from traceflops.units.words import several
 
 _ODD: Final[tuple[tuple[str, NoteKind, str, str, str], ...]] = (
     ("none", "missing", "not-available", "value", "n/a (not counted on this GPU, or not used)"),

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.csvfiles.marks import clear_mark, is_ambiguous
+from traceflops.parsers.io.csvfiles.decimal_marks import clear_mark, is_ambiguous
 from traceflops.parsers.nsight.ncu.units import LONGEST, What, value_of
+from traceflops.table.columns import BoolArray, IntArray
 
 WHATS: Final[tuple[What, ...]] = ("number", "none", "instances", "text")
 _NUMBER, _TEXT = WHATS.index("number"), WHATS.index("text")

@@ -10,19 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.groups import joint_codes, ranked
-from traceflops.parsers.csvfiles.cells import Texts
-from traceflops.parsers.csvfiles.parts import Cut, chosen, compact
-from traceflops.parsers.csvfiles.text import BLOCK_BYTES, Block, CsvText, Damage
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.csvfiles.cells import Texts
+from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, Block, CsvText, Damage
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
 from traceflops.parsers.nsight.ncu.sizes import fill_sizes, product, triple
 from traceflops.parsers.nsight.ncu.units import unit_of
 from traceflops.parsers.nsight.ncu.values import Marks, Values, values_of
 from traceflops.parsers.nsight.stats.text import from_header
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.parsers.shared.csv_parts import Cut, chosen, compact
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.rows import ABSENT, Array, Names
 
 _UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
@@ -70,7 +70,7 @@ class NcuFile:
     marks: Marks = field(default_factory=Marks)
 
 
-def read_ncu(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> NcuFile:
+def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
     """Return what a file says; no page where it is none after all."""
     text = CsvText(from_header(source, NCU_TABLES), NCU_TABLES, block_bytes)
     file = NcuFile(source, damage=text.damage)

@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.filenames import rank_in_name
-from traceflops.parsers.gathered import DeviceFacts, Gathered, ProcessFacts
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.file_names import rank_in_name
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu.notes import run_notes
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
-from traceflops.parsers.nsight.nsys.setaside import Failed, with_set_aside
-from traceflops.parsers.overflow import overflow_notes
-from traceflops.rows import ABSENT
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.trace_builder import DeviceFacts, Gathered, ProcessFacts
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Source, SourceFile, Trace
 
 FORMAT: Final = "ncu CSV"
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.csvfiles.cells import decimals
+from traceflops.parsers.io.csvfiles.cells import decimals
 from traceflops.parsers.nsight.ncu.printed import WHATS, has_marks, marks_seen, plain_numbers
 from traceflops.parsers.nsight.ncu.units import fits, unit_of
-from traceflops.rows import Array
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import Array
 
 _BOTH = (False, True)
 

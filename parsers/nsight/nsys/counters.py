@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import by_distinct
-from traceflops.parsers.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.lookup import by_distinct
+from traceflops.parsers.io.databases.query import Batch, Wanted
 from traceflops.parsers.nsight.nsys.enums import ALLOCATED, FREED
 from traceflops.parsers.nsight.nsys.ids import processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _MEMORY: Final = Wanted(
     integers=(

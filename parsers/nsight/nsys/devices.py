@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.databases.query import Among, Batch, Wanted
-from traceflops.parsers.gathered import NOTHING_KNOWN, DeviceFacts
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.databases.query import Among, Batch, Wanted
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.rows import ABSENT
-from traceflops.trace import EVERYWHERE
+from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import EVERYWHERE
 
 _GPU: Final = Wanted(
     integers=(
@@ -58,7 +58,7 @@ class Devices:
     ambiguous: bool = False
     """Whether the GPUs differ and which one a process used is not said."""
     places: dict[int, str] = field(default_factory=dict)
-    """What names each GPU in other reports, too (see `traceflops.trace.Trace`)."""
+    """What names each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
     only: int | None = None
     """The number of the GPU of a machine that has no other."""
     _by_number: dict[int, set[int]] = field(default_factory=dict)

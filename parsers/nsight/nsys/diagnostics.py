@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from traceflops.parsers.databases.query import Among, Wanted
+from traceflops.parsers.io.databases.query import Among, Wanted
 from traceflops.parsers.nsight.nsys.enums import ERROR, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.trace import Note
-from traceflops.words import several
+from traceflops.table.trace import Note
+from traceflops.units.words import several
 
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
 _MOST_QUOTED: Final = 5

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceflops.parsers.databases.query import Among, Wanted
+from traceflops.parsers.io.databases.query import Among, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.rows import ABSENT
-from traceflops.trace import CUDA_TRACE
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE
 
 _PAIR: Final = Wanted(texts=("name", "value"))
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")

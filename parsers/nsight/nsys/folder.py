@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, numbers
-from traceflops.parsers.databases.query import (
+from traceflops.parsers.io.databases.query import (
     Among,
     Batch,
     Between,
@@ -19,10 +18,11 @@ from traceflops.parsers.databases.query import (
     Wanted,
     no_rows,
 )
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE
-from traceflops.rows import ABSENT, Array
-from traceflops.trace import Note
+from traceflops.table.columns import BoolArray, numbers
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Note
 
 _EXACT: Final = 2.0**53
 

@@ -7,16 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.groups import distinct
-from traceflops.parsers.databases.lookup import by_distinct
-from traceflops.parsers.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.lookup import by_distinct
+from traceflops.parsers.io.databases.query import Batch, Wanted
 from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROFILER, WAITING, WAITS
 from traceflops.parsers.nsight.nsys.ids import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import Shown, texts_of
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
 
 UNNAMED: Final = "(unnamed)"
 

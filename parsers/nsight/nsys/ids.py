@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _THREAD_BITS: Final = 24
 _MASK: Final = (1 << 24) - 1

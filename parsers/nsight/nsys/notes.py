@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import codes, names, numbers, validity
-from traceflops.devices.streamnumbers import renumbered_note
-from traceflops.groups import distinct, joint_codes
-from traceflops.notes import counted_note, of_noun
+from traceflops.devices.stream_numbers import renumbered_note
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
-from traceflops.parsers.times import span_notes
-from traceflops.rows import ABSENT
-from traceflops.trace import CUDA_TRACE, Note, NoteKind
-from traceflops.words import several, time_amount
+from traceflops.parsers.shared.times import span_notes
+from traceflops.table.columns import codes, names, numbers, validity
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.notes import counted_note, of_noun
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE, Note, NoteKind
+from traceflops.units.words import several, time_amount
 
 EXPORT: Final = "nsys export --type=sqlite --include-json=true REPORT.nsys-rep"
 

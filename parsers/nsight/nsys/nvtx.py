@@ -9,17 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray, string_column
-from traceflops.parsers.databases.lookup import Lookup
-from traceflops.parsers.databases.query import Batch
+from traceflops.parsers.io.databases.lookup import Lookup
+from traceflops.parsers.io.databases.query import Batch
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
-from traceflops.parsers.nsight.nsys.optexts import OpTexts, op_texts
+from traceflops.parsers.nsight.nsys.op_texts import OpTexts, op_texts
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.texts import text_rows
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.table.columns import BoolArray, IntArray, string_column
+from traceflops.table.rows import ABSENT, Array, Names
 
 UNNAMED: Final = "(unnamed range)"
 

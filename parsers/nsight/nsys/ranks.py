@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import number_column, numbers
-from traceflops.groups import distinct
-from traceflops.notes import RANK_UNKNOWN, counted_note, rank_from_name, rank_unknown
-from traceflops.rows import ABSENT
-from traceflops.trace import Note, Trace
-from traceflops.words import several
+from traceflops.table.columns import number_column, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.notes import RANK_UNKNOWN, counted_note, rank_from_name, rank_unknown
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
 _FORMATS: Final = "nsys"

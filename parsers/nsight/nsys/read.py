@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from traceflops.parsers.databases.rows import Database
-from traceflops.parsers.databases.wal import nothing_left
-from traceflops.parsers.filenames import rank_in_name
+from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io.databases.wal import nothing_left
+from traceflops.parsers.io.file_names import rank_in_name
 from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
 from traceflops.parsers.nsight.nsys.devices import devices_of
 from traceflops.parsers.nsight.nsys.diagnostics import warnings_of
@@ -27,14 +27,14 @@ from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_o
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
-from traceflops.parsers.nsight.nsys.people import People
+from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.ranks import rank_notes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.work import read_work
-from traceflops.parsers.overflow import overflow_notes
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.table.trace import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
 _TOOL: Final = "Nsight Systems"

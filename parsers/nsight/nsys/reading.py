@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from traceflops.columns import IntArray
-from traceflops.parsers.gathered import Gathered
-from traceflops.parsers.nsight.nsys.people import People
+from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.strings import NamesToCome
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 
 @dataclass(slots=True)

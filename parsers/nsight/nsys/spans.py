@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.query import Batch
-from traceflops.rows import ABSENT
+from traceflops.parsers.io.databases.query import Batch
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""

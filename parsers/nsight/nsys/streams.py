@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.devices.streamnumbers import apart
-from traceflops.parsers.databases.lookup import by_distinct
+from traceflops.devices.stream_numbers import apart
+from traceflops.parsers.io.databases.lookup import by_distinct
 from traceflops.parsers.nsight.nsys.ids import streams_of
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _MOST: Final = 100_000
 """So many streams are told apart; a report with more has invented them."""

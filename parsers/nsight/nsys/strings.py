@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder, compact
-from traceflops.columns import IntArray
-from traceflops.groups import distinct
-from traceflops.parsers.databases.lookup import Coder, TextsById
-from traceflops.parsers.databases.query import Wanted
+from traceflops.parsers.io.databases.lookup import Coder, TextsById
+from traceflops.parsers.io.databases.query import Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.rows import ABSENT, Array
+from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array
 
 _STRINGS: Final = "StringIds"
 _NUL: Final = "\0"

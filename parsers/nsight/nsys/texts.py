@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import BoolArray, number_column, numbers, string_column
-from traceflops.parsers.databases.fast import LONGEST_VALUE, NotFast, record_batches
-from traceflops.parsers.databases.query import Batch, Table, Wanted, quoted, select
-from traceflops.parsers.databases.rows import Database
+from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
+from traceflops.parsers.io.databases.query import Batch, Table, Wanted, quoted, select
+from traceflops.parsers.io.databases.rows import Database
 from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.table.columns import BoolArray, number_column, numbers, string_column
 
 T = TypeVar("T")
 _FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.trace import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Trace
 
 _SIGN: Final = re.compile(
     rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|KAvg"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.groups import group_rows
-from traceflops.parsers.csvfiles.parts import chosen
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.csv_parts import chosen
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows
+from traceflops.table.rows import ABSENT
 
 
 def give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:

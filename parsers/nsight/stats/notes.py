@@ -9,12 +9,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.notes import counted_note, of_noun, rank_from_name
-from traceflops.parsers.csvfiles.notes import text_notes
+from traceflops.parsers.io.csvfiles.notes import text_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
-from traceflops.parsers.overflow import overflow_notes
-from traceflops.trace import Note, NoteKind
-from traceflops.words import several
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.table.notes import counted_note, of_noun, rank_from_name
+from traceflops.table.trace import Note, NoteKind
+from traceflops.units.words import several
 
 _ODD: Final[tuple[tuple[str, NoteKind, str, str], ...]] = (
     ("no-time", "dropped", "record", "skipped: no valid start time"),

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
 from traceflops.parsers.nsight.stats.rows import Part
 from traceflops.parsers.nsight.stats.sections import shown_profile
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _RECORDS: Final = ("activities", "calls", "marks")
 

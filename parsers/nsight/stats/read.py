@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traceflops.parsers.csvfiles.parts import Cut
-from traceflops.parsers.csvfiles.text import BLOCK_BYTES, CsvText, Damage
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, CsvText, Damage
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats.console import Console
 from traceflops.parsers.nsight.stats.layouts import report_named
 from traceflops.parsers.nsight.stats.plans import STATS_TABLES, Table
 from traceflops.parsers.nsight.stats.profiles import profiles
 from traceflops.parsers.nsight.stats.rows import Part, add_rows
 from traceflops.parsers.nsight.stats.sections import Section, sections
+from traceflops.parsers.shared.csv_parts import Cut
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class StatsFile:
         return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
-def read_stats(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> list[StatsFile]:
+def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
     """Return what a file says by profile; no part where it holds no report after all."""
     damage, console = Damage(), Console(STATS_TABLES)
     parts: list[Part] = []

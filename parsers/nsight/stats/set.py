@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
-from traceflops.trace import Note, Trace
+from traceflops.table.trace import Note, Trace
 
 _OLD_NAMES: Final = (
     *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),

@@ -9,17 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.parsers.csvfiles.parts import chosen
-from traceflops.parsers.filenames import rank_in_name
-from traceflops.parsers.gathered import DeviceFacts, Gathered, ProcessFacts
+from traceflops.parsers.io.file_names import rank_in_name
 from traceflops.parsers.nsight.stats.joining import give_ids, with_sizes
 from traceflops.parsers.nsight.stats.notes import Told, profile_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
 from traceflops.parsers.nsight.stats.rows import Part
-from traceflops.rows import ABSENT
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared.csv_parts import chosen
+from traceflops.parsers.shared.trace_builder import DeviceFacts, Gathered, ProcessFacts
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Source, SourceFile, Trace
 
 FORMAT: Final = "nsys stats"
 _DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")

@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers import rccl
-from traceflops.parsers.databases.lookup import Lookup
-from traceflops.parsers.databases.query import Among, Between, Wanted
+from traceflops.parsers.io.databases.lookup import Lookup
+from traceflops.parsers.io.databases.query import Among, Between, Wanted
 from traceflops.parsers.rocprof.blits import copies_in, fill_sizes
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared import rccl
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _OF_RCCL: Final = tuple(
     sorted(

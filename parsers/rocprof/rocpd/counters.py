@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import Lookup, TextsById
-from traceflops.parsers.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.lookup import Lookup, TextsById
+from traceflops.parsers.io.databases.query import Batch, Wanted
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.rocpd.work import Dispatches, KernelNames
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import UNNAMED
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _UNNAMED: Final = "(unnamed counter)"
 _EVENT: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import Lookup, TextsById
-from traceflops.parsers.databases.query import Among, Wanted
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.databases.lookup import Lookup, TextsById
+from traceflops.parsers.io.databases.query import Among, Wanted
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.rocprof.rocpd.schema import Run
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 
 class _Message(msgspec.Struct):

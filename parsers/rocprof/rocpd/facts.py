@@ -12,15 +12,20 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.databases.query import Wanted
-from traceflops.parsers.gathered import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.io.databases.query import Wanted
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.rocprof.agents import facts_of_agent
 from traceflops.parsers.rocprof.clocks import clock_of, place_of_node
 from traceflops.parsers.rocprof.rocpd.schema import Run
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.trace_builder import (
+    NOTHING_KNOWN,
+    DeviceFacts,
+    Gathered,
+    ProcessFacts,
+)
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT
 
 _UNKNOWN_DEVICE: Final = -1
 _MOST_NUMBERED: Final = 4_096

@@ -6,10 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import Coder, Lookup, by_distinct
-from traceflops.parsers.databases.query import Among, Batch, Wanted
-from traceflops.parsers.databases.timed import timed
+from traceflops.parsers.io.databases.lookup import Coder, Lookup, by_distinct
+from traceflops.parsers.io.databases.query import Among, Batch, Wanted
 from traceflops.parsers.rocprof.rocpd.categories import (
     APIS,
     MARK,
@@ -20,7 +18,9 @@ from traceflops.parsers.rocprof.rocpd.categories import (
 )
 from traceflops.parsers.rocprof.rocpd.counters import Samples
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
-from traceflops.rows import ABSENT, Array
+from traceflops.parsers.shared.times import timed
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
 
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))

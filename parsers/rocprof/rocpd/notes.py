@@ -10,9 +10,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import codes, names
-from traceflops.notes import counted_note, of_noun
-from traceflops.parsers.overflow import overflow_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -23,8 +20,11 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
 from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
-from traceflops.parsers.times import span_notes
-from traceflops.trace import Note
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.times import span_notes
+from traceflops.table.columns import codes, names
+from traceflops.table.notes import counted_note, of_noun
+from traceflops.table.trace import Note
 
 _NO_WORK: Final = (
     "The database has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records them."

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import IntArray, number_column, numbers
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.rocprof.tables.names import Place, place_of
-from traceflops.rows import ABSENT
-from traceflops.trace import Note, Trace
+from traceflops.table.columns import IntArray, number_column, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 
 _TABLE: Final = "kernel_counters"
 _MOST_NAMED: Final = 8

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from traceflops.builder import TableBuilder
-from traceflops.merge import join
-from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.databases.query import Among, Wanted
-from traceflops.parsers.databases.rows import Database
+from traceflops.devices.merging import join
+from traceflops.parsers.io.databases.query import Among, Wanted
+from traceflops.parsers.io.databases.rows import Database
 from traceflops.parsers.rocprof.clocks import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd.arguments import fill_copies, rccl_arguments
 from traceflops.parsers.rocprof.rocpd.counters import Measurements, only_counted
@@ -28,7 +26,9 @@ from traceflops.parsers.rocprof.rocpd.work import (
     read_dispatches,
     read_graphs,
 )
-from traceflops.trace import Note, Trace
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.table.builder import TableBuilder
+from traceflops.table.trace import Note, Trace
 
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from traceflops.parsers.gathered import Gathered
 from traceflops.parsers.rocprof.rocpd.events import Events
 from traceflops.parsers.rocprof.rocpd.facts import RunFacts
 from traceflops.parsers.rocprof.rocpd.schema import Run
 from traceflops.parsers.rocprof.rocpd.trace import Tallies
+from traceflops.parsers.shared.trace_builder import Gathered
 
 
 @dataclass(frozen=True, slots=True)

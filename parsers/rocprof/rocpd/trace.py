@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import number_column
-from traceflops.notes import rank_from_name
-from traceflops.parsers.databases.rows import Database
-from traceflops.parsers.databases.wal import nothing_left
-from traceflops.parsers.gathered import Gathered
+from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io.databases.wal import nothing_left
 from traceflops.parsers.rocprof.rocpd.notes import content_notes
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.trace import Note, Source, SourceFile, Trace
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import number_column
+from traceflops.table.notes import rank_from_name
+from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 
@@ -32,7 +32,7 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a trace comes from, beside its file; see `traceflops.trace.Source`.
+    """Where a trace comes from, beside its file; see `traceflops.table.trace.Source`.
 
     `lifetimes` are first and last moment of each process, where they are known; `clocks` are those
     of processes where they differ.

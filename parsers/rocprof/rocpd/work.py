@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.groups import distinct
-from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.databases.query import Batch, Wanted
-from traceflops.parsers.databases.timed import timed
+from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.io.databases.query import Batch, Wanted
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
-from traceflops.rows import ABSENT, Array
+from traceflops.parsers.shared.times import timed
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array
 
 _UNNAMED_COPY: Final = "(unnamed copy)"
 _AXES: Final = ("x", "y", "z")

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.csvfiles.parts import Part, chosen
 from traceflops.parsers.rocprof.tables.agents import Agent
-from traceflops.rows import Array
+from traceflops.parsers.shared.csv_parts import Part, chosen
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import Array
 
 _WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _UNKNOWN: Final = -1

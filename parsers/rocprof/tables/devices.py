@@ -6,14 +6,14 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.csvfiles.parts import Part
-from traceflops.parsers.gathered import Gathered
 from traceflops.parsers.rocprof.clocks import place_of_node
+from traceflops.parsers.rocprof.tables.agent_lists import AgentLists
 from traceflops.parsers.rocprof.tables.agents import UNKNOWN, Agent, Agents
-from traceflops.parsers.rocprof.tables.lists import AgentLists
 from traceflops.parsers.rocprof.tables.processes import Process
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.csv_parts import Part
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 Numbered = tuple[int, Process]
 """A process and its number in the trace."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceflops.parsers.csvfiles.parts import TableFile, chosen
 from traceflops.parsers.rocprof.tables.processes import Placed
-from traceflops.words import kernel_name
+from traceflops.parsers.shared.csv_parts import TableFile, chosen
+from traceflops.units.words import kernel_name
 
 _COUNTERS = "kernel_counters"
 

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.columns import names, numbers
-from traceflops.notes import counted_note, of_noun, rank_from_name, together
-from traceflops.parsers.csvfiles.notes import text_notes
-from traceflops.parsers.csvfiles.parts import TableFile
-from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.io.csvfiles.notes import text_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -23,9 +19,13 @@ from traceflops.parsers.rocprof.notes import (
     instance_notes,
 )
 from traceflops.parsers.rocprof.tables.work import DISPATCH
-from traceflops.parsers.times import span_notes
-from traceflops.trace import Note
-from traceflops.words import several
+from traceflops.parsers.shared.csv_parts import TableFile
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.times import span_notes
+from traceflops.table.columns import names, numbers
+from traceflops.table.notes import counted_note, of_noun, rank_from_name, together
+from traceflops.table.trace import Note
+from traceflops.units.words import several
 
 if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.runs import Run

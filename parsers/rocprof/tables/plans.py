@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.parsers.csvfiles.heads import Field, Plan, find_start
+from traceflops.parsers.io.csvfiles.heads import Field, Plan, find_start
 from traceflops.parsers.rocprof.layouts import (
     HEADLESS,
     ROLES,
     ROLES_OF,
-    V1,
     Headless,
-    Layout,
     counters_in,
     free_role,
     layout_of,
     plain,
 )
+from traceflops.parsers.shared.layouts import V1, Layout
 
 _WHOLE: Final = ("agents", "system")
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")

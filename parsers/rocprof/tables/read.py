@@ -7,10 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.csvfiles.cells import Column, Texts
-from traceflops.parsers.csvfiles.parts import Cut, Part, TableFile, Tally
-from traceflops.parsers.csvfiles.text import BLOCK_BYTES, Block, CsvText
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.csvfiles.cells import Column, Texts
+from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, Block, CsvText
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.rocprof.tables.counts import add_counters, add_wide
 from traceflops.parsers.rocprof.tables.host import Pushes, add_calls, add_scratch
 from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, Table
@@ -21,6 +20,7 @@ from traceflops.parsers.rocprof.tables.work import (
     add_kernels,
     add_operations,
 )
+from traceflops.parsers.shared.csv_parts import Cut, Part, TableFile, Tally
 
 _MOST_AGENTS: Final = 4_096
 _ADDERS: Final[dict[str, Callable[[Cut, Part, Tally], None]]] = {
@@ -38,7 +38,7 @@ _UNCOUNTED: Final = ("calls", "agents", "system")
 """Tables whose rows are counted by what they are, or are no records."""
 
 
-def read_table(source: ByteSource, block_bytes: int = BLOCK_BYTES) -> TableFile:
+def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
     """Return what a file says; no layout where it is none of rocprof's tables after all."""
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, damage=text.damage)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from traceflops.parsers.csvfiles.parts import TableFile
-from traceflops.parsers.rocprof.tables.lists import AgentLists
+from traceflops.parsers.rocprof.tables.agent_lists import AgentLists
 from traceflops.parsers.rocprof.tables.merged import leave_out_merged
 from traceflops.parsers.rocprof.tables.processes import Placed, Process, processes_of
 from traceflops.parsers.rocprof.tables.repetitions import (
@@ -18,6 +17,7 @@ from traceflops.parsers.rocprof.tables.repetitions import (
     paired,
     with_counting_runs,
 )
+from traceflops.parsers.shared.csv_parts import TableFile
 
 _DAY_NS: Final = 86_400 * 10**9
 _APART_NS: Final = 10 * 10**9

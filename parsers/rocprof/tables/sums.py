@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import BoolArray
 from traceflops.parsers.rocprof.tables.counts import takes_largest
-from traceflops.rows import ABSENT, Array
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import BoolArray
+from traceflops.table.rows import ABSENT, Array
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 

@@ -8,23 +8,23 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.builder import TableBuilder
-from traceflops.columns import IntArray
-from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.csvfiles.parts import Part, TableFile, chosen
-from traceflops.parsers.gathered import Gathered, ProcessFacts
 from traceflops.parsers.rocprof.clocks import clock_of_folder
-from traceflops.parsers.rocprof.layouts import COMPUTE, Layout
 from traceflops.parsers.rocprof.tables.copies import resolve_copies
+from traceflops.parsers.rocprof.tables.counter_repeats import readings
 from traceflops.parsers.rocprof.tables.devices import Devices
 from traceflops.parsers.rocprof.tables.host import api_of
 from traceflops.parsers.rocprof.tables.notes import Told, run_notes
 from traceflops.parsers.rocprof.tables.processes import Process
-from traceflops.parsers.rocprof.tables.readings import readings
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.runs import Run
-from traceflops.rows import ABSENT
-from traceflops.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.csv_parts import Part, TableFile, chosen
+from traceflops.parsers.shared.layouts import COMPUTE, Layout
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Source, SourceFile, Trace
 
 _TIMELINES: Final[Mapping[str, str]] = {
     "kernel": "activities",

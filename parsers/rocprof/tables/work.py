@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.csvfiles.parts import Cut, Part, Tally, compact
 from traceflops.parsers.rocprof.copies import direction_of
-from traceflops.parsers.times import Spans, spans
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.parsers.shared.csv_parts import Cut, Part, Tally, compact
+from traceflops.parsers.shared.times import Spans, spans
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 UNNAMED: Final = "(unnamed kernel)"
 _COPY: Final = "(unnamed copy)"

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.rows import Array, Names
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import Array, Names
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""

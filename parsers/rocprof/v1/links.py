@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.groups import joint_codes
-from traceflops.rows import ABSENT, Array
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import joint_codes
+from traceflops.table.rows import ABSENT, Array
 
 Columns = Mapping[str, Array]
 

@@ -8,14 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.columns import names
 from traceflops.errors import InputError, NotATrace
-from traceflops.notes import counted_note, of_noun, rank_from_name
-from traceflops.parsers.crew import BLOCK_BYTES, Crew
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonfiles.events import EventStream
-from traceflops.parsers.jsonfiles.notes import event_text_notes
-from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.jsonfiles.events import EventStream
+from traceflops.parsers.io.jsonfiles.notes import event_text_notes
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.rocprof.clocks import clock_of_folder
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
@@ -30,8 +27,11 @@ from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.rows import AllRows
 from traceflops.parsers.rocprof.v1.trace import Assembly
-from traceflops.parsers.times import span_notes
-from traceflops.trace import Note, NoteKind, Source, SourceFile, Trace
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.times import span_notes
+from traceflops.table.columns import names
+from traceflops.table.notes import counted_note, of_noun, rank_from_name
+from traceflops.table.trace import Note, NoteKind, Source, SourceFile, Trace
 
 _AT_END: Final = "the list of GPUs"
 _NO_CALLS: Final = (

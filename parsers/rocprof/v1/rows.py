@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceflops.columns import IntArray
 from traceflops.parsers.rocprof.v1.block import V1Rows
-from traceflops.parsers.times import Spans, spans
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.parsers.shared.times import Spans, spans
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _UNNAMED = "(unnamed)"
 

@@ -9,9 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.databases.lookup import by_distinct
-from traceflops.parsers.gathered import NOTHING_KNOWN, Gathered, ProcessFacts
+from traceflops.parsers.io.databases.lookup import by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import DISPATCH
@@ -28,8 +26,10 @@ from traceflops.parsers.rocprof.v1.block import (
 )
 from traceflops.parsers.rocprof.v1.links import links
 from traceflops.parsers.rocprof.v1.rows import AllRows
-from traceflops.parsers.times import Spans
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.parsers.shared.times import Spans
+from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, Gathered, ProcessFacts
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _KINDS: Final[Mapping[str, str]] = {WORK: "kernel", COPY: "memcpy", FILL: "memset"}
 _APIS: Final = {name: name.removesuffix("_api") for name in CALLS.values()}

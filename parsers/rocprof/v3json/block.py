@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.jsonfiles.mend import mended
-from traceflops.parsers.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io.jsonfiles.mend import mended
+from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.rocprof.v3json.records import KINDS, Columns
-from traceflops.rows import Array
+from traceflops.table.rows import Array
 
 _RAW: Final = msgspec.json.Decoder(list[msgspec.Raw])
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Format, Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.trace import Note, Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Note, Trace
 
 if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.names import Place

@@ -7,10 +7,10 @@ from itertools import compress
 
 import numpy as np
 
-from traceflops.columns import IntArray
-from traceflops.parsers.databases.lookup import Lookup, TextsById, by_distinct
+from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.v3json.block import RecordBlock
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 
 def texts_of(blocks: Sequence[RecordBlock], key: str) -> TextsById:

@@ -8,11 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.notes import counted_note, of_noun
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonfiles.lists import ListStream
-from traceflops.parsers.jsonfiles.notes import input_cut, repairs_and_losses
-from traceflops.parsers.overflow import overflow_notes
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.jsonfiles.lists import ListStream
+from traceflops.parsers.io.jsonfiles.notes import input_cut, repairs_and_losses
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -21,9 +19,11 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.v3json.places import ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd
-from traceflops.parsers.times import span_notes
-from traceflops.trace import Note, NoteKind
-from traceflops.words import several
+from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.times import span_notes
+from traceflops.table.notes import counted_note, of_noun
+from traceflops.table.trace import Note, NoteKind
+from traceflops.units.words import several
 
 _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "no-value": ("dropped", "counter", "without a value skipped"),

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.columns import IntArray
 from traceflops.parsers.pytorch.values import typed_integers
-from traceflops.rows import ABSENT, Array
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
 
 
 class Handle(msgspec.Struct, frozen=True, gc=False):

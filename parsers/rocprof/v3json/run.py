@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.notes import rank_from_name
-from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.crew import BLOCK_BYTES, Crew
-from traceflops.parsers.gathered import Gathered, ProcessFacts
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.jsonfiles.lists import ListStream
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.jsonfiles.lists import ListStream
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.rocprof.clocks import SEVERAL_MACHINES, clock_of, clock_of_folder
 from traceflops.parsers.rocprof.tables.names import Place
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
-from traceflops.rows import ABSENT
-from traceflops.trace import Note, Source, SourceFile, Trace
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.notes import rank_from_name
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _TIMELINE: Final = ("kernel_dispatch", "memory_copy")
 _NEWEST: Final = "MARKER_CORE_RANGE_API"

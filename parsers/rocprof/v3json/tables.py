@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.columns import BoolArray, IntArray
-from traceflops.parsers.databases.lookup import by_distinct
-from traceflops.parsers.gathered import Gathered
+from traceflops.parsers.io.databases.lookup import by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
 from traceflops.parsers.rocprof.blits import fill_sizes
 from traceflops.parsers.rocprof.clocks import place_of_node
@@ -22,8 +20,10 @@ from traceflops.parsers.rocprof.tables.work import blocks_of
 from traceflops.parsers.rocprof.v3json.block import RecordBlock, narrow
 from traceflops.parsers.rocprof.v3json.names import Kernels, NamesByNumber, texts_of
 from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
-from traceflops.parsers.times import Spans, spans
-from traceflops.rows import ABSENT, Array, Names
+from traceflops.parsers.shared.times import Spans, spans
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _UNLISTED: Final = -1
 _MOST: Final = 4_096

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import (
 
 import traceflops as tf
 from tests.mfu.reference_block import Block
-from traceflops.mfu.executed.executed import Executed, executed
-from traceflops.prepare import prepare
+from traceflops.analysis.preparation import prepare
+from traceflops.mfu.traced.executed import Executed, executed
 
 _SAVED = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 

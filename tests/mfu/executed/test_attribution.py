@@ -9,11 +9,11 @@ import pytest
 from tests.core.build import step_marks, trace_of
 from tests.mfu.executed.recording import lines
 from tests.mfu.ops.made import BF16, op
-from traceflops.mfu.executed.executed import Executed, executed
-from traceflops.mfu.executed.movedbytes import moved_bytes
-from traceflops.mfu.executed.worktables import kernel_rows, op_rows
-from traceflops.prepare import prepare
-from traceflops.trace import Trace
+from traceflops.analysis.preparation import prepare
+from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.mfu.traced.moved_bytes import moved_bytes
+from traceflops.mfu.traced.work_tables import kernel_rows, op_rows
+from traceflops.table.trace import Trace
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"

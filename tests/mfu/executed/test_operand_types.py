@@ -8,7 +8,7 @@ import pytest
 
 import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile
-from traceflops.mfu.executed.datatypes import UNKNOWN_TYPE, operand_type
+from traceflops.attribution.datatypes import UNKNOWN_TYPE, operand_type
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from tests.mfu.executed.recording import lines
+from traceflops.analysis.preparation import prepare
+from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.mfu.budget import device_budgets, executed_bounds
-from traceflops.mfu.executed.executed import Executed, executed
-from traceflops.mfu.executed.movedbytes import moved_bytes
-from traceflops.mfu.executed.worktables import kernel_rows, op_rows
-from traceflops.mfu.waterfall import waterfall
-from traceflops.prepare import Prepared, prepare
+from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.mfu.traced.moved_bytes import moved_bytes
+from traceflops.mfu.traced.work_tables import kernel_rows, op_rows
+from traceflops.windows.prepared import Prepared
 
 MI300X = 1_307_400
 """Dense bf16, FLOP per ns."""

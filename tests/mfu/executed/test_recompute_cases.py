@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.conftest import by_night
 from tests.mfu.executed.recording import lines, recorded, tiny_step
-from traceflops.mfu.executed.executed import Executed, LineRange
+from traceflops.mfu.traced.executed import Executed, LineRange
 
 # torch itself uses what it deprecates as soon as it compiles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch")

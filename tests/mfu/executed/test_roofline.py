@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from traceflops.attribution.datatypes import float_type, without_tf32
 from traceflops.categories.model import Category
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
+from traceflops.flops.roofline import Measured, Verdict, verdict
 from traceflops.mfu.budget import peaks_of
-from traceflops.mfu.executed.datatypes import float_type, without_tf32
-from traceflops.mfu.peak.matching import chosen
-from traceflops.mfu.peak.seen import SeenDevice
-from traceflops.mfu.roofline import Measured, Verdict, verdict
 
 PEAK, BANDWIDTH = 989_400, 3_350
 """An H100 in bf16: its balance is 295 FLOP per byte."""

@@ -19,10 +19,11 @@ from sample_traces.truth import truth
 from tests.conftest import examples
 from tests.mfu.executed.recording import lines
 from tests.samples.strategies import run_configs
+from traceflops.analysis.preparation import prepare
+from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.mfu.budget import device_budgets, executed_bounds
-from traceflops.mfu.executed.executed import Executed, executed
-from traceflops.mfu.waterfall import waterfall
-from traceflops.prepare import Prepared, prepare
+from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.windows.prepared import Prepared
 
 pytestmark = pytest.mark.slow
 

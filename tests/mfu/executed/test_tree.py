@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.build import table_of
-from traceflops.columns import IntArray
-from traceflops.groups import group_rows
-from traceflops.mfu.exact import exact_sum, exact_sums
-from traceflops.mfu.executed.optree import OpTree, taken
+from traceflops.flops.int_sums import exact_sum, exact_sums
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows
+from traceflops.table.op_tree import OpTree, taken
 
 OPS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 15), st.integers(0, 1), st.booleans()), max_size=25
@@ -57,7 +57,7 @@ def test_a_deep_nest_costs_no_more_than_a_shallow_one() -> None:
 
 
 def _nest(start: IntArray) -> OpTree:
-    from traceflops.builder import TableBuilder
+    from traceflops.table.builder import TableBuilder
 
     table = TableBuilder("ops")
     name = np.zeros(len(start), dtype=np.int64) + table.names["name"]["op"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
-from traceflops.mfu.waterfall import FAMILIES, LINES, DeviceBudget, Portion, waterfall
-from traceflops.results import COMPONENTS
+from traceflops.flops.mfu_waterfall import FAMILIES, LINES, DeviceBudget, Portion, waterfall
+from traceflops.timeline.records import COMPONENTS
 
 DTYPES = ("bf16", "fp8", "tf32")
 TIMES = st.integers(0, 10**15)

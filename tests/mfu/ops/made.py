@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.core.build import table_of
-from traceflops.mfu.ops import Core, Correlation, Product, Unknown, Work, count_ops
-from traceflops.mfu.ops.table import full_name
+from traceflops.flops.ops import Core, Correlation, Product, Unknown, Work, count_ops
+from traceflops.flops.ops.table import full_name
 
 BF16 = "c10::BFloat16"
 HALF = "c10::Half"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from traceflops.mfu.ops.arguments import (
+from traceflops.flops.ops.arguments import (
     UNREADABLE,
     Arguments,
     Shapes,
@@ -16,7 +16,7 @@ from traceflops.mfu.ops.arguments import (
     read_value,
     read_values,
 )
-from traceflops.mfu.ops.types import element_type, numbered_type, promoted
+from traceflops.flops.ops.types import element_type, numbered_type, promoted
 
 FLOAT = element_type("float")
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.core.build import table_of
 from tests.mfu.ops.made import op
-from traceflops.columns import NAME_TYPE, dictionary_column, number_column
-from traceflops.mfu.ops import UNKNOWN, OpWork, Unknown, Work, count_ops
-from traceflops.mfu.ops.count import _combined
-from traceflops.schema import arrow_schema, empty_table
+from traceflops.flops.ops import UNKNOWN, OpWork, Unknown, Work, count_ops
+from traceflops.flops.ops.count import _combined
+from traceflops.table.columns import NAME_TYPE, dictionary_column, number_column
+from traceflops.table.schema import arrow_schema, empty_table
 
 
 def counted(*rows: dict[str, Any]) -> OpWork:

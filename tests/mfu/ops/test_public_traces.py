@@ -10,8 +10,8 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.columns import codes, names
-from traceflops.mfu.ops import OpWork, Unknown, Work, count_ops
+from traceflops.flops.ops import OpWork, Unknown, Work, count_ops
+from traceflops.table.columns import codes, names
 
 
 @cache

@@ -16,8 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import traceflops as tf
 from tests.mfu.reference_block import Block
-from traceflops.columns import codes, names
-from traceflops.mfu.ops import OpWork, Unknown, Work, count_ops
+from traceflops.flops.ops import OpWork, Unknown, Work, count_ops
+from traceflops.table.columns import codes, names
 
 
 class Recorded:

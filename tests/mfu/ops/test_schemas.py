@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from traceflops.mfu.ops import RULES
-from traceflops.mfu.ops.attention import Attention
-from traceflops.mfu.ops.convolution import Convolution, ConvolutionBackward
-from traceflops.mfu.ops.gemm import GroupedProduct, MatrixProduct
-from traceflops.mfu.ops.vector import LookupBackward, OptimizerStep, Pass
+from traceflops.flops.ops import RULES
+from traceflops.flops.ops.attention import Attention
+from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward
+from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct
+from traceflops.flops.ops.vector import LookupBackward, OptimizerStep, Pass
 
 GONE = {"thnn_conv2d_forward"} | {
     f"{library}_convolution_backward{gradient}"

@@ -10,7 +10,7 @@ import pytest
 import traceflops as tf
 from tests.parsers.nsight.test_ncu import NEW, header, launched, line
 from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, kernel
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
 
 H100 = "NVIDIA H100 80GB HBM3 (0)"

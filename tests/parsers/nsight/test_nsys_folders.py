@@ -18,7 +18,7 @@ from tests.conftest import shared_file
 from tests.parsers.nsight.nsysfile import SECRET, NsysFile, small
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 
 def content(trace: Trace) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def test_what_parquet_claims_is_refused_before_it_is_unpacked(
     path = tmp_path / "StringIds.parquet"
     zeros = pa.table({"id": np.zeros(1_000_000, np.int64)})
     pq.write_table(zeros, path, compression="zstd", use_dictionary=False)
-    monkeypatch.setattr("traceflops.parsers.inputs._BOMB_BYTES", 1_000_000)
+    monkeypatch.setattr("traceflops.parsers.io.inputs._BOMB_BYTES", 1_000_000)
     with pytest.raises(InputError, match="unpacks to more than 300 times its size: StringIds"):
         read(path)
 

@@ -16,13 +16,13 @@ import traceflops as tf
 from tests.conftest import examples
 from tests.parsers.nsight.nsysfile import SECRET, NsysFile, process, small, thread
 from tests.parsers.nsight.test_nsys_folders import content
-from traceflops.columns import string_column
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.databases.fast import LONGEST_VALUE, NotFast, record_batches
+from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.nsight.nsys import texts
-from traceflops.parsers.nsight.nsys.optexts import op_texts
-from traceflops.rows import ABSENT
+from traceflops.parsers.nsight.nsys.op_texts import op_texts
+from traceflops.table.columns import string_column
+from traceflops.table.rows import ABSENT
 
 ODD: st.SearchStrategy[Any] = st.one_of(
     st.none(),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 COMM = "0x1234"
 COLUMNS = ("collective", "collective_dtype", "collective_in_elements", "collective_out_elements")

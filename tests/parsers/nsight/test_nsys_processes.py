@@ -12,9 +12,9 @@ import pytest
 import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
-from traceflops.links import link
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.links import link
+from traceflops.table.trace import Trace
 
 Ranks = Sequence[tuple[int, int]]
 """Communicators that a process makes: how many ranks each has, and which it is."""

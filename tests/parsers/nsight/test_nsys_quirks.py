@@ -23,10 +23,10 @@ from tests.parsers.nsight.nsysfile import (
     thread,
 )
 from traceflops.errors import InputError
-from traceflops.links import link
 from traceflops.parsers import read
 from traceflops.parsers.nsight.nsys.enums import COPIES
-from traceflops.trace import Note, Trace
+from traceflops.table.links import link
+from traceflops.table.trace import Note, Trace
 
 
 def rows(trace: Trace, table: str, *columns: str) -> list[Any]:

@@ -13,9 +13,9 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from tests.core.test_expected import Device, assert_launched, expected_figures, report_of
-from traceflops.links import link
 from traceflops.parsers import read
-from traceflops.results import DeviceReport
+from traceflops.table.links import link
+from traceflops.windows.records import DeviceReport
 
 FILES = (
     "nsys_h100x2_mfu_before",

@@ -27,7 +27,7 @@ from tests.conftest import examples
 from tests.core.test_truth import tops
 from tests.parsers.figures import Figures, differences, in_order, pytorch_report
 from tests.samples.strategies import run_configs
-from traceflops.results import DeviceReport
+from traceflops.windows.records import DeviceReport
 
 pytestmark = pytest.mark.slow
 

@@ -15,17 +15,17 @@ from tests.parsers.nsight.test_ncu import METRIC, NEW, RULES, header, launched, 
 from tests.parsers.nsight.test_recipe import RANGES as RECIPE
 from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, copy, kernel
 from traceflops.errors import InputError
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Reading
-from traceflops.parsers.inputs import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.nsight.ncu.read import read_ncu
 from traceflops.parsers.nsight.ncu.runs import runs
 from traceflops.parsers.nsight.ncu.trace import trace_of
 from traceflops.parsers.nsight.stats.read import read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
-from traceflops.parsers.plausible import plausible
-from traceflops.parsers.recognise import recognise
-from traceflops.trace import Trace
+from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.shared.formats import Reading
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Trace
 
 
 def _text(*lines: str) -> bytes:

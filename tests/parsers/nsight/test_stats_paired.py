@@ -14,7 +14,7 @@ from tests.cli.test_commands import run
 from tests.parsers.nsight.nsysfile import NsysFile
 from tests.parsers.nsight.test_ncu import NEW, header, launched, line
 from tests.parsers.nsight.test_stats import CALLS, TRACE, call, kernel
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
 
 H100 = "NVIDIA H100 80GB HBM3 (0)"
@@ -172,7 +172,7 @@ def test_a_page_without_counters_that_tell_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["Duration", "SM Frequency"])
 def test_labels_stand_for_counters(label: str) -> None:
-    from traceflops.mfu.counters.counterformulas import plain_counter
+    from traceflops.devices.counter_formulas import plain_counter
 
     unit = {"Duration": "ns", "SM Frequency": "Hz"}[label]
     name = plain_counter(f"GPU Speed Of Light Throughput|{label}|{unit}")

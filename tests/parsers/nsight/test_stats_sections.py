@@ -24,8 +24,8 @@ from tests.parsers.nsight.test_stats import (
     rows,
     totals,
 )
-from traceflops.analysis import analyze
-from traceflops.parsers.inputs import ByteSource
+from traceflops.analysis.recipe import analyze
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats.read import read_stats
 from traceflops.parsers.nsight.stats.text import Filtered
 

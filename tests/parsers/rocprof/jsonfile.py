@@ -6,15 +6,15 @@ import io
 import json
 from typing import Any
 
-from traceflops.merge import merge
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.plausible import plausible
+from traceflops.devices.merging import merge
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.v3json.format import ROCPROF_JSON
 from traceflops.parsers.rocprof.v3json.run import Run
-from traceflops.trace import Note, Trace
+from traceflops.parsers.shared.formats import Reading
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Note, Trace
 
 Json = dict[str, Any]
 

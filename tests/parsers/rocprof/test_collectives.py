@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.parsers.collectives import fill_collectives
-from traceflops.parsers.gathered import Gathered, ProcessFacts
-from traceflops.parsers.rccl import COLLECTIVES, data_type
-from traceflops.rows import ABSENT
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.rccl import COLLECTIVES, data_type
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.rows import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 FIELDS = (

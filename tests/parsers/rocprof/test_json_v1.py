@@ -14,11 +14,11 @@ from tests.parsers.rocprof.jsonfile import notes, rows, source
 from tests.parsers.rocprof.tablefiles import V1_NEW, V1_TIMES, v1_row
 from tests.parsers.rocprof.tablefiles import table as csv_table
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Reading
-from traceflops.parsers.recognise import recognise
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.rocprof.v1.format import ROCPROF_V1_JSON
 from traceflops.parsers.rocprof.v1.read import read_v1_json
+from traceflops.parsers.shared.formats import Reading
 
 FOLDER = "traces/rocprof/v1_r9700_llamacpp"
 AT = 769_537_350_099_688

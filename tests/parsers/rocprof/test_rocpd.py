@@ -17,7 +17,7 @@ from tests.core.test_expected import Device
 from tests.parsers.rocprof.rocpdfile import ENDING, PID, SECRET, TID, RocpdFile, rocpd
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 T = 168_853_321_180_888
 """A time since boot as real files have it."""

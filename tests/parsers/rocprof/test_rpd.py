@@ -12,7 +12,7 @@ import pytest
 
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 T = 3_489_389_201_751_353
 PID, TID = 1560, 1561

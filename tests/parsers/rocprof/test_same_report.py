@@ -29,7 +29,7 @@ from tests.parsers.rocprof.same import (
     rocprof_report,
 )
 from tests.samples.strategies import run_configs
-from traceflops.results import DeviceReport
+from traceflops.windows.records import DeviceReport
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.parsers.rocprof.jsonfile import dispatch, document, process
 from tests.parsers.rocprof.rocpdfile import rocpd
 from tests.parsers.rocprof.tablefiles import kernel, kernels
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 T = 63_857_982_592_000
 MS = 10**6

@@ -28,14 +28,14 @@ from tests.parsers.rocprof.tablefiles import (
     v1_row,
 )
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.crew import Crew
-from traceflops.parsers.formats import Reading
-from traceflops.parsers.inputs import ByteSource
-from traceflops.parsers.plausible import plausible
-from traceflops.parsers.recognise import recognise
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.rocprof.tables.format import ROCPROF_TABLES
 from traceflops.parsers.rocprof.tables.set import read_tables
-from traceflops.trace import Trace
+from traceflops.parsers.shared.formats import Reading
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.trace import Trace
 
 WORK = [
     kernel(100 * i, 100 * i + 60, Correlation_Id=i, Agent_Id=f"Agent {4 + i % 2}") for i in range(9)

@@ -11,11 +11,11 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.columns import IntArray, codes, names, numbers
 from traceflops.errors import NotATrace
-from traceflops.intervals import Intervals, latest_end_before
-from traceflops.links import link
-from traceflops.rows import ABSENT
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.links import link
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals, latest_end_before
 
 DOCS = "v3_csv_docs_rocm7"
 WITH_WORK = {

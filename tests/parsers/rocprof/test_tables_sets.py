@@ -29,7 +29,7 @@ from tests.parsers.rocprof.tablefiles import (
     write,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.places import find_inputs
+from traceflops.parsers.io.places import find_inputs
 from traceflops.parsers.rocprof.tables.names import key_of, place_of, same_run
 from traceflops.parsers.rocprof.tables.set import read_tables
 

@@ -11,7 +11,7 @@ import pytest
 
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.trace import Trace
+from traceflops.table.trace import Trace
 
 T = 168_853_321_180_888
 

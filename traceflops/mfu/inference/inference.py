@@ -16,21 +16,21 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.columns import IntArray, names, numbers
-from traceflops.groups import distinct
-from traceflops.mfu.exact import exact_sum
-from traceflops.mfu.executed.attribution import Attribution, named
-from traceflops.mfu.executed.coverage import TOO_LITTLE
-from traceflops.mfu.executed.movedbytes import MovedBytes
-from traceflops.mfu.executed.optree import taken
-from traceflops.mfu.executed.phases import is_node
-from traceflops.mfu.executed.whichwindow import in_chosen_window, window_of_activity
-from traceflops.mfu.inference.forwardpasses import BATCHED, ForwardPass, forward_passes
-from traceflops.mfu.inference.passtimes import PassTimes, pass_times
-from traceflops.mfu.ops import UNKNOWN, Core, Product, Work
-from traceflops.prepare import Prepared
-from traceflops.rows import ABSENT
-from traceflops.windows.servingmarks import Kind, serving_marks
+from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.attribution.training_phases import is_node
+from traceflops.flops.int_sums import exact_sum
+from traceflops.flops.ops import UNKNOWN, Core, Product, Work
+from traceflops.mfu.inference.forward_passes import BATCHED, ForwardPass, forward_passes
+from traceflops.mfu.inference.pass_times import PassTimes, pass_times
+from traceflops.mfu.traced.coverage import TOO_LITTLE
+from traceflops.mfu.traced.moved_bytes import MovedBytes
+from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.table.columns import IntArray, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.op_tree import taken
+from traceflops.table.rows import ABSENT
+from traceflops.windows.engine_passes import Kind, serving_marks
+from traceflops.windows.prepared import Prepared
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"

@@ -1,1 +1,0 @@
-"""Delimited text, however it was damaged or re-saved: blocks of lines into columns."""

@@ -1,0 +1,308 @@
+"""The cells of rows of CSV as columns: whole numbers exactly, decimals, texts.
+
+Sound rows are decoded by Arrow, which is strict about numbers; where it finds one that is none,
+the cells of that block are read one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
+
+from traceflops.parsers.io.csvfiles.decimal_marks import (
+    clear_mark,
+    decimal_mark,
+    is_ambiguous,
+    plain_decimal,
+    plain_integer,
+)
+from traceflops.parsers.io.csvfiles.heads import Field, Kind
+from traceflops.table.columns import IntArray, codes, names, numbers, validity
+from traceflops.table.rows import ABSENT, Array
+
+_MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
+_NULLS: Final = [
+    spelling for word in _MISSING for spelling in dict.fromkeys((word, word.title(), word.upper()))
+] + ["NaN"]
+_TYPES: Final[Mapping[Kind, pa.DataType]] = {
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "text": pa.dictionary(pa.int32(), pa.string()),
+}
+_COLUMN: Final = re.compile(r"column #(\d+)")
+_MOST_RETRIES: Final = 3
+_LONGEST_NUMBER: Final = 40
+_TWO_63: Final = 2**63
+_ROUNDING: Final = 2.0**-50
+"""How far, as a share of it, a product of decimals may be from the whole number that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A column of texts: row i is values[codes[i]]."""
+
+    codes: IntArray
+    values: list[str]
+
+    def taken(self, rows: IntArray) -> Texts:
+        """Return the column of some rows."""
+        return Texts(self.codes[rows], self.values)
+
+
+Column = Array | Texts
+
+
+def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
+    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
+
+    It is the last decimal that any of them has.
+    """
+    values = column[np.isfinite(column)]
+    for power in range(len(str(scale))):
+        parts = int(10**power)
+        scaled = values * parts
+        if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():
+            return max(scale // parts, 1)
+    return 1
+
+
+def finest(first: int | None, second: int | None) -> int | None:
+    """Return the smaller of two steps, of which any may be unknown."""
+    return min((step for step in (first, second) if step is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The columns of some rows, by the caller's words.
+
+    `skipped` counts rows that had more or fewer fields, `bad` cells that are no number.
+    """
+
+    rows: int
+    columns: Mapping[str, Column]
+    skipped: int
+    bad: Mapping[str, int]
+
+
+def cells(
+    text: bytes,
+    separator: str,
+    width: int,
+    fields: Mapping[str, Field],
+    *,
+    line_ends_inside: bool = False,
+) -> Cells:
+    """Return the columns of CSV text of `width` columns whose quotes are in order.
+
+    Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN.
+    """
+    reading = _Reading(text, separator, width, line_ends_inside)
+    loose: set[int] = set()
+    while True:
+        types = {f: _LOOSE[f.kind] if f.place in loose else _TYPES[f.kind] for f in fields.values()}
+        try:
+            table, skipped = reading.table(types)
+        except pa.ArrowInvalid as error:
+            loose |= _places_to_loosen(str(error), loose, fields)
+            continue
+        texts = {
+            f.place: table[_name(f)].to_pylist()
+            for f in fields.values()
+            if f.place in loose and f.kind != "text"
+        }
+        mark = _mark(texts, fields)
+        every = {f.place for f in fields.values() if f.kind != "text"}
+        if mark != "," or every <= loose:
+            break
+        loose |= every  # what looks like decimals there may be thousands
+    bad: Counter[str] = Counter()
+    printed = _Printed(mark, separator)
+    columns = {
+        role: _numbers_of(texts[f.place], f.kind, printed, role, bad)
+        if f.place in texts
+        else _typed(table[_name(f)], f.kind)
+        for role, f in fields.items()
+    }
+    return Cells(table.num_rows, columns, skipped, bad)
+
+
+def _places_to_loosen(error: str, loose: set[int], fields: Mapping[str, Field]) -> set[int]:
+    """Return the columns to read cell by cell: the one that the error names, else all."""
+    found = _COLUMN.search(error)
+    place = int(found[1]) if found else -1
+    every = {field.place for field in fields.values()}
+    return {place} if place in every - loose and len(loose) < _MOST_RETRIES else every
+
+
+def _name(field: Field) -> str:
+    return f"c{field.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    text: bytes
+    separator: str
+    width: int
+    line_ends_inside: bool
+
+    def table(self, types: Mapping[Field, pa.DataType]) -> tuple[pa.Table, int]:
+        """Return some columns, and how many rows have another number of fields than they should.
+
+        Raises ArrowInvalid for a cell that is not of its column's type.
+        """
+        skipped = 0
+
+        def skip(_: object) -> str:
+            nonlocal skipped
+            skipped += 1
+            return "skip"
+
+        table = csv.read_csv(
+            pa.BufferReader(self.text),
+            csv.ReadOptions(
+                use_threads=False,
+                block_size=len(self.text) + 1,
+                column_names=[f"c{place}" for place in range(self.width)],
+            ),
+            csv.ParseOptions(
+                delimiter=self.separator,
+                newlines_in_values=self.line_ends_inside,
+                invalid_row_handler=skip,
+            ),
+            csv.ConvertOptions(
+                column_types={_name(field): type_ for field, type_ in types.items()},
+                include_columns=list(dict.fromkeys(map(_name, types))),
+                null_values=_NULLS,
+                strings_can_be_null=False,
+            ),
+        )
+        return table, skipped
+
+
+_LOOSE: Final = {kind: _TYPES["text"] if kind == "text" else pa.string() for kind in _TYPES}
+
+
+def _typed(column: pa.ChunkedArray, kind: Kind) -> Column:
+    if kind == "text":
+        return _texts(column)
+    if kind == "integer":
+        return numbers(column, ABSENT)
+    return decimals(column)
+
+
+def _texts(column: pa.ChunkedArray) -> Texts:
+    return Texts(codes(column), names(column)) if len(column) else Texts(_nothing(), [])
+
+
+def _nothing() -> IntArray:
+    return np.empty(0, np.int64)
+
+
+def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return a float64 column as numpy, NaN where it is null."""
+    parts = []
+    for chunk in column.chunks:
+        values = np.frombuffer(chunk.buffers()[1], np.float64) if len(chunk) else np.empty(0)
+        values = values[chunk.offset : chunk.offset + len(chunk)]
+        valid = validity(chunk)
+        parts.append(values if valid is None else np.where(valid, values, np.nan))
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _mark(texts: Mapping[int, Sequence[str]], fields: Mapping[str, Field]) -> str | None:
+    """Return the decimal mark of the decimals that are read one by one, None where it is open."""
+    places = {f.place for f in fields.values() if f.kind == "number"}
+    return decimal_mark(t.strip() for place in places & texts.keys() for t in texts[place])
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """Reads numbers as they were printed for people; `mark` is that of decimals where known.
+
+    Where the comma separates cells, a comma that may be either mark is not read.
+    """
+
+    mark: str | None
+    separator: str
+
+    def whole(self, text: str) -> int | None:
+        plain = plain_integer(text)
+        value = whole_number(text) if plain is None or self.mark != "," else None
+        return whole_number(plain) if value is None and plain is not None else value
+
+    def decimal(self, text: str) -> float | None:
+        text = text.strip()
+        mark = clear_mark(text) or (self.mark if is_ambiguous(text) else None)
+        if mark is None:
+            return decimal(text, self.separator != ",")
+        return decimal(plain_decimal(text, comma=mark == ","))
+
+
+def _numbers_of(
+    texts: Sequence[str], kind: Kind, printed: _Printed, role: str, bad: Counter[str]
+) -> Array:
+    """Return a column of cells that are read one by one; those that are no number are counted."""
+    is_whole = kind == "integer"
+    absent, dtype = _ABSENT_AS[is_whole]
+    out: Array = np.full(len(texts), absent, dtype)
+    for row, text in enumerate(texts):
+        if is_missing(text):
+            continue
+        value = printed.whole(text) if is_whole else printed.decimal(text)
+        if value is None:
+            bad[role] += 1
+        else:
+            out[row] = value
+    return out
+
+
+_ABSENT_AS: Final[Mapping[bool, tuple[float, Any]]] = {
+    True: (ABSENT, np.int64),
+    False: (np.nan, np.float64),
+}
+
+
+def is_missing(text: str) -> bool:
+    """Return whether a cell says that there is no value."""
+    return text.strip().lower() in _MISSING
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number of 64 bits, hexadecimal and 12.000 included; else None.
+
+    Numbers of 2^63 and above are ids or addresses: they are taken modulo 2^64. What a spreadsheet
+    has rounded (3.42E+14) is no number that can be used.
+    """
+    text = text.strip()
+    if not text or len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return None
+    whole, _, rest = text.partition(".")
+    if rest.strip("0"):
+        return None
+    try:
+        value = int(whole, 16 if whole[:2].lower() == "0x" else 10)
+    except ValueError:
+        return None
+    if not -_TWO_63 < value < 2 * _TWO_63:
+        return None
+    return value - 2 * _TWO_63 if value >= _TWO_63 else value
+
+
+def decimal(text: str, comma: bool = False) -> float | None:
+    """Return a finite decimal number, with a comma for its point where `comma`; else None."""
+    text = text.strip()
+    if len(text) > 4 * _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return None
+    try:
+        value = float(text.replace(",", ".") if comma else text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None

@@ -1,0 +1,182 @@
+"""Reads tables of comma-separated text in blocks, whatever became of their quotes and line ends.
+
+What a table is and which of its columns are wanted is the caller's to say (`Tables`); nothing here
+knows who wrote it. Several tables in one text, one after the other, are read as that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.io.csvfiles.blocks import LineBlocks
+from traceflops.parsers.io.csvfiles.cells import Column, cells
+from traceflops.parsers.io.csvfiles.heads import Plan, Start, Tables, find_start, header_in
+from traceflops.parsers.io.csvfiles.lines import Bytes, is_regular, line_starts, lines_of
+from traceflops.parsers.io.csvfiles.mend import Mended, Mender, mend
+from traceflops.parsers.io.csvfiles.padding import filled
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.table.columns import IntArray
+
+TEXT_BLOCK_BYTES: Final = 2 << 20
+_MOST_HEADERS: Final = 1_000
+_NUMBER: Final = re.compile(
+    rb"\s*(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with a text: rows and bytes, `bad_cells` by the caller's words."""
+
+    repaired_rows: int = 0
+    dropped_rows: int = 0
+    cut_bytes: int | None = None
+    replaced_characters: int = 0
+    rows_with_replacements: int = 0
+    first_bad_byte: int | None = None
+    repeated_headers: int = 0
+    without_header: bool = False
+    bad_cells: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a table; `last_is_open` says that the text ended behind the last without end."""
+
+    plan: Plan
+    rows: int
+    columns: Mapping[str, Column]
+    last_is_open: bool
+
+
+class CsvText:
+    """The tables in a source as blocks of columns; nothing is yielded where none is known.
+
+    `plan` is that of the table being read, None until one was found, and another one behind each
+    header; `damage` is complete behind the last block, and may be one that goes on from before.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        tables: Tables,
+        block_bytes: int = TEXT_BLOCK_BYTES,
+        damage: Damage | None = None,
+    ) -> None:
+        self.damage = Damage() if damage is None else damage
+        self.plan: Plan | None = None
+        self._text = LineBlocks(source, block_bytes, self.damage)
+        self._tables = tables
+        self._separator = ","
+        self._header: Sequence[str] = ()
+        self._headers = 0
+        self._joins = 0
+        self._keys = np.array([_key(text.encode()) for text in tables.beginnings], np.uint32)
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the rows."""
+        for data in self._text:
+            if self.plan is None:
+                start = find_start(data, self._tables)
+                if start is None:
+                    return
+                self.damage.without_header = start.header is None
+                self._take(start)
+                data = data[start.at :]
+            if data:
+                yield from self._blocks(data, is_last=self._text.ended_open)
+
+    def _take(self, start: Start) -> None:
+        """Read on as the table that begins here."""
+        self.plan, self._separator = start.plan, start.separator
+        self._header = start.header or ()
+
+    def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[Block]:
+        """Yield the rows in whole lines, those of different tables apart."""
+        array = np.frombuffer(data, np.uint8)
+        starts = line_starts(array)
+        first = 0
+        for begin in starts[self._possible_headers(array, starts)].tolist():
+            if self._headers >= _MOST_HEADERS:
+                break
+            end = data.index(b"\n", begin) + 1
+            found = header_in(data[begin : end - 1], self._tables, (self._separator,), end)
+            if found is None:
+                continue
+            yield from self._rows(data[first:begin], is_last=False)
+            self._headers += 1
+            self.damage.repeated_headers += found.header == self._header
+            self._take(found)
+            first = end
+        yield from self._rows(data[first:] if first else data, is_last=is_last)
+
+    def _possible_headers(self, data: Bytes, starts: IntArray) -> IntArray:
+        """Return the lines that begin like a header."""
+        padded = np.append(data, np.zeros(5, np.uint8))
+        begin = starts + (data[starts] == ord('"'))
+        key = np.zeros(len(starts), np.uint32)
+        for place in range(4):
+            key = key << 8 | padded[begin + place]
+        return np.flatnonzero(np.isin(key, self._keys))[:_MOST_HEADERS]
+
+    def _rows(self, text: bytes, *, is_last: bool) -> Iterator[Block]:
+        """Yield the rows in some lines, if there are any."""
+        plan = self.plan
+        if plan is None or not text or text.isspace():
+            return
+        if plan.least is not None:
+            text = filled(text, self._separator, plan.columns, plan.least)
+        read = partial(cells, separator=self._separator, width=plan.columns, fields=plan.fields)
+        last_kept = True
+        found = None
+        if is_regular(np.frombuffer(text, np.uint8), ord(self._separator)):
+            found = read(text)
+        if found is None or found.skipped:
+            mended = self._mended(plan, text, is_last=is_last)
+            last_kept = mended.last_kept
+            if not mended.text or mended.text.isspace():
+                return
+            found = read(mended.text, line_ends_inside=mended.ends_inside)
+            self.damage.dropped_rows += found.skipped
+        self.damage.bad_cells.update(found.bad)
+        if found.rows:
+            yield Block(plan, found.rows, found.columns, is_last and last_kept)
+
+    def _mended(self, plan: Plan, text: bytes, *, is_last: bool) -> Mended:
+        """Return the rows of some lines as sound ones, what was done to them counted."""
+        array = np.frombuffer(text, np.uint8)
+        lines = lines_of(array, ord(self._separator))
+        fits = lines.sound & (lines.separators == plan.columns - 1)
+        separator = self._separator.encode()
+        places = sorted({one.place for one in plan.fields.values() if one.kind != "text"})
+        has_numbers = partial(_has_numbers, places)
+        mender = Mender(plan.columns, plan.free, separator, has_numbers, self._joins)
+        found = mend(array, lines, fits, mender)
+        self._joins = mender.joins
+        self.damage.repaired_rows += found.repaired
+        self.damage.dropped_rows += found.dropped
+        if is_last and not found.last_kept and lines.start[-1] < lines.stop[-1]:
+            self.damage.dropped_rows -= 1
+            self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
+        return found
+
+
+def _has_numbers(places: Sequence[int], row: Sequence[bytes]) -> bool:
+    """Return whether cells may be numbers, or say that there is none; with decimal commas, too."""
+    for place in places:
+        cell = row[place]
+        if not cell.isdigit() and not _NUMBER.fullmatch(cell):
+            return False
+    return True
+
+
+def _key(text: bytes) -> int:
+    return int.from_bytes(text[:4], "big")

@@ -1,0 +1,134 @@
+"""Numbers of a table as numpy columns, through Arrow: three times as fast as rows of Python.
+
+The driver tells the type of a column by the first rows of it, so every expression must give one
+and the same type in all rows, and never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from queue import Full, Queue
+from threading import Thread
+from typing import Any, Final
+
+import numpy as np
+
+from traceflops.table.columns import numbers
+from traceflops.table.rows import Array
+
+BATCH_ROWS: Final = 1 << 15
+LONGEST_VALUE: Final = 64 << 20
+"""No text of a database that is longer is read. The driver has no limit: its queries keep this."""
+_BATCHES_AHEAD: Final = 2
+_PATIENCE_S: Final = 0.1
+
+
+class NotFast(Exception):
+    """Reading through Arrow failed or is not possible here; the other way says why."""
+
+
+def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
+    """Give the columns of queries over integers and reals, a batch of rows of each in turn.
+
+    They run side by side, and ahead of what uses them. With a batch comes the place of its query.
+    Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
+    """
+    readers = [_Reader(uri, query) for query in queries]
+    try:
+        going = list(enumerate(readers))
+        while going:
+            for one in tuple(going):
+                place, reader = one
+                columns = reader.ready.get()
+                if columns is None:
+                    going.remove(one)
+                else:
+                    yield place, columns
+    finally:
+        for reader in readers:
+            reader.stop()
+    if any(reader.failed for reader in readers):
+        raise NotFast
+
+
+class _Reader:
+    """A thread that reads the batches of a query into `ready`, behind the last one None."""
+
+    def __init__(self, uri: str, query: str) -> None:
+        self.ready: Queue[list[Array] | None] = Queue(_BATCHES_AHEAD)
+        self.failed = False
+        self._left = False
+        self._thread = Thread(target=self._read, args=(uri, query), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, also where batches are left."""
+        self._left = True
+        self._thread.join()
+
+    def _read(self, uri: str, query: str) -> None:
+        try:
+            with closing(_columns(uri, query)) as found:
+                while not self._left and (columns := next(found, None)) is not None:
+                    self._hand_over(columns)
+        except Exception:  # whatever it was, the careful way finds out; nobody waits for ever
+            self.failed = True
+        self._hand_over(None)
+
+    def _hand_over(self, columns: list[Array] | None) -> None:
+        while not self._left:
+            try:
+                return self.ready.put(columns, timeout=_PATIENCE_S)
+            except Full:
+                continue
+
+
+def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
+    with closing(record_batches(uri, query)) as batches:
+        for batch in batches:
+            yield [_values(column) for column in batch.columns]
+
+
+def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
+    """Give the rows of a query as Arrow record batches.
+
+    Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
+    """
+    try:
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite as driver
+        import pyarrow as pa
+    except ImportError:
+        raise NotFast from None
+    try:
+        with (
+            driver.connect(uri) as database,
+            manager.AdbcConnection(database) as connection,
+            manager.AdbcStatement(connection) as setting,
+            manager.AdbcStatement(connection) as statement,
+        ):
+            setting.set_sql_query("PRAGMA trusted_schema=OFF")
+            setting.execute_update()
+            batch_rows: dict[str, Any] = {driver.StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)}
+            statement.set_options(**batch_rows)
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader.from_stream(stream) as reader:
+                yield from reader
+    except (manager.Error, pa.ArrowException, OSError):
+        raise NotFast from None
+
+
+def _values(column: Any) -> Array:
+    """Return a column as int64 or float64. Raises NotFast where it has nulls or is neither."""
+    import pyarrow as pa
+
+    if column.null_count or not (
+        pa.types.is_int64(column.type) or pa.types.is_float64(column.type)
+    ):
+        raise NotFast
+    if pa.types.is_int64(column.type):
+        return numbers(column)
+    raw = np.frombuffer(column.buffers()[1], dtype=np.float64)
+    return raw[column.offset : column.offset + len(column)]

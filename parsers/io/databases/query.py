@@ -1,0 +1,188 @@
+"""What is asked of a table, as SQL in which nothing of the file stands but quoted identifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.io.databases.salvage import Row
+from traceflops.table.columns import BoolArray
+from traceflops.table.rows import Array
+
+_ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
+_MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement
+
+# A number may be stored as a text or as a real. What is no integer then is unknown, never 0.
+_INTEGER: Final = (
+    "CASE typeof({c}) WHEN 'integer' THEN {c} "
+    "WHEN 'real' THEN CASE WHEN abs({c}) < 9e15 AND {c} = CAST({c} AS INTEGER)"
+    " THEN CAST({c} AS INTEGER) ELSE {absent} END "
+    "WHEN 'text' THEN CASE WHEN CAST(CAST({c} AS INTEGER) AS TEXT) = {c}"
+    " THEN CAST({c} AS INTEGER) ELSE {absent} END "
+    "ELSE {absent} END"
+)
+# A column declared to hold integers turns such texts into integers itself; any other text is
+# greater than every number. A real there makes the whole column one, which is then read carefully.
+_DECLARED_INTEGER: Final = "CASE WHEN {c} <= 9223372036854775807 THEN {c} ELSE {absent} END"
+_REAL: Final = (
+    "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) ELSE {missing} END"
+)
+_TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({c} AS TEXT) END"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: the declared types of its stored columns, and the word for the numbers of its rows.
+
+    That is None where its rows have no numbers.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    row_number: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Columns of a table, by what they are read as."""
+
+    integers: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """A condition on rows: the column holds one of these values."""
+
+    column: str
+    values: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A condition on rows: the column holds a number between two (inclusive)."""
+
+    column: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A condition on rows: the column holds anything at all."""
+
+    column: str
+
+
+Condition = Among | Between | Present
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of a table: `numbers` are int64 with ABSENT or float64 with NaN, `texts` lists.
+
+    A column that the table does not have is absent in all rows.
+    """
+
+    count: int
+    numbers: Mapping[str, Array]
+    texts: Mapping[str, list[str | None]]
+
+    def __getitem__(self, column: str) -> Array:
+        """Return a column of numbers."""
+        return self.numbers[column]
+
+    def only(self, rows: BoolArray) -> Batch:
+        """Return some of the rows."""
+        if rows.all():
+            return self
+        return Batch(
+            int(np.count_nonzero(rows)),
+            {name: values[rows] for name, values in self.numbers.items()},
+            {name: list(compress(texts, rows)) for name, texts in self.texts.items()},
+        )
+
+
+def quoted(identifier: str) -> str:
+    """Return an identifier as SQL takes it, whatever stands in it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False) -> str:
+    """Return the query for columns of a table; the number of the row comes first.
+
+    No column of the result is ever null but texts, and each has one type in all rows; in a `quick`
+    query, integers may turn out to be reals.
+    """
+    expressions = [table.row_number or "0"]
+    for columns, template, missing in (
+        (wanted.integers, _INTEGER, _ABSENT_SQL),
+        (wanted.reals, _REAL, _MISSING_REAL_SQL),
+        (wanted.texts, _TEXT, "NULL"),
+    ):
+        for column in columns:
+            declared = table.columns.get(column)
+            if declared is None:
+                expressions.append(missing)
+                continue
+            is_declared = quick and template is _INTEGER and "INT" in declared.upper()
+            terms = {"c": quoted(column), "absent": _ABSENT_SQL, "missing": _MISSING_REAL_SQL}
+            expressions.append((_DECLARED_INTEGER if is_declared else template).format(**terms))
+    # An index may be damaged where the table is not, and may hold expressions.
+    return f"SELECT {', '.join(expressions)} FROM {quoted(table.name)} NOT INDEXED{rest}"
+
+
+def conditions_sql(
+    conditions: Sequence[Condition], table: Table
+) -> tuple[list[str], list[int | str]]:
+    """Return conditions as SQL and the values for its question marks.
+
+    No row fulfils a condition on a column that the table does not have.
+    """
+    terms: list[str] = []
+    values: list[int | str] = []
+    for one in conditions:
+        if one.column not in table.columns:
+            terms.append("0")
+        elif isinstance(one, Among):
+            terms.append(f"{quoted(one.column)} IN ({', '.join('?' * len(one.values))})")
+            values += one.values
+        elif isinstance(one, Present):
+            terms.append(f"{quoted(one.column)} IS NOT NULL")
+        else:
+            terms.append(f"{quoted(one.column)} BETWEEN ? AND ?")
+            values += [one.low, one.high]
+    return terms, values
+
+
+def batch_of_columns(wanted: Wanted, columns: Sequence[Array]) -> Batch:
+    """Return a batch of columns of numbers, the numbers of the rows before them."""
+    reals = {
+        name: np.where(np.isinf(column), np.nan, column)
+        for name, column in zip(wanted.reals, columns[1 + len(wanted.integers) :], strict=True)
+    }
+    integers = dict(zip(wanted.integers, columns[1:], strict=False))
+    return Batch(len(columns[0]), {**integers, **reals}, {})
+
+
+def batch_of_rows(wanted: Wanted, rows: Sequence[Row]) -> Batch:
+    """Return a batch of rows as Python gives them."""
+    columns = iter(list(zip(*rows, strict=True))[1:])
+    integers = {name: np.array(next(columns), dtype=np.int64) for name in wanted.integers}
+    reals = {name: np.array(next(columns), dtype=np.float64) for name in wanted.reals}
+    reals = {name: np.where(np.isinf(column), np.nan, column) for name, column in reals.items()}
+    return Batch(
+        len(rows), {**integers, **reals}, {name: list(next(columns)) for name in wanted.texts}
+    )
+
+
+def no_rows(wanted: Wanted) -> Batch:
+    """Return a batch without rows."""
+    numbers: dict[str, Array] = {name: np.empty(0, np.int64) for name in wanted.integers}
+    numbers |= {name: np.empty(0, np.float64) for name in wanted.reals}
+    return Batch(0, numbers, {name: [] for name in wanted.texts})

@@ -1,0 +1,307 @@
+"""The tables of an SQLite database as columns, read without trusting anything in it.
+
+Only base tables are read, never a view or a virtual table, and of them only stored columns: no
+text of the file is executed. Numbers come through Arrow where the driver is there and the database
+is sound, everything else row by row, around what is damaged.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+
+from traceflops.errors import InputError
+from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, fast_columns
+from traceflops.parsers.io.databases.file import PlacedFile
+from traceflops.parsers.io.databases.query import (
+    Batch,
+    Condition,
+    Table,
+    Wanted,
+    batch_of_columns,
+    batch_of_rows,
+    no_rows,
+    quoted,
+    select,
+)
+from traceflops.parsers.io.databases.salvage import FAULTS, HIGHEST, LOWEST, Salvage
+from traceflops.parsers.io.databases.scan import TableScan
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.table.trace import Note
+from traceflops.units.words import several
+
+_MOST_TABLES: Final = 100_000
+_MOST_CALLS: Final = 1_000
+_STEPS_A_CALL: Final = 50_000
+"""Listing the tables takes at most so many steps of SQLite; a real list takes thousands."""
+_ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
+_MOST_NAMED: Final = 4
+_LARGE: Final = 500_000
+"""A table of so many rows is read in two parts, side by side."""
+_BYTES_A_ROW: Final = 4
+"""A row takes more than this of the file, so one that has more rows goes in circles."""
+
+
+class Database:
+    """An open SQLite database; a context that closes it.
+
+    `tables` are the names of its base tables. Raises InputError where they cannot be listed.
+    """
+
+    def __init__(self, source: ByteSource, place: PlacedFile) -> None:
+        self.source = source
+        self.place = place
+        self.tables: frozenset[str] = frozenset()
+        self._known: dict[str, Table] = {}
+        self._lost: dict[str, int | None] = {}
+        self._last: dict[str, int] = {}
+        self._rows = 0
+        self._mended = 0
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._connection = self._open()
+            self._list_tables(self._connection)
+        except FAULTS as error:
+            self.close()
+            raise InputError(
+                f"SQLite database damaged beyond reading: {source.label} ({error})",
+                "its list of tables is lost; copy the file again or record again",
+            ) from None
+
+    def __enter__(self) -> Self:
+        """Return the database itself."""
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Close the database."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def damaged(self) -> bool:
+        """Return whether part of the database is missing, or of the rows that were asked for."""
+        return self.cut or self.place.missing_bytes > 0 or bool(self._lost)
+
+    @property
+    def cut(self) -> bool:
+        """Return whether the file or the log beside it ends too early."""
+        return any(note.code in ("input-cut", "log-cut") for note in self.place.notes)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Return the tables of which rows are lost, among those that were asked for so far."""
+        return frozenset(self._lost)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the names of the stored columns of a table; none where there is no such table."""
+        return frozenset(self._table(table).columns) if table in self.tables else frozenset()
+
+    def has_rows(self, table: str) -> bool:
+        """Return whether a table has rows, as far as its beginning can be read."""
+        if table not in self.tables:
+            return False
+        query = f"{select(self._table(table), Wanted())} LIMIT 1"
+        try:
+            return self._connected.execute(query).fetchone() is not None
+        except FAULTS:
+            return True
+
+    def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
+        """Return the rows of a table at once."""
+        batches = [no_rows(wanted), *self.batches(table, wanted, conditions)]
+        return Batch(
+            sum(batch.count for batch in batches),
+            {name: np.concatenate([b[name] for b in batches]) for name in batches[0].numbers},
+            {name: [text for b in batches for text in b.texts[name]] for name in wanted.texts},
+        )
+
+    def batches(
+        self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
+    ) -> Iterator[Batch]:
+        """Give the rows of a table some at a time, in no particular order.
+
+        Of a damaged table all rows that can be read, of one that the database lacks none.
+        """
+        if table not in self.tables:
+            return
+        known = self._table(table)
+        parts = [(LOWEST, HIGHEST)]
+        if known.row_number is not None and not wanted.texts and not conditions:
+            parts = self._parts(known)
+            try:
+                for part, last, batch in self._fast(known, wanted, parts):
+                    parts[part] = (last + 1, parts[part][1])
+                    yield self._counted(batch)
+                return
+            except NotFast:
+                pass  # the careful way goes on behind the last rows
+        for batch in self._careful(known, wanted, conditions, parts):
+            yield self._counted(batch)
+
+    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+        """Return what was lost and mended so far; `label` gives the name of a table in a note."""
+        found = list(self.place.notes)
+        if self.place.missing_bytes and not any(note.code == "input-cut" for note in found):
+            text = (
+                f"The file ends {several(self.place.missing_bytes, 'byte')} before the end of the "
+                "database. The rest is lost."
+            )
+            found.append(Note("dropped", "input-cut", text))
+        if self._lost:
+            found.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
+        if self._mended:
+            text = f"Invalid UTF-8 in {several(self._mended, 'text')} was replaced by U+FFFD."
+            found.append(Note("repaired", "invalid-utf8", text, self._mended))
+        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in found)
+
+    def _open(self) -> sqlite3.Connection:
+        # A file of another program may change while it is read, so it is never mapped to memory.
+        connection = sqlite3.connect(self.place.uri, uri=True, isolation_level=None)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+        connection.text_factory = self._text
+        for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
+            connection.execute(f"PRAGMA {setting}")
+        # It writes nothing; it lets a database be opened whose end is missing.
+        connection.execute("PRAGMA writable_schema=ON")
+        return connection
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self._mended += 1
+            return raw.decode(errors="replace")
+
+    def _list_tables(self, connection: sqlite3.Connection) -> None:
+        calls = iter(range(_MOST_CALLS))
+        connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
+        names = connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
+            (_MOST_TABLES,),
+        )
+        self.tables = frozenset(name for (name,) in names if isinstance(name, str))
+        if "sqlite_sequence" in self.tables:
+            with suppress(*FAULTS):
+                rows = connection.execute(
+                    "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer' LIMIT ?",
+                    (_MOST_TABLES,),
+                )
+                self._last = {name: seq for name, seq in rows if name in self.tables}
+        connection.set_progress_handler(None, 0)
+
+    @property
+    def _connected(self) -> sqlite3.Connection:
+        assert self._connection is not None, "the database is closed"
+        return self._connection
+
+    def _table(self, name: str) -> Table:
+        if name not in self._known:
+            try:
+                # Hidden columns are computed by expressions that stand in the file.
+                query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
+                rows = self._connected.execute(query, (name,))
+                columns = {str(column): str(declared) for column, declared in rows}
+            except FAULTS:
+                columns = {}
+            self._known[name] = Table(name, columns, self._row_number(name, columns))
+        return self._known[name]
+
+    def _row_number(self, name: str, columns: Mapping[str, str]) -> str | None:
+        taken = {column.lower() for column in columns}
+        for word in (word for word in _ROW_NUMBERS if word not in taken):
+            with suppress(*FAULTS):
+                self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
+                return word
+        return None
+
+    def _counted(self, batch: Batch) -> Batch:
+        self._rows += batch.count
+        total = sum(self._last.values())
+        if total:
+            self.source.progress(int(self.place.bytes * min(1.0, self._rows / total)))
+        return batch
+
+    def _parts(self, table: Table) -> list[tuple[int, int]]:
+        """Return the numbers of rows between which a table is read, in two parts if it is large."""
+        ends = []
+        for end in ("min", "max"):
+            query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
+            with suppress(*FAULTS):
+                ends += [number for (number,) in self._connected.execute(query) if number]
+        if len(ends) < 2 or ends[1] - ends[0] < _LARGE:
+            return [(LOWEST, HIGHEST)]
+        middle = sum(ends) // 2
+        return [(LOWEST, middle), (middle + 1, HIGHEST)]
+
+    def _fast(
+        self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, Batch]]:
+        """Give batches, each with its part and the number of its last row. Raises NotFast."""
+        last = [LOWEST] * len(parts)
+        queries = [select(table, wanted, _within(table, *part), quick=True) for part in parts]
+        for part, columns in fast_columns(self.place.uri, queries):
+            numbers = columns[0]
+            if not len(numbers):
+                continue
+            if not (numbers[1:] > numbers[:-1]).all() or (int(numbers[0]) <= last[part] > LOWEST):
+                raise NotFast
+            if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
+                raise NotFast
+            last[part] = int(numbers[-1])
+            yield part, last[part], batch_of_columns(wanted, columns)
+
+    def _careful(
+        self,
+        table: Table,
+        wanted: Wanted,
+        conditions: Sequence[Condition],
+        parts: Sequence[tuple[int, int]],
+    ) -> Iterator[Batch]:
+        most_rows = self.place.bytes // _BYTES_A_ROW
+        scan = TableScan(self._connected, table, wanted, conditions, most_rows)
+        salvage = Salvage(scan, self._last.get(table.name))
+        found = salvage.front() if table.row_number is None else salvage.rows(parts)
+        for rows in found:
+            yield batch_of_rows(wanted, rows)
+        if salvage.lost != 0:
+            room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
+            lost = salvage.lost
+            # A range of row numbers in which more are missing than the file has room for has holes.
+            self._lost[table.name] = None if lost is None or lost > room else lost
+
+
+def _within(table: Table, low: int, high: int) -> str:
+    """Return the condition that a row's number lies between two."""
+    ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
+    ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
+    return f" WHERE {' AND '.join(ends)}" if ends else ""
+
+
+def _lost_note(lost: Mapping[str, int | None]) -> Note:
+    counts = list(lost.values())
+    known = [count for count in counts if count is not None]
+    listed = ", ".join(
+        f"{name} ({'an unknown number' if count is None else f'up to {count:,}'})"
+        for name, count in list(lost.items())[:_MOST_NAMED]
+    )
+    more = ", …" if len(lost) > _MOST_NAMED else ""
+    text = (
+        "The database is damaged. Every readable row is used; rows are missing from "
+        f"{listed}{more}."
+    )
+    return Note("dropped", "rows-lost", text, sum(known) if len(known) == len(counts) else None)

@@ -1,0 +1,121 @@
+"""What is where in a JSON document: which values are gone into, kept, read in blocks or left out.
+
+A document is described by one Place for its outermost value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from traceflops.parsers.io.jsonfiles.text import STRING
+from traceflops.parsers.io.worker_pool import BlockReader
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A value that is not needed."""
+
+
+SKIPPED: Final = Skipped()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A value that is kept as it stands: one that is never long."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """A list that may be long: it is read in blocks."""
+
+    reader: BlockReader[Any]
+
+
+@dataclass(frozen=True)
+class Members:
+    """An object that is gone into; `other` is what is done with a key that is not named."""
+
+    keys: Mapping[str, Place]
+    other: Place = SKIPPED
+
+    def of(self, key: str) -> Place:
+        """Return what is done with the value of a key."""
+        return self.keys.get(key, self.other)
+
+    @cached_property
+    def resume(self) -> re.Pattern[bytes]:
+        """Where, behind damage, this object goes on: before one of its keys."""
+        return re.compile(rb"(?P<next>,\s*+" + self._key + rb")")
+
+    @cached_property
+    def begins(self) -> re.Pattern[bytes]:
+        """How, in a list, the next object like this begins."""
+        return re.compile(rb"\}\s*+(?P<next>,\s*+\{\s*+" + self._key + rb")")
+
+    @property
+    def _key(self) -> bytes:
+        names = b"|".join(re.escape(key.encode()) for key in self.keys)
+        return rb'"(?:' + names + rb')"\s*+:'
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A list whose objects are each gone into; where there is one object instead, it is that."""
+
+    each: Members
+
+
+Place = Skipped | Whole | Records | Members | Elements
+Path = tuple[str | int, ...]
+"""The keys and the places in lists that lead to a value."""
+
+WHOLE: Final = Whole()
+
+_FIRST_KEYS: Final = re.compile(
+    rb"\s*+\{\s*+("
+    + STRING
+    + rb")\s*+:\s*+(?:([^][{}\",\s]++|"
+    + STRING
+    + rb")\s*+,\s*+("
+    + STRING
+    + rb")\s*+:)?+",
+    re.DOTALL,
+)
+"""The first key of an object; where its value is no object and no list the second, too."""
+_VALUE: Final = rb"(?:[^][{}\",\s]++|" + STRING + rb")"
+_NEAR_END: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """How the objects of a list begin: all with the same keys, and seldom does another object."""
+
+    start: re.Pattern[bytes]
+    resume: re.Pattern[bytes]
+
+    def last(self, text: bytes, begin: int, stop: int) -> tuple[int, int] | None:
+        """Return where the last object that is followed by another ends, and where that begins."""
+        for near in (max(begin, stop - _NEAR_END), begin):
+            found = deque(self.resume.finditer(text, near, stop), maxlen=1)
+            if found:
+                return found[0].start() + 1, found[0].start("next")
+        return None
+
+
+def boundaries_of(text: bytes, begin: int) -> Boundaries | None:
+    """Return how the objects of a list begin, told by its first; None where that is no object."""
+    found = _FIRST_KEYS.match(text, begin)
+    if found is None:
+        return None
+    opening = rb"\{\s*+" + re.escape(found[1]) + rb"\s*+:"
+    if found[3] is not None:
+        opening += rb"\s*+" + _VALUE + rb"\s*+,\s*+" + re.escape(found[3]) + rb"\s*+:"
+    return Boundaries(
+        re.compile(opening, re.DOTALL),
+        re.compile(rb"\}\s*+(?:,\s*+)?(?P<next>" + opening + rb")", re.DOTALL),
+    )

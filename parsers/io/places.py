@@ -1,0 +1,313 @@
+"""What a path stands for: a file, the files in a folder, the members of an archive, or a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import select
+import stat
+import struct
+import sys
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import IO
+
+from traceflops.errors import InputError
+from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
+
+PIPE_PATIENCE_S = 5.0
+"""How long a named pipe is waited for that no program has written to yet."""
+_ZIP = b"PK\x03\x04"
+_ZIP_OF_NOTHING = b"PK\x05\x06"
+_MOST_MEMBERS = 10_000
+_SEPARATORS = re.compile(r"[/\\]")
+
+
+def tell_apart(sources: Sequence[ByteSource]) -> None:
+    """Label inputs of one base name with their folders, from where these differ."""
+    alike: defaultdict[str, list[ByteSource]] = defaultdict(list)
+    for source in sources:
+        alike[source.name].append(source)
+    for same in alike.values():
+        folders = [_SEPARATORS.split(source.folder) for source in same]
+        levels = zip(*folders, strict=False)
+        common = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+        for source, folder in zip(same, folders, strict=True):
+            source.label = "/".join((*folder[common:], source.name))
+
+
+def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
+    """Return the inputs that `path` stands for, and whether it named them itself.
+
+    A folder stands for the files in it (the second value is then False: files in it that are not
+    traces may be passed over), an archive for its members, `-` for standard input.
+    Raises InputError where there is nothing to read.
+    """
+    if path == "-":
+        return _members(_standard_input()), True
+    if not path:
+        raise InputError("a trace has an empty name", "a shell variable may be unset")
+    place = Path(path)
+    if not stat.S_ISDIR(_status(place).st_mode):
+        return _members(_file(place)), True
+    try:
+        os.scandir(place).close()
+    except OSError as error:
+        raise _unreadable(place, error) from None
+    files = files_behind(path)
+    return [source for file in files for source in _members_or_failure(file)], False
+
+
+def _standard_input() -> ByteSource:
+    if sys.stdin is None:
+        raise InputError("standard input is closed", "pipe a trace into it, or name a file")
+    return _once("stdin", sys.stdin.buffer)
+
+
+def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
+    """Return a source over a stream that cannot be rewound, of which `begun` has been read."""
+    try:
+        first = begun + stream.read(BLOCK_BYTES)
+    except OSError as error:
+        raise _unreadable(Path(name), error) from None
+    return ByteSource(name, lambda: _Rejoined(first, stream))
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream whose first block was taken off to be looked at, put together again."""
+
+    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+        self._first = first
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block, self._first = self._first, b""
+        if not block and not self._rest.closed:
+            block = self._rest.read(size)
+            if not block:
+                self._rest.close()
+        return block
+
+
+def _file(path: Path) -> ByteSource:
+    status = _status(path)
+    if stat.S_ISFIFO(status.st_mode):
+        return _pipe(path)
+    if not stat.S_ISREG(status.st_mode):
+        stream = _open(path)
+        return replace(_once(path.name, stream), release=stream.close)
+    _open(path).close()
+    return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _pipe(path: Path) -> ByteSource:
+    """Return a source over a named pipe. Raises InputError where no program writes to it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    stream = os.fdopen(handle, "rb")
+    select.select([handle], [], [], PIPE_PATIENCE_S)
+    begun = b""
+    with suppress(BlockingIOError):  # what a program says that writes, and has not written yet
+        begun = os.read(handle, BLOCK_BYTES)
+        if not begun:
+            stream.close()
+            raise InputError(
+                f"no program is writing to the pipe: {path}",
+                "start the writer, or pipe its output to traceflops -",
+            )
+    os.set_blocking(handle, True)
+    return replace(_once(path.name, stream, begun), release=stream.close)
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        hint = "check the path; a folder of traces or - (stdin) also works"
+        return InputError(f"no such file: {path}", hint)
+    reason = error.strerror or str(error)
+    return InputError(
+        f"cannot read: {path} ({reason})", "check that the path and its permissions are right"
+    )
+
+
+def files_behind(path: str) -> Iterator[Path]:
+    """Yield the files that an input is read from: itself, or those in the folder it is.
+
+    Of a folder also what cannot be read, be it a folder: opening it says why.
+    """
+    if not os.path.isdir(path):
+        yield Path(path)
+        return
+    closed: list[OSError] = []
+    for root, folders, files in os.walk(path, onerror=closed.append):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            file = Path(root) / name
+            if not name.startswith(".") and _is_file(file):
+                yield file
+    yield from (Path(error.filename) for error in closed)
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether it is a file, or cannot be known to be none."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True
+
+
+def _members_or_failure(path: Path) -> list[ByteSource]:
+    """Return the inputs in a file of a folder, or one that says why it has none when opened.
+
+    A broken archive or an unreadable file does not keep the good traces beside it from being read.
+    """
+    try:
+        return _members(_file(path))
+    except InputError as error:
+        return [_failing(path.name, error)]
+
+
+def _failing(name: str, error: InputError) -> ByteSource:
+    def opener() -> IO[bytes]:
+        raise error
+
+    return ByteSource(name, opener)
+
+
+def _members(source: ByteSource) -> list[ByteSource]:
+    """Return the source itself, or the members of the zip archive it is."""
+    with source.opener() as stream:
+        try:
+            first = stream.read(len(_ZIP)) or b""
+        except OSError:
+            return [source]  # reading it will say what is wrong
+    if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
+        return [source]
+    data = _Reopened(partial(_open, source.path)) if source.path else _in_memory(source)
+    try:
+        archive = zipfile.ZipFile(data)
+    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
+        raise InputError(
+            f"damaged zip archive: {source.name} ({error})",
+            "unpack it manually if possible (zip -FF) and give the trace",
+        ) from None
+    finally:
+        data.rest()
+    infos = [info for info in archive.infolist() if _may_be_trace(info)]
+    if len(infos) > _MOST_MEMBERS:
+        raise InputError(
+            f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
+            "unpack it and give the folder or files to read",
+        )
+    return [_member(source, data, archive, info) for info in infos]
+
+
+def _in_memory(source: ByteSource) -> _Reopened:
+    content = b"".join(source.blocks())
+    return _Reopened(lambda: io.BytesIO(content))
+
+
+def _may_be_trace(info: zipfile.ZipInfo) -> bool:
+    hidden = Path(info.filename).name.startswith(".")  # macOS adds ._name to every name
+    is_folder = not info.filename or info.filename.endswith("/")  # is_dir() fails without a name
+    return not is_folder and info.file_size > 0 and not hidden
+
+
+def _member(
+    source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> ByteSource:
+    name = Path(info.filename).name
+
+    def open_member() -> io.RawIOBase:
+        try:
+            return _Member(archive.open(info), data)
+        except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:
+            data.rest()
+            raise InputError(
+                f"cannot unpack: {name} ({error})",
+                "unpack the archive manually and give the trace",
+            ) from None
+
+    folder = str((source.path or Path()) / Path(info.filename).parent)
+    return ByteSource(
+        name, open_member, info.file_size, folder=folder, packed_bytes=info.compress_size
+    )
+
+
+class _Reopened(io.RawIOBase):
+    """A file that is opened when it is read, so that archives of a folder hold no handles.
+
+    Whoever reads from it says where from; `rest` closes it until then.
+    """
+
+    def __init__(self, opener: Callable[[], IO[bytes]]) -> None:
+        self._opener = opener
+        self._stream: IO[bytes] | None = None
+
+    @property
+    def _opened(self) -> IO[bytes]:
+        if self._stream is None:
+            self._stream = self._opener()
+        return self._stream
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._opened.read(size)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._opened.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._opened.tell()
+
+    def rest(self) -> None:
+        """Close the file until it is read again."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class _Member(io.RawIOBase):
+    """One member of an archive; closing it lets the archive's file rest."""
+
+    def __init__(self, content: IO[bytes], file: _Reopened) -> None:
+        self._content = content
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._content.read(size)
+
+    def close(self) -> None:
+        self._content.close()
+        self._file.rest()
+        super().close()

@@ -1,0 +1,271 @@
+"""Processes that help with reading: each decodes blocks of text and sends back what they give.
+
+They are plain child processes, started only for inputs that are large enough to pay for it. Text
+reaches them through shared memory without a name, so nothing can be left behind; results come
+back through a pipe. A child that fails or is killed costs nothing but time: its blocks are read
+again in this process. Children end when this process does, however it ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any, Final, Generic, Protocol, TypeVar
+
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
+
+BLOCK_BYTES: Final = 1 << 22
+"""About how much text is read at a time."""
+
+WORTH_BYTES: Final = 8 * BLOCK_BYTES
+"""Less text than this is read before other processes have started."""
+_SLOT_BYTES: Final = 2 * BLOCK_BYTES
+_MOST_JOBS: Final = 8
+_AHEAD_EACH: Final = 2
+_START = (
+    "import sys; sys.path[:] = sys.argv[3:]; from traceflops.parsers.io.worker import main; main()"
+)
+_GONE = (EOFError, OSError, ValueError, pickle.UnpicklingError)
+
+
+class BlockReader(Protocol[B_co]):
+    """What is done with the text of events."""
+
+    def check(self, text: bytes) -> int | None:
+        """Return how many events a JSON list holds, None where it cannot be decoded."""
+
+    def read(self, text: bytes | memoryview) -> B_co | None:
+        """Return what a JSON list of events gives, None where it cannot be decoded."""
+
+
+def usable_cores() -> int:
+    """Return how many processes to read with: the cores this process may use, at most 8."""
+    available = getattr(os, "sched_getaffinity", None)
+    cores = len(available(0)) if available else os.cpu_count() or 1
+    return min(cores, _MOST_JOBS)
+
+
+class Crew:
+    """Reads blocks, in this process or, where `jobs` is above 1, in others once it pays.
+
+    It pays once there are `worth_bytes` of text. To be used as a context manager: leaving it ends
+    the other processes.
+    """
+
+    def __init__(self, jobs: int = 1, worth_bytes: int = WORTH_BYTES) -> None:
+        self._jobs = jobs if os.name == "posix" else 1
+        self._worth_bytes = worth_bytes
+        self._seen_bytes = 0
+        self._team: _Team | None = None
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._team is not None:
+            self._team.close()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the processes that help."""
+        return self._team.processes if self._team is not None else ()
+
+    @property
+    def ahead(self) -> int:
+        """How many blocks may be waiting besides the one whose result is needed."""
+        return _AHEAD_EACH * self._jobs if self._team is not None else 0
+
+    def expect(self, text_bytes: int) -> None:
+        """Say how much text is about to come, where that is known."""
+        if text_bytes >= self._worth_bytes:
+            self._start()
+
+    def submit(self, reader: BlockReader[B], text: memoryview) -> Callable[[], B | None]:
+        """Begin to read the text between the brackets of a list; the result waits for it."""
+        self._seen_bytes += len(text)
+        if self._team is None and self._seen_bytes > self._worth_bytes:
+            self._start()
+        if self._team is None or len(text) > _SLOT_BYTES - 2:
+            return partial(_read_list, reader, text)
+        return self._team.submit(reader, text).result
+
+    def _start(self) -> None:
+        if self._team is None and self._jobs > 1:
+            try:
+                self._team = _Team(self._jobs)
+            except OSError:
+                self._jobs = 1  # no processes or memory to be had: alone it takes longer
+
+
+class _Team:
+    """Worker processes and the memory through which they are given text."""
+
+    def __init__(self, count: int) -> None:
+        slots = _AHEAD_EACH * count + 1
+        handle = _unnamed_file(slots * _SLOT_BYTES)
+        try:
+            self._memory = mmap.mmap(handle, slots * _SLOT_BYTES)
+            self._free: SimpleQueue[int] = SimpleQueue()
+            for slot in range(slots):
+                self._free.put(slot * _SLOT_BYTES)
+            self._workers: list[_Worker] = []
+            for _ in range(count):
+                self._workers.append(_Worker(handle, slots * _SLOT_BYTES, self._free))
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(handle)
+
+    def submit(self, reader: BlockReader[B], text: memoryview) -> _Job[B]:
+        """Give a block to the worker that has least to do."""
+        at = self._free.get()
+        stop = at + len(text) + 2
+        self._memory[at] = ord("[")
+        self._memory[at + 1 : stop - 1] = text
+        self._memory[stop - 1] = ord("]")
+        worker = min(self._workers, key=lambda one: one.load)
+        return worker.give(_Job(reader, text, at), stop)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the processes."""
+        return tuple(worker.process for worker in self._workers)
+
+    def close(self) -> None:
+        """End the processes at once: they hold nothing that could be lost."""
+        for worker in getattr(self, "_workers", ()):
+            worker.close()
+
+
+class _Job(Generic[B]):
+    """A block that is being read by a worker."""
+
+    def __init__(self, reader: BlockReader[B], text: memoryview, slot: int) -> None:
+        self.reader = reader
+        self.slot = slot
+        self._text = text
+        self._done = threading.Event()
+        self._reply: tuple[B | None] | None = None
+
+    def settle(self, reply: tuple[B | None] | None) -> None:
+        """Take the worker's answer, None where it could not give one."""
+        self._reply = reply
+        self._done.set()
+
+    def result(self) -> B | None:
+        """Return what the block gives; wait for it."""
+        self._done.wait()
+        if self._reply is None:
+            return _read_list(self.reader, self._text)
+        return self._reply[0]
+
+
+class _Worker:
+    """One process, and the thread that waits for its answers."""
+
+    def __init__(self, memory: int, size: int, free: SimpleQueue[int]) -> None:
+        words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(memory,),
+            process_group=0,  # Ctrl-C is for the process that started it
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        self._free = free
+        self._jobs: deque[_Job[Any]] = deque()
+        self._reader: object = None
+        self._gone = False
+        self._lock = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def process(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    @property
+    def load(self) -> float:
+        """How much it has to do; one that is gone is never chosen while others are left."""
+        return float("inf") if self._gone else len(self._jobs)
+
+    def give(self, job: _Job[B], stop: int) -> _Job[B]:
+        """Let it read the text that the job's slot holds up to `stop`."""
+        with self._lock:
+            if self._gone:
+                self._settle(job, None)
+                return job
+            self._jobs.append(job)
+        with suppress(*_GONE):  # if it is gone the listener settles the job
+            if job.reader is not self._reader:
+                self._reader = job.reader
+                pickle.dump(job.reader, self._stdin)
+            pickle.dump((job.slot, stop), self._stdin)
+            self._stdin.flush()
+        return job
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(*_GONE):
+            while True:
+                reply = pickle.load(self._process.stdout)
+                self._settle(self._jobs.popleft(), reply)
+        with self._lock:
+            self._gone = True
+            while self._jobs:
+                self._settle(self._jobs.popleft(), None)
+
+    def _settle(self, job: _Job[Any], reply: Any) -> None:
+        self._free.put(job.slot)
+        job.settle(reply)
+
+    def close(self) -> None:
+        """End the process and wait until it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+
+def _read_list(reader: BlockReader[B], text: memoryview) -> B | None:
+    return reader.read(b"".join((b"[", text, b"]")))
+
+
+def _unnamed_file(size: int) -> int:
+    """Return a handle of memory, or else of a file, that vanishes with its last user."""
+    create = getattr(os, "memfd_create", None)
+    if create is not None:
+        handle: int = create("traceflops")
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    os.ftruncate(handle, size)
+    return handle

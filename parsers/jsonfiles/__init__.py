@@ -1,1 +1,0 @@
-"""JSON text in blocks, however it was damaged: whole values out of what is left."""

@@ -1,0 +1,189 @@
+"""SQLite databases: whose they are is told by the tables in them.
+
+Adding a kind of database means a reader for it and a row in SCHEMAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Note, Trace
+
+if TYPE_CHECKING:
+    from traceflops.parsers.io.databases.rows import Database
+
+MAGIC: Final = b"SQLite format 3\x00"
+_MOST_NAMED: Final = 5
+
+Tables = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One kind of database: what it is, how it is known by its tables, and how it is read."""
+
+    what: str
+    knows: Callable[[Tables], bool]
+    read: Callable[[Database], Sequence[Trace]]
+
+
+def _read_rocpd(database: Database) -> Sequence[Trace]:
+    from traceflops.parsers.rocprof.rocpd.read import read_rocpd
+
+    return read_rocpd(database)
+
+
+def _read_rpd(database: Database) -> Sequence[Trace]:
+    from traceflops.parsers.rocprof.rpd import read_rpd
+
+    return read_rpd(database)
+
+
+def _read_v1(database: Database) -> Sequence[Trace]:
+    from traceflops.parsers.rocprof.v1.database import read_v1_database
+
+    return read_v1_database(database)
+
+
+def _is_nsys(tables: Tables) -> bool:
+    """Return whether there is a table of work, or else one of texts and one of the recording."""
+    if _any_begins("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")(tables):
+        return True
+    about = ("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD")
+    return "StringIds" in tables and _any_begins(*about)(tables)
+
+
+def _read_nsys(database: Database) -> Sequence[Trace]:
+    from traceflops.parsers.nsight.nsys.read import read_nsys
+
+    return read_nsys(database)
+
+
+def _refused(what: str, hint: str) -> Callable[[Database], Sequence[Trace]]:
+    """Return what stands for a reader of databases that are known and not read."""
+
+    def refuse(database: Database) -> Sequence[Trace]:
+        raise NotATrace(f"{_place(database)} is {what}", hint)
+
+    return refuse
+
+
+def _any_begins(*words: str) -> Callable[[Tables], bool]:
+    return lambda tables: any(table.startswith(words) for table in tables)
+
+
+def _any_of(*names: str) -> Callable[[Tables], bool]:
+    return lambda tables: not tables.isdisjoint(names)
+
+
+def _all_of(*names: str) -> Callable[[Tables], bool]:
+    return lambda tables: tables.issuperset(names)
+
+
+SCHEMAS: Final = (
+    Schema("RPD", _all_of("rocpd_op", "rocpd_string"), _read_rpd),
+    Schema("rocpd", _any_begins("rocpd_"), _read_rocpd),
+    Schema(
+        "rocprof-compute analysis",
+        _all_of("compute_workload", "compute_metric_definition"),
+        _refused(
+            "a rocprof-compute analysis database: it holds metrics, not measurements",
+            "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
+            "rocprofv3 --kernel-trace --output-format rocpd",
+        ),
+    ),
+    Schema("rocprof (v1)", _any_of("KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"), _read_v1),
+    Schema("Nsight Systems", _is_nsys, _read_nsys),
+)
+"""The databases that are known, in the order in which they are asked whether one is theirs."""
+
+
+def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    """Return the traces in some databases. Raises InputError where none can be read.
+
+    One that cannot be read is a note as long as another can.
+    """
+    read: list[tuple[ByteSource, Trace]] = []
+    failed: list[tuple[ByteSource, InputError]] = []
+    for source in sources:
+        try:
+            read += [(source, trace) for trace in read_database(source)]
+        except InputError as error:
+            failed.append((source, error))
+        finally:
+            source.close()
+    if not read:
+        raise failed[0][1]
+    from traceflops.parsers.nsight.nsys.ranks import without_clashes
+    from traceflops.parsers.rocprof.rocpd.passes import without_repeated_passes
+
+    traces = without_clashes(without_repeated_passes(read))
+    notes = [_failure(source, error) for source, error in failed]
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+
+
+def _failure(source: ByteSource, error: InputError) -> Note:
+    code = "not-a-trace" if isinstance(error, NotATrace) else "file-not-read"
+    reason = error.message.replace(str(source.path), source.label)
+    return Note("dropped", code, f"A database could not be read: {reason}.", 1, source.label)
+
+
+def read_database(source: ByteSource) -> Sequence[Trace]:
+    """Return the traces in a database. Raises InputError where it holds none that is known."""
+    from traceflops.parsers.io.databases.file import placed
+    from traceflops.parsers.io.databases.rows import Database
+
+    with placed(source) as place, Database(source, place) as database:
+        schema = next((one for one in SCHEMAS if one.knows(database.tables)), None)
+        if schema is None:
+            raise _foreign(database)
+        source.text_bytes = place.bytes
+        traces = schema.read(database)
+        if source.stored_bytes is not None:
+            source.progress(source.stored_bytes)
+        return traces
+
+
+def _foreign(database: Database) -> NotATrace:
+    names = sorted(database.tables)
+    if not names:
+        return _empty(database)
+    named = ", ".join(_printable(name) for name in names[:_MOST_NAMED])
+    more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
+    return NotATrace(
+        f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
+        "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
+    )
+
+
+def _empty(database: Database) -> NotATrace:
+    """Return what to say of a database without tables: they may be in the log beside it."""
+    from traceflops.parsers.io.databases.wal import how_to_copy, in_wal_mode
+
+    if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
+        return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
+    log = f"{database.source.label}-wal"
+    return NotATrace(
+        f"{_place(database)} is an SQLite database without tables: its content is in the "
+        f"write-ahead log beside it ({log}), which is missing or unreadable",
+        how_to_copy(database.source.label),
+    )
+
+
+def _place(database: Database) -> str:
+    return str(database.source.path or database.source.label)
+
+
+def _printable(name: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name[:24])
+
+
+SQLITE: Final = Format(
+    "SQLite database", lambda head: head.startswith(MAGIC), _read_databases, gathers=True
+)
+"""Given all databases at once, since some are repetitions of one run."""

@@ -1,0 +1,90 @@
+"""Sets aside amounts that cannot be true: below 0, or more than anything recorded can hold.
+
+An amount is a column with a unit that may be null, the three sizes of a launch, or a counter of
+bytes. Times on the clock are no amounts: they may lie before its zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceflops.table.columns import BoolArray, codes, floats, names, number_column, numbers
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import several
+
+_MOST: Final = 2**53
+"""9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""
+_CHANGE: Final = "change_bytes"
+"""How the name of a counter ends that may fall below 0."""
+
+
+def without_impossible_amounts(trace: Trace) -> Trace:
+    """Return the trace with unknown in place of impossible amounts, and a note that counts them."""
+    tables, wrong = dict(trace.tables), dict[str, int]()
+    for name, column in _amounts(trace):
+        array = tables[name][column]
+        bad = _impossible(array)
+        if bad is not None:
+            place = tables[name].schema.get_field_index(column)
+            field = tables[name].schema.field(place)
+            known = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+            tables[name] = tables[name].set_column(place, field, known)
+            wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
+    kept = _possible_counters(trace)
+    if not kept.all():
+        rows = number_column(np.flatnonzero(kept), pa.int64())
+        tables["counters"] = tables["counters"].take(rows)
+        wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
+    return replace(trace, tables=tables, notes=(*trace.notes, *_notes(trace, wrong)))
+
+
+def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Yield the columns that hold amounts, with their tables."""
+    for name, columns in TABLES.items():
+        table = trace.table(name)
+        for column in columns:
+            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
+            if is_amount and column.nullable and table[column.name].null_count < table.num_rows:
+                yield name, column.name
+
+
+def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
+    """Return which values are impossible; None where there is none."""
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        parts = [one.values.slice(one.offset * size, len(one) * size) for one in array.chunks]
+        bad = _impossible(pa.chunked_array(parts, array.type.value_type))
+        return np.asarray(bad.reshape(-1, size).any(axis=1)) if bad is not None else None
+    values = numbers(array, 0)
+    if int(values.min()) >= 0 and int(values.max()) < _MOST:
+        return None
+    return np.asarray((values < 0) | (values >= _MOST))
+
+
+def _possible_counters(trace: Trace) -> BoolArray:
+    """Return which rows of the counters may be true; of those that count no bytes, all."""
+    table = trace.counters
+    labels = [*names(table["name"]), ""]
+    of_bytes = np.array([label.endswith("_bytes") for label in labels])[codes(table["name"])]
+    if not of_bytes.any():
+        return ~of_bytes
+    may_fall = np.array([label.endswith(_CHANGE) for label in labels])[codes(table["name"])]
+    value = floats(table["value"])
+    fits = (np.abs(value) < _MOST) & ((value >= 0) | may_fall)
+    possible: BoolArray = ~of_bytes | fits
+    return possible
+
+
+def _notes(trace: Trace, wrong: dict[str, int]) -> Iterator[Note]:
+    if wrong:
+        total = sum(wrong.values())
+        listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
+        text = f"{several(total, 'impossible amount')} ignored (negative or too large): {listed}."
+        yield Note("dropped", "impossible-amounts", text, total, trace.source.files[0].name)

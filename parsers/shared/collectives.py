@@ -1,0 +1,290 @@
+"""Which collective each RCCL kernel ran: AMD's names of kernels do not say, the calls around do.
+
+A kernel belongs to the RCCL call inside which it was launched: by the call with its correlation,
+on the same thread. What a group of calls holds is launched by the end of the group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+
+from traceflops.parsers.shared import rccl
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.rows import ABSENT
+
+T = TypeVar("T")
+Arguments = Mapping[int, Mapping[str, str]]
+"""By row of the calls: the text of each argument by its name."""
+
+_COLUMNS: Final = {
+    "collective": "name",
+    "collective_dtype": "data_type",
+    "collective_in_elements": "puts",
+    "collective_out_elements": "gets",
+    "collective_group": "group",
+    "collective_group_size": "ranks",
+}
+"""The columns of activities, and the facts that fill them."""
+
+_TEXTS: Final = ("name", "data_type", "group")
+
+_RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of the collective that a kernel ran."""
+
+    name: str
+    data_type: str | None = None
+    puts: int | None = None
+    gets: int | None = None
+    ranks: int | None = None
+    group: str | None = None
+
+
+def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
+    """Fill in the collectives of kernels that RCCL launched; return for how many.
+
+    `arguments` may be empty, where a format has none: then only the kind is known; `group` among
+    them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
+    held several kinds, which kernel ran which is not known and stays null.
+    """
+    kernels = _kernels(gathered["activities"])
+    if not len(kernels) or "rccl" not in gathered["calls"].names["api"]:
+        return 0
+    launch = _launches(gathered, kernels)
+    calls = _Calls(gathered["calls"], launch)
+    scope = calls.scope_of(launch)
+    ranks = _Ranks(calls, arguments)
+    facts: dict[int, _Facts] = {}
+    for one, mine in groups(scope):
+        members = calls.members.get(one, [])
+        found = _facts([calls.moved(row, arguments, ranks) for row in members], len(mine))
+        if found is not None:
+            facts[one] = found
+    known = np.flatnonzero(np.isin(scope, list(facts)))
+    if len(known):
+        told = [facts[one] for one in scope[known].tolist()]
+        _write(gathered["activities"], kernels[known], told)
+    return len(known)
+
+
+def _kernels(activities: TableBuilder) -> IntArray:
+    """Return the rows of RCCL's kernels that carry the id of a call."""
+    named = [code for name, code in activities.names["name"].items() if _RCCL_KERNEL.search(name)]
+    if not named or "kernel" not in activities.names["kind"]:
+        return np.empty(0, dtype=np.int64)
+    chosen = np.isin(activities.column("name"), named)
+    chosen &= activities.column("kind") == activities.names["kind"]["kernel"]
+    return np.flatnonzero(chosen & (activities.column("correlation") != ABSENT))
+
+
+def _launches(gathered: Gathered, kernels: IntArray) -> IntArray:
+    """Return the earliest call of the same process with the correlation of each kernel, or -1."""
+    calls, activities = gathered["calls"], gathered["activities"]
+    wanted = activities.column("correlation")[kernels]
+    ids = calls.column("correlation")
+    rows = np.flatnonzero(np.isin(ids, wanted))
+    if not len(rows):
+        return np.full(len(kernels), -1, dtype=np.int64)
+    process = np.append(calls.column("process")[rows], activities.column("process")[kernels])
+    keys = joint_codes(process, np.append(ids[rows], wanted))
+    order = np.lexsort((calls.column("start_ns")[rows], keys[: len(rows)]))
+    known = keys[: len(rows)][order]
+    at = np.minimum(np.searchsorted(known, keys[len(rows) :]), len(rows) - 1)
+    return np.where(known[at] == keys[len(rows) :], rows[order[at]], -1)
+
+
+class _Calls:
+    """The calls of RCCL that no other of them holds, by thread, and the scope of each.
+
+    A scope is what launches together: one collective, or a group by the row of its end. `members`
+    are the collectives of each scope.
+    """
+
+    def __init__(self, table: TableBuilder, launch: IntArray) -> None:
+        rows = np.flatnonzero(table.column("api") == table.names["api"]["rccl"])
+        self._thread = np.full(table.count, -1, dtype=np.int64)
+        needed = np.union1d(rows, launch[launch >= 0])
+        self._thread[needed] = joint_codes(
+            table.column("process")[needed], table.column("thread")[needed]
+        )
+        self._start = table.column("start_ns")
+        self._end = self._start + table.column("dur_ns")
+        self._process = table.column("process")
+        self._name = table.column("name")
+        self.labels: list[str] = list(table.names["name"])
+        self.rows = rows
+        self.members: dict[int, list[int]] = {}
+        self._by_thread: dict[int, tuple[IntArray, IntArray]] = {}
+        for thread, places in groups(self._thread[rows]):
+            mine = self._outermost(rows[places])
+            scope = self._scopes(mine)
+            self._by_thread[thread] = mine, scope
+            for row, one in zip(mine.tolist(), scope.tolist(), strict=True):
+                if one >= 0 and self.label(row) in rccl.COLLECTIVES:
+                    self.members.setdefault(one, []).append(row)
+
+    def label(self, row: int) -> str:
+        """Return the name of a call."""
+        return self.labels[int(self._name[row])]
+
+    def process(self, row: int) -> int:
+        """Return the process of a call."""
+        return int(self._process[row])
+
+    def scope_of(self, launch: IntArray) -> IntArray:
+        """Return the scope in which each launch lies, -1 where it lies in none."""
+        found = np.full(len(launch), -1, dtype=np.int64)
+        known = np.flatnonzero(launch >= 0)
+        for thread, places in groups(self._thread[launch[known]]):
+            if thread not in self._by_thread:
+                continue
+            mine, scope = self._by_thread[thread]
+            at = self._start[launch[known[places]]]
+            before = np.searchsorted(self._start[mine], at, side="right") - 1
+            inside = (before >= 0) & (at <= self._end[mine[before]])
+            found[known[places]] = np.where(inside, scope[before], -1)
+        return found
+
+    def moved(self, row: int, arguments: Arguments, ranks: _Ranks) -> _Facts:
+        """Return what one collective moves."""
+        kind = rccl.COLLECTIVES[self.label(row)]
+        given = arguments.get(row, {})
+        size = ranks.of(self.process(row), given.get("comm"))
+        count = rccl.amount(given.get(kind.count)) if kind.count is not None else None
+        return _Facts(
+            kind.name,
+            rccl.data_type(given.get("datatype")),
+            kind.elements(kind.puts, count, size),
+            kind.elements(kind.gets, count, size),
+            size,
+            given.get("group") or None,
+        )
+
+    def _outermost(self, rows: IntArray) -> IntArray:
+        """Return the calls of one thread in order, without those inside another."""
+        order = rows[np.lexsort((-self._end[rows], self._start[rows]))]
+        latest = np.maximum.accumulate(self._end[order])
+        inside = np.append(False, self._end[order][1:] <= latest[:-1])
+        outer: IntArray = order[~inside]
+        return outer
+
+    def _scopes(self, rows: IntArray) -> IntArray:
+        """Return the scope of each call of one thread, -1 for none that is known.
+
+        The end of a group whose start is not there closes nothing that is known.
+        """
+        names = [self.label(row) for row in rows.tolist()]
+        opens = np.array([name == rccl.GROUP_START for name in names], dtype=np.int64)
+        ends = np.array([name == rccl.GROUP_END for name in names], dtype=np.int64)
+        depth = np.cumsum(opens - ends)
+        depth -= np.minimum(np.minimum.accumulate(depth), 0)
+        before = np.append(0, depth[:-1])
+        closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
+        group = np.append(rows[closing], -1)[np.searchsorted(closing, np.arange(len(rows)))]
+        alone = np.where(ends == 1, -1, rows)
+        return np.where(before > 0, group, alone)
+
+
+@dataclass(slots=True)
+class _Communicators:
+    """The communicators of one process: sizes by what the calls name that made them.
+
+    `used` are those that collectives name, `made` is how many were made.
+    """
+
+    sizes: dict[str | None, set[int | None]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def ranks(self, communicator: str | None) -> int | None:
+        """Return the ranks of a communicator; None where the call that made it is not known.
+
+        The calls that make one may name the place where it is put instead of itself. Then all of
+        the process must have one size, and no more may be used than were made.
+        """
+        if communicator is not None and communicator in self.sizes:
+            return _common(self.sizes[communicator])
+        if not self.used.isdisjoint(self.sizes) or len(self.used) > self.made:
+            return None
+        return _common(size for sizes in self.sizes.values() for size in sizes)
+
+
+class _Ranks:
+    """How many ranks communicators have, from the calls that made them."""
+
+    def __init__(self, calls: _Calls, arguments: Arguments) -> None:
+        self._of: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+        for row in calls.rows.tolist():
+            label, given = calls.label(row), arguments.get(row, {})
+            mine = self._of[calls.process(row)]
+            if label in rccl.SIZES:
+                argument = rccl.SIZES[label]
+                size = rccl.amount(given.get(argument)) if argument is not None else None
+                named = next((given[name] for name in rccl.MADE if name in given), None)
+                mine.sizes.setdefault(named, set()).add(size)
+                mine.made += (size or 1) if label in rccl.MAKE_MANY else 1
+            elif label in rccl.COLLECTIVES and given.get("comm"):
+                mine.used.add(given["comm"])
+
+    def of(self, process: int, communicator: str | None) -> int | None:
+        """Return the ranks of a communicator of a process."""
+        return self._of[process].ranks(communicator)
+
+
+def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
+    """Return what is known of each kernel of a scope; None where its collective is not.
+
+    One kernel ran all of it. Several kernels for as many equal calls ran one each.
+    """
+    kinds = {one.name for one in moved}
+    if len(kinds) != 1 and kinds != {"send", "recv"}:
+        return None
+    puts, gets = [one.puts for one in moved], [one.gets for one in moved]
+    if kernels == 1:
+        moves = _sum(puts), _sum(gets)
+    elif kernels == len(moved):
+        moves = _common(puts), _common(gets)
+    else:
+        moves = None, None
+    return _Facts(
+        kinds.pop() if len(kinds) == 1 else rccl.EXCHANGE,
+        _common(one.data_type for one in moved),
+        *moves,
+        _common(one.ranks for one in moved),
+        _common(one.group for one in moved),
+    )
+
+
+def _common(values: Iterable[T | None]) -> T | None:
+    """Return the value that all have, None where they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) and sum(known) < 2**63 else None
+
+
+def _write(table: TableBuilder, rows: IntArray, facts: Sequence[_Facts]) -> None:
+    """Write the facts of some activities into their columns."""
+    for column, fact in _COLUMNS.items():
+        values = [getattr(one, fact) for one in facts]
+        codes = table.names[column] if fact in _TEXTS else None
+        if codes is not None:
+            values = [-1 if value is None else codes[value] for value in values]
+        new = table.column(column)
+        new[rows] = [ABSENT if value is None else value for value in values]
+        table.replace(column, new)

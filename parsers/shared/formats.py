@@ -1,0 +1,38 @@
+"""What a reader of a format is to the rest: how it knows its inputs and how it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.table.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How inputs are read.
+
+    `crew` are the processes that read; `python_stacks` says whether Python frames are kept (None:
+    unless the input is huge).
+    """
+
+    crew: Crew
+    python_stacks: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One family of files: `recognises` tells by the first bytes whether an input is of it.
+
+    `read` takes inputs of this format and returns their traces. It is given one input at a time,
+    or, of a format that `gathers`, all of them at once: then a run is a set of files, and which
+    belong together is for the reader to say. It raises InputError where nothing can be read; an
+    input that does not keep the others of a set from being read is a note.
+    """
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    read: Callable[[Sequence[ByteSource], Reading], Sequence[Trace]]
+    gathers: bool = False

@@ -1,0 +1,249 @@
+"""Sets aside what cannot be true of a recording: impossible times and amounts.
+
+The rules are in docs/damage.md. Every reader's trace goes through them; of its format they know
+only whether a stream works in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.errors import InputError
+from traceflops.parsers.shared.amounts import without_impossible_amounts
+from traceflops.parsers.shared.lifetimes import lifetime_notes
+from traceflops.parsers.shared.repeats import without_repeats
+from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import does, several, time_amount
+
+DAY_NS: Final = 86_400 * 10**9
+_UNSET_AWAY_NS: Final = 600 * 10**9
+_LONGEST_NS: Final = 2**53
+"""104 days: below it no sum of times can leave an int64."""
+_RANGES: Final = ("activities", "calls", "ops", "marks")
+_MINUTE_NS: Final = 60 * 10**9
+_MUCH_LONGER: Final = 10
+_IN_ORDER: Final = ("pytorch",)
+"""Formats whose streams are those of the program; others may have queues of the hardware, on which
+work of several streams overlaps."""
+_LONGEST_SHOWN: Final = 120
+_VERY_LONG: Final = "very-long"
+_A_SLIP: Final = 0.1
+"""What is more than this share of the records is no slip of the recording."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Which rows of each table are kept, and the device time of those that are not."""
+
+    rows: dict[str, BoolArray] = field(default_factory=dict)
+
+    def without(self, table: str, wrong: BoolArray) -> None:
+        self.rows[table] = self.rows.get(table, np.True_) & ~wrong
+
+    def apply(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        out = dict(tables)
+        for name, keep in self.rows.items():
+            if not keep.all():
+                out[name] = tables[name].take(number_column(np.flatnonzero(keep), pa.int64()))
+        return out
+
+
+def plausible(trace: Trace) -> Trace:
+    """Return the trace without what cannot be true, with notes that say how much that was.
+
+    Raises InputError where the times as a whole are no times.
+    """
+    trace = without_impossible_amounts(_without_impossible_times(trace))
+    _check_sums(trace)
+    trace = without_repeats(trace)
+    return replace(trace, notes=(*trace.notes, *lifetime_notes(trace), *_long_notes(trace)))
+
+
+def _without_impossible_times(trace: Trace) -> Trace:
+    ranges = {name: trace.table(name) for name in _RANGES if trace.table(name).num_rows}
+    if not ranges:
+        return trace
+    starts = {name: numbers(table["start_ns"]) for name, table in ranges.items()}
+    lengths = {name: numbers(table["dur_ns"]) for name, table in ranges.items()}
+    low, high = _main_stretch(list(starts.values()))
+    far = {name: (start < low) | (start > high) for name, start in starts.items()}
+    if not _few(far):
+        return replace(trace, notes=(*trace.notes, _apart_note(trace, far)))
+    most_ns = max(DAY_NS, high - low)
+    long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
+    if _is_hang(long, starts, lengths) or not _few(long):
+        long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
+    if "activities" in ranges and trace.source.format in _IN_ORDER:
+        long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
+    kept = _Kept()
+    for name in ranges:
+        kept.without(name, far[name] | long[name])
+    times = numbers(trace.counters["time_ns"])
+    kept.without("counters", (times < low - DAY_NS) | (times > high + DAY_NS))
+    device_ns = 0
+    if "activities" in ranges:
+        device_ns = sum(lengths["activities"][~kept.rows["activities"]].tolist())
+    notes = tuple(_time_notes(trace, _count(far), _count(long), device_ns))
+    return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, *notes))
+
+
+def _is_hang(
+    long: Mapping[str, BoolArray], starts: Mapping[str, IntArray], lengths: Mapping[str, IntArray]
+) -> bool:
+    """Return whether what lasts so long is a hang, not a slip: the device hung while a host waited.
+
+    The longest record of the device and that of the host have most of their time in common.
+    """
+    if "activities" not in long or not long["activities"].any():
+        return False
+    device = _longest("activities", long, starts, lengths)
+    hosts = [name for name, rows in long.items() if name != "activities" and rows.any()]
+    for begin, end in (_longest(name, long, starts, lengths) for name in hosts):
+        common = min(end, device[1]) - max(begin, device[0])
+        lasts = (end - begin, device[1] - device[0])
+        if max(lasts) <= _LONGEST_NS and 2 * common >= max(lasts):
+            return True
+    return False
+
+
+def _longest(
+    name: str,
+    rows: Mapping[str, BoolArray],
+    starts: Mapping[str, IntArray],
+    lengths: Mapping[str, IntArray],
+) -> tuple[int, int]:
+    """Return start and end of the longest of some rows of a table."""
+    row = int(np.argmax(np.where(rows[name], lengths[name], -1)))
+    begin = int(starts[name][row])
+    return begin, begin + int(lengths[name][row])
+
+
+def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
+    """Return the activities that outlast everything although later work of their stream began.
+
+    They last more than a minute and 10 times `stretch_ns`, in which records start. A stream works
+    in order: behind a real hang nothing of it begins. Nodes of a graph may run side by side, and
+    of work without a stream nothing is known.
+    """
+    length, start = numbers(activities["dur_ns"]), numbers(activities["start_ns"])
+    suspects = length > max(_MINUTE_NS, _MUCH_LONGER * stretch_ns)
+    for column, wanted in (("stream", True), ("graph", False), ("graph_node", False)):
+        suspects &= (numbers(activities[column], ABSENT) != ABSENT) == wanted
+    if not suspects.any():
+        return suspects
+    device, stream = numbers(activities["device"]), numbers(activities["stream"])
+    streams, row_stream = np.unique(joint_codes(device, stream), return_inverse=True)
+    last_start = np.full(len(streams), np.iinfo(np.int64).min)
+    np.maximum.at(last_start, row_stream, start)
+    return suspects & (last_start[row_stream] > start)
+
+
+def _count(rows: Mapping[str, BoolArray]) -> int:
+    return sum(int(chosen.sum()) for chosen in rows.values())
+
+
+def _few(rows: Mapping[str, BoolArray]) -> bool:
+    """Return whether rows are so few that they can be a slip, and not all of the device's."""
+    total = sum(map(len, rows.values()))
+    device = rows.get("activities", np.zeros(1, dtype=np.bool_))
+    return _count(rows) <= max(1, total * _A_SLIP) and not bool(device.all())
+
+
+def _apart_note(trace: Trace, far: Mapping[str, BoolArray]) -> Note:
+    return Note(
+        "assumed",
+        "times-apart",
+        f"{several(_count(far), 'record')} {does(_count(far), 'start')} at least a "
+        "day from the others: the recording paused or a "
+        "clock was wrong. Spans and idle time may include that gap; select a part with --from and "
+        "--to.",
+        _count(far),
+        _file(trace),
+    )
+
+
+def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
+    """Return the first and the last start of the stretch in which most records begin.
+
+    Stretches are apart where nothing begins for a day. A start of exactly 0 is what a profiler
+    writes for a time that it does not have; it is one where nothing else begins for 10 minutes.
+    """
+    first, last = min(int(c.min()) for c in columns), max(int(c.max()) for c in columns)
+    if last - first <= (_UNSET_AWAY_NS if first == 0 else DAY_NS):
+        return first, last
+    starts = np.sort(np.concatenate(columns))
+    breaks = np.diff(starts) > DAY_NS
+    unset = int(np.searchsorted(starts, 0, side="right"))
+    if first == 0 and unset < len(starts):
+        breaks[unset - 1] |= starts[unset] > _UNSET_AWAY_NS
+    edges = np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(starts)]])
+    longest = int(np.argmax(np.diff(edges)))
+    return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
+
+
+def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterator[Note]:
+    if not far + too_long:
+        return
+    parts = []
+    if far:
+        parts.append(f"{far:,} more than a day from the others or at an unset time")
+    if too_long:
+        parts.append(f"{too_long:,} longer than the recording")
+    yield Note(
+        "dropped",
+        "set-aside",
+        f"{several(far + too_long, 'record')} with impossible times ignored: {'; '.join(parts)} "
+        f"({time_amount(device_ns)} of GPU time).",
+        far + too_long,
+        _file(trace),
+    )
+
+
+def _long_notes(trace: Trace) -> Iterator[Note]:
+    """Say of an activity that it lasts longer than all others of its device: a fault, or a hang."""
+    activities = trace.activities
+    if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
+        return
+    length, device = numbers(activities["dur_ns"]), numbers(activities["device"])
+    if int(length.max()) <= _MINUTE_NS:
+        return
+    work = np.bincount(device, weights=length)
+    for row in np.flatnonzero((length > _MINUTE_NS) & (2 * length > work[device]))[:3].tolist():
+        name = str(activities["name"][row].as_py())[:_LONGEST_SHOWN]
+        yield Note(
+            "assumed",
+            _VERY_LONG,
+            f"One GPU operation takes {time_amount(int(length[row]))}, longer than all others of "
+            f"its GPU together: {name}. It counts in full; if it is a fault, exclude it with "
+            "--from and --to.",
+            1,
+            _file(trace),
+        )
+
+
+def _check_sums(trace: Trace) -> None:
+    """Raise InputError where times add up to what no recording holds."""
+    for name in _RANGES:
+        table = trace.table(name)
+        if not table.num_rows:
+            continue
+        start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
+        span = int(start.max()) - int(start.min())
+        total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
+        if max(span, int(length.max()), total) > _LONGEST_NS:
+            raise InputError(
+                f"times add up to more than 104 days: {_file(trace)}",
+                "ts and dur must be in microseconds; convert other units",
+            )
+
+
+def _file(trace: Trace) -> str:
+    return trace.source.files[0].name

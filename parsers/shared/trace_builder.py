@@ -1,0 +1,217 @@
+"""The rows that a reader collects, and how they become the tables of a trace.
+
+Every reader ends here, so that order, numbering of devices and null columns are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array, Names
+
+_ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
+_HOST_ORDER = ("start_ns", "thread", "dur_ns")
+_ORDERS: Mapping[str, tuple[str, ...]] = {
+    "activities": _ACTIVITY_ORDER,
+    "calls": (*_HOST_ORDER, "correlation"),
+    "ops": (*_HOST_ORDER, "external_id"),
+    "marks": (*_HOST_ORDER, "python_id"),
+    "counters": ("time_ns",),
+}
+"""By what each table is sorted: its time, and what makes the order one of the content."""
+
+_UNORDERED = ("kernel_counters", "totals")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a file says of a device; the columns of the devices table, None where it is silent."""
+
+    product: str | None = None
+    memory_bytes: int | None = None
+    compute_major: int | None = None
+    compute_minor: int | None = None
+    sm_count: int | None = None
+    warp_size: int | None = None
+    architecture: str | None = None
+    clock_hz: int | None = None
+    dies: int | None = None
+
+
+NOTHING_KNOWN = DeviceFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What a file says of a process; None where it is silent. `file` is a base name."""
+
+    file: str
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+class Gathered:
+    """The rows of a trace while it is read, and the processes and devices they belong to.
+
+    `process()` and `device()` give the numbers that go into the columns of those names.
+    """
+
+    def __init__(self) -> None:
+        self.tables = {name: TableBuilder(name) for name in (*_ORDERS, *_UNORDERED)}
+        self._processes: dict[Hashable, int] = {}
+        self._process_facts: list[ProcessFacts] = []
+        self._devices: dict[Hashable, int] = {}
+        self._device_rows: list[tuple[int, int, DeviceFacts]] = []
+        self._device_places: list[str | None] = []
+        self._used: list[int] = []
+
+    def __getitem__(self, table: str) -> TableBuilder:
+        """Return the collector of a table."""
+        return self.tables[table]
+
+    def process(self, key: Hashable, facts: ProcessFacts) -> int:
+        """Return the number of a process; the first facts given under a key count."""
+        if key not in self._processes:
+            self._processes[key] = len(self._process_facts)
+            self._process_facts.append(facts)
+        return self._processes[key]
+
+    def device(
+        self,
+        key: Hashable,
+        process: int,
+        local_id: int,
+        facts: DeviceFacts = NOTHING_KNOWN,
+        place: str | None = None,
+    ) -> int:
+        """Return the number of a device; `key` is what makes it one, such as (host, agent).
+
+        `place` names it in all files of its machine; see `traceflops.table.trace.Trace`.
+        """
+        if key not in self._devices:
+            self._devices[key] = len(self._device_rows)
+            self._device_rows.append((process, local_id, facts))
+            self._device_places.append(place)
+        return self._devices[key]
+
+    @property
+    def places(self) -> tuple[str | None, ...]:
+        """Return the places of the devices of the finished tables, row by row."""
+        return tuple(self._device_places[row] for row in self._used)
+
+    @property
+    def overflowed(self) -> list[str]:
+        """Return the columns that had more distinct texts than are kept, as table.column."""
+        return overflowed(self.tables.values())
+
+    def finish(self) -> dict[str, pa.Table]:
+        """Return all tables; of the devices those that did work, renumbered.
+
+        A device of which there are only counters is among them if anything is known of it.
+        """
+        used = self._number_devices()
+        self._used = used.tolist()
+        return {
+            "processes": processes_table(self._process_facts),
+            "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
+            **{name: in_order_of_time(self.tables[name]) for name in _ORDERS},
+            **{name: self.tables[name].finish() for name in _UNORDERED},
+        }
+
+    def _number_devices(self) -> IntArray:
+        used = distinct(self["activities"].column("device"))
+        counted = set(distinct(self["kernel_counters"].column("device")).tolist())
+        others = counted - {*used.tolist(), ABSENT}
+        known = [one for one in others if self._device_rows[one][2] != NOTHING_KNOWN]
+        used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
+        for name in ("activities", "marks", "counters", "kernel_counters"):
+            renumber_devices(self[name], used)
+        return used
+
+
+def renumber_devices(table: TableBuilder, used: IntArray) -> None:
+    """Replace numbers of devices by their places among those used; others become null."""
+    column = table.column("device")
+    known = np.isin(column, used)
+    table.replace("device", np.where(known, np.searchsorted(used, column), ABSENT))
+
+
+def overflowed(tables: Iterable[TableBuilder]) -> list[str]:
+    """Return the columns that had more distinct texts than are kept, as table.column."""
+    return [f"{table.table}.{name}" for table in tables for name in table.overflowed]
+
+
+def in_order_of_time(table: TableBuilder) -> pa.Table:
+    """Return the table in the order of its times, and where those are equal of its content.
+
+    So the order does not depend on how the file was cut into blocks.
+    """
+    keys = _ORDERS[table.table]
+    table.put_in_order(keys[0])
+    time = table.column(keys[0])
+    if (time[1:] > time[:-1]).all():
+        return table.finish()
+    order = np.argsort(time, kind="stable")
+    ordered = time[order]
+    same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
+    tied = np.flatnonzero(same | np.append(same[1:], False)[: len(order)])
+    rows = order[tied]
+    columns = [table.column(key)[rows] for key in reversed(keys)]
+    order[tied] = rows[np.lexsort(columns)]
+    return table.finish(order)
+
+
+def processes_table(facts: Sequence[ProcessFacts]) -> pa.Table:
+    """Return the processes in the order of their numbers."""
+    table = TableBuilder("processes")
+    for number, one in enumerate(facts):
+        table.add(
+            1,
+            process=number,
+            rank=or_absent(one.rank),
+            world_size=or_absent(one.world_size),
+            host=_code(table.names["host"], one.host),
+            pid=or_absent(one.pid),
+            file=_code(table.names["file"], one.file),
+        )
+    return table.finish()
+
+
+def devices_table(rows: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
+    """Return devices in the order of their numbers: process, number as the process sees it."""
+    table = TableBuilder("devices")
+    for number, (process, local_id, facts) in enumerate(rows):
+        table.add(
+            1,
+            device=number,
+            process=process,
+            local_id=local_id,
+            type=_code(table.names["type"], "gpu"),
+            **{f.name: _cell(table, f.name, getattr(facts, f.name)) for f in fields(facts)},
+        )
+    return table.finish()
+
+
+def _cell(table: TableBuilder, column: str, value: str | int | None) -> Array | int:
+    if isinstance(value, int):
+        return value
+    is_text = pa.types.is_dictionary(table.types[column])
+    return _code(table.names[column], value) if is_text else ABSENT
+
+
+def _code(names: Names, text: str | None) -> Array:
+    return np.array([names[text] if text else -1], dtype=np.int32)
+
+
+def or_absent(value: int | None) -> int:
+    """Return what stands for a number, known or not, in a column."""
+    return ABSENT if value is None else value

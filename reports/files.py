@@ -1,0 +1,230 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from traceflops.errors import MORE_MEMORY, UsageError
+
+_BEGINS = {
+    ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
+    ".json": rb"\{\s*\"schema\": \"traceflops\.report/",
+    ".md": rb"<!-- traceflops\.report/",
+}
+"""How a report of ours begins, by suffix; an archive says it at its end."""
+
+
+MARK: Final = b"traceflops.output/1"
+"""What tables (at the end) and timelines (at the beginning) of ours say in their files."""
+
+
+_HEADER: Final = re.compile(rb'"[a-z]\w*"(?:,"[a-z]\w*")+\n')
+"""How a table of ours begins as CSV, in which no mark has a place."""
+
+
+_IN_ARCHIVE = b"traceflops.report/"
+
+
+_LOOKED_AT = 1 << 16
+
+
+_UNFINISHED: Final = ".traceflops-part"
+
+
+_ABANDONED_S: Final = 24 * 3600
+
+
+_LONGEST_STEM: Final = 60
+
+
+_REMEDIES: Final = {
+    errno.ENOMEM: MORE_MEMORY,
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose another place"
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "choose a place for which you have permission"
+    ),
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOTDIR: "choose a place inside a folder",
+}
+
+
+def check_replaced(target: Path, *, force: bool) -> None:
+    """Refuse a target that cannot be, or that is a file of somebody else unless forced."""
+    check_place(target)
+    _check_link(target, force=force)
+    if target.exists() and not force and not is_ours(target):
+        raise UsageError(
+            f"will not overwrite a file that traceflops did not write: {target}",
+            "choose another name with -o, or give --force",
+        )
+
+
+def _check_link(target: Path, *, force: bool) -> None:
+    """Refuse a link to a file that is not there unless forced: its place was not asked for."""
+    if target.is_symlink() and not target.exists() and not force:
+        raise UsageError(
+            f"a link to a file that does not exist: {target}",
+            "choose another name with -o, or give --force to make that file",
+        )
+
+
+def check_place(target: Path) -> None:
+    """Refuse a target where no file can be: its folder is not there or closed, or it is no file."""
+    try:
+        real = _real(target)
+        if real.is_dir():
+            raise UsageError(f"a folder, not a file: {target}", "give a file name with -o")
+        if real.exists() and not real.is_file():
+            raise UsageError(f"not a regular file: {target}", "give another file name with -o")
+        if not real.parent.is_dir():
+            raise UsageError(f"no such folder: {real.parent}", "create the folder first")
+        if not os.access(real.parent, os.W_OK | os.X_OK):
+            raise _unwritable(target, PermissionError(errno.EACCES, "no write permission"))
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _real(target: Path) -> Path:
+    """Return the file that is meant: of a link, what it leads to."""
+    try:
+        real = target.resolve()
+    except RuntimeError:  # what Python before 3.13 says of a link that leads to itself
+        real = target
+    if real.is_symlink():
+        raise UsageError(f"a link that leads to itself: {target}", "give another name with -o")
+    return real
+
+
+def is_report(target: Path) -> bool:
+    """Return whether a file is a report of ours: it begins, or as an archive ends, as these do."""
+    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
+    if suffix == ".zip":
+        return _IN_ARCHIVE in ends
+    return suffix in _BEGINS and re.match(_BEGINS[suffix], begins) is not None
+
+
+def is_ours(target: Path) -> bool:
+    """Return whether traceflops wrote a file: a report, a table or a timeline."""
+    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
+    if suffix == ".gz":
+        with suppress(zlib.error):
+            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)
+    marked = {".csv": _HEADER.match(begins) is not None}
+    marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
+    marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)
+    return marked.get(suffix, False) or is_report(target)
+
+
+def _both_ends(target: Path) -> tuple[bytes, bytes]:
+    """Return how a file begins and ends; nothing where it cannot be read."""
+    try:
+        if not target.is_file():
+            return b"", b""
+        with target.open("rb") as file:
+            begins = file.read(_LOOKED_AT)
+            file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
+            return begins, file.read()
+    except OSError:
+        return b"", b""
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file so that it is whole or not there."""
+    write_pieces(target, (content,))
+
+
+def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file under another name and rename it, so that it is whole or not there."""
+    write_together([(target, pieces)])
+
+
+def write_together(files: Iterable[tuple[Path, Iterable[bytes]]]) -> None:
+    """Write files so that all of them are whole, or none is new."""
+    with _removed_unless_renamed() as unfinished:
+        for target, pieces in files:
+            try:
+                _write_beside(_real(target), pieces, unfinished)
+            except OSError as error:
+                raise _unwritable(target, error) from None
+        _put_in_place(unfinished)
+
+
+def _put_in_place(unfinished: dict[Path, Path]) -> None:
+    """Rename files to what they are to be; where one cannot be, the new ones before it go again."""
+    new: list[Path] = []
+    try:
+        for name, real in unfinished.items():
+            if not real.exists():
+                new.append(real)
+            name.replace(real)
+    except BaseException as error:
+        for real_before in new:
+            with suppress(OSError):
+                real_before.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(real, error) from None
+        raise
+
+
+@contextmanager
+def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
+    """Give a place for files that are being written; what is left of them at the end goes."""
+    unfinished: dict[Path, Path] = {}
+    try:
+        yield unfinished
+    finally:
+        for name in unfinished:
+            with suppress(OSError):
+                name.unlink(missing_ok=True)
+
+
+def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
+    """Write what is to become a file, with its rights if it is there."""
+    stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
+    _tidy(target.parent, stem)
+    handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
+    unfinished[Path(name)] = target
+    with os.fdopen(handle, "wb") as file:
+        file.writelines(pieces)
+    Path(name).chmod(_rights(target))
+
+
+def _tidy(folder: Path, stem: str) -> None:
+    """Remove what runs that were killed left of a file; those of today may still be at work."""
+    with suppress(OSError):  # a folder may be writable and not be listed
+        mine = (one for one in folder.iterdir() if one.name.startswith(f".{stem}."))
+        for one in mine:
+            old = time.time() - one.stat().st_mtime > _ABANDONED_S
+            if one.name.endswith(_UNFINISHED) and old:
+                one.unlink()
+
+
+def _rights(target: Path) -> int:
+    try:
+        return stat.S_IMODE(target.stat().st_mode)
+    except OSError:
+        umask = os.umask(0)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def _unwritable(target: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write: {target} ({error.strerror or error})", remedy(error))
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do where a file could not be read or written."""
+    return _REMEDIES.get(error.errno or 0, "choose another place")

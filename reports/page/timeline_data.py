@@ -1,0 +1,245 @@
+"""The boxes of a timeline as bytes: a header in JSON, then columns of numbers, then gzip.
+
+A column is as wide as its largest number needs, and stored byte by byte: the lowest byte of all
+numbers, then the next one. Most of those are 0 and cost next to nothing once compressed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from traceflops.drawing.coarsening import Boxes
+from traceflops.drawing.lanes import TABLE_OF, Kind
+from traceflops.drawing.timeline import Budget
+from traceflops.reports.page.shapes import shape_words
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.short_names import short_labels
+from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.grouping import group_rows
+
+if TYPE_CHECKING:
+    from traceflops.drawing.timeline import Drawable, Level, Timeline
+    from traceflops.windows.prepared import Prepared
+
+_MOST_PACKED: Final = 660_000
+"""Bytes after compression; as text in the page they are a third more."""
+
+_MOST_TEXT: Final = 1_000_000
+"""Bytes of texts before compression."""
+_NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
+_SHAPES_WIDTH: Final = 400
+_NO_CAUSE: Final = (-1, -1)
+HOST_LOOKS: Final = ("annotation", "module", "op", "call")
+LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
+"""What boxes can look like, by the numbers that the bytes hold: components, then host events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A timeline that fits its page, and its bytes."""
+
+    timeline: Timeline
+    content: bytes
+
+
+class _Texts:
+    """Numbers distinct texts, and then gives them no longer than fits."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        return self._places.setdefault(text, len(self._places))
+
+    def shown(self, most_bytes: int) -> list[str]:
+        for width in _NAME_WIDTHS:
+            # No text becomes shorter than this, so there is no need to look at each.
+            least = sum(min(len(text), width) for text in self._places)
+            if least > most_bytes and width != _NAME_WIDTHS[-1]:
+                continue
+            shown = short_labels(list(self._places), width)
+            if sum(len(text.encode()) for text in shown) <= most_bytes:
+                break
+        return shown
+
+
+def packed(prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any]) -> Packed:
+    """Return a timeline as detailed as fits, with `extra` in its header."""
+    share = 1.0
+    while True:
+        timeline = drawable.within(Budget().times(share))
+        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share))
+        size = len(zlib.compress(content, 6))
+        if size <= _MOST_PACKED or share < 1 / 64:
+            return Packed(timeline, content)
+        share *= min(0.9 * _MOST_PACKED / size, 0.7)
+
+
+def _bytes(
+    prepared: Prepared, timeline: Timeline, extra: Mapping[str, Any], most_text: int
+) -> bytes:
+    texts = _Texts()
+    kinds = [lane.kind for lane in timeline.lanes]
+    whole = _together([level.boxes for level in timeline.levels])
+    what, what_rows = _whats(prepared, kinds, whole, texts)
+    cause, cause_rows = _causes(prepared, kinds, whole, texts)
+    levels, columns = [], _Columns()
+    at = 0
+    for level in timeline.levels:
+        stop = at + len(level.boxes)
+        header = _level(level, len(kinds), columns)
+        header["what"] = columns.add(what[at:stop])
+        header["cause"] = columns.add(cause[at:stop])
+        levels.append(header)
+        at = stop
+    header = {
+        **extra,
+        "levels": levels,
+        "whats": what_rows,
+        "causes": cause_rows,
+        "texts": texts.shown(most_text),
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return len(text).to_bytes(4, "little") + text + columns.content()
+
+
+class _Columns:
+    """Collects columns; each is told by its place and its width in bytes."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, values: IntArray) -> list[int]:
+        """Take a column of numbers that are not negative."""
+        width = max((int(values.max()).bit_length() + 7) // 8, 1) if len(values) else 1
+        planes = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+        piece = np.ascontiguousarray(planes.T).tobytes()
+        found = [self._size, width]
+        self._pieces.append(piece)
+        self._size += len(piece)
+        return found
+
+    def content(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def _level(level: Level, lanes: int, columns: _Columns) -> dict[str, Any]:
+    """Return where the columns of a level are: gaps before boxes, their lengths and counts."""
+    boxes = level.boxes
+    base = int(boxes.start_ns.min()) if len(boxes) else level.span.start_ns
+    before = np.full(len(boxes), base, dtype=np.int64)
+    follows = np.flatnonzero(boxes.lane[1:] == boxes.lane[:-1]) + 1
+    before[follows] = boxes.end_ns[follows - 1]
+    length = boxes.end_ns - boxes.start_ns
+    return {
+        "span": [level.span.start_ns, level.span.end_ns],
+        "base": base,
+        "lanes": np.bincount(boxes.lane, minlength=lanes).tolist(),
+        "gap": columns.add(boxes.start_ns - before),
+        "length": columns.add(length),
+        "more": columns.add(boxes.count - 1),
+        "idle": columns.add(length - boxes.busy_ns),
+    }
+
+
+def _together(boxes: Sequence[Boxes]) -> tuple[IntArray, IntArray]:
+    """Return the lanes and rows of the boxes of all levels."""
+    return np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
+
+
+def _by_kind(
+    kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray]
+) -> Iterable[tuple[Kind, IntArray, IntArray]]:
+    """Give, by kind of lane, the places of its boxes and the rows of its table."""
+    lane, row = boxes
+    places = {kind: number for number, kind in enumerate(TABLE_OF)}
+    number = np.array([places[kind] for kind in kinds], dtype=np.int64)[lane]
+    for kind, wanted in places.items():
+        mine = np.flatnonzero(number == wanted)
+        if len(mine):
+            yield kind, mine, row[mine]
+
+
+def _whats(
+    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
+) -> tuple[IntArray, list[tuple[int, int, int]]]:
+    """Return what each box is, and of each of those its name, its look and its category."""
+    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    rows: list[tuple[int, int, int]] = []
+    for kind, mine, row in _by_kind(kinds, boxes):
+        table = prepared.trace.table(TABLE_OF[kind])
+        second = _second_key(prepared, kind)[row]
+        name = codes(table["name"])[row]
+        group, first = group_rows([name, second])
+        found[mine] = group + len(rows)
+        labels = names(table["name"])
+        looks = _looks(prepared, kind)
+        for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
+            look, category = looks[other]
+            rows.append((texts.place(labels[code]), look, texts.place(category)))
+    return found, rows
+
+
+def _second_key(prepared: Prepared, kind: Kind) -> IntArray:
+    """Return what tells rows of one name apart: a category, the kind of a mark, an interface."""
+    trace = prepared.trace
+    if kind == "stream":
+        return prepared.linked.categorised.category
+    if kind == "range":
+        return codes(trace.marks["kind"])
+    if kind == "call":
+        return codes(trace.calls["api"])
+    return np.zeros(trace.ops.num_rows, dtype=np.int64)
+
+
+def _looks(prepared: Prepared, kind: Kind) -> list[tuple[int, str]]:
+    """Return look and category in words, by the numbers of `_second_key`."""
+    trace = prepared.trace
+    if kind == "stream":
+        categories = prepared.linked.categorised.categories
+        return [(_look(one.top), f"{one.top}, {_words(one.sub)}") for one in categories]
+    if kind == "range":
+        return [(_look(name), name) for name in names(trace.marks["kind"])]
+    if kind == "call":
+        return [(_look("call"), f"{api} call") for api in names(trace.calls["api"])]
+    return [(_look("op"), "op")]
+
+
+def _look(name: str) -> int:
+    return LOOK_NAMES.index(name) if name in LOOK_NAMES else LOOK_NAMES.index("other")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _causes(
+    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
+) -> tuple[IntArray, list[tuple[int, int]]]:
+    """Return the cause of each box, and of each of those the op and its shapes, -1 for none."""
+    links, ops = prepared.linked.links, prepared.trace.ops
+    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    rows: list[tuple[int, int]] = [_NO_CAUSE]
+    of_kind = {"stream": links.op_of_activity, "call": links.op_of_call}
+    name, shapes = codes(ops["name"]), codes(ops["input_dims"])
+    labels, dims = names(ops["name"]), names(ops["input_dims"])
+    for kind, mine, row in _by_kind(kinds, boxes):
+        if kind == "range":
+            continue
+        op = row if kind == "op" else of_kind[kind][row]
+        mine, op = mine[op >= 0], op[op >= 0]
+        group, first = group_rows([np.full(len(op), -1) if kind == "op" else name[op], shapes[op]])
+        found[mine] = group + len(rows)
+        for one in op[first].tolist():
+            label = -1 if kind == "op" else texts.place(labels[name[one]])
+            known = shapes[one] >= 0
+            text = shape_words(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
+            rows.append((label, texts.place(text) if known else -1))
+    return found, rows

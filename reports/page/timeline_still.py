@@ -1,0 +1,178 @@
+"""A range of the timeline as a drawing that needs no script: lanes of rectangles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.drawing.lanes import Lane
+from traceflops.reports.view.figures import count, percent
+from traceflops.reports.view.time_axis import stretch, time_ticks
+from traceflops.reports.view.wording import numbered
+from traceflops.timeline.components import WORK
+
+if TYPE_CHECKING:
+    from traceflops.drawing.coarsening import Boxes
+    from traceflops.drawing.timeline import Drawable, Span
+
+_MOST_BOXES: Final = 560
+_AXIS, _HEAD, _STREAM, _ROW = 36, 22, 17, 12
+"""Heights in the drawing of the script: axis, heading with the space after it, rows."""
+
+_HOST_LOOK: Final = {"range": "annotation"}
+_MOST_TICKS: Final = 7
+_NEAR_END: Final = 6
+_LEAST_WIDTH: Final = 0.08
+_WIDE: Final = 0.7
+"""Widths in percent: the least of a box, and that from which on a box shows its texture."""
+_LEAST_HEIGHT: Final = 6.0
+_CELLS: Final = 1_000
+"""Parts of the range: events shorter than one are merged, so that widened boxes do not overlap."""
+_MOST_STREAMS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A box: where it begins and its width and height, in percent, and what it looks like.
+
+    Its area is the busy time of its events.
+    """
+
+    x: float
+    width: float
+    height: float
+    look: str
+    hatched: bool
+
+    @property
+    def y(self) -> float:
+        """Return where it begins from above: boxes stand on the foot of their row."""
+        return round(100 - self.height, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on the axis, in percent, and its text, which stands to one side of it at an end."""
+
+    x: float
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class StillLane:
+    """One row of boxes; the first of its group has a heading, the first of a track a label."""
+
+    heading: str | None
+    label: str
+    lane: Lane
+    rects: list[Rect]
+    busy_share: float
+
+    def by_look(self) -> list[tuple[str, list[Rect]]]:
+        """Return the boxes of each look."""
+        looks = dict.fromkeys(rect.look for rect in self.rects)
+        return [(look, [rect for rect in self.rects if rect.look == look]) for look in looks]
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """The drawing: its axis, its lanes, and in words how many events and boxes."""
+
+    span: Span
+    ticks: list[Tick]
+    lanes: list[StillLane]
+    events_drawn: str
+    boxes_drawn: str
+
+    @property
+    def streams(self) -> str:
+        """Return how busy the first streams are, in words; not of those whose work overlaps."""
+        depths = [*(one.lane.depth for one in self.lanes[1:]), 0]
+        streams = [
+            f"{one.label} {percent(one.busy_share)}"
+            for one, below in zip(self.lanes, depths, strict=True)
+            if one.lane.kind == "stream" and not one.lane.depth and not below
+        ]
+        return ", ".join(streams[:_MOST_STREAMS])
+
+    @property
+    def words(self) -> str:
+        """Return the range in words."""
+        return stretch(self.span.start_ns, self.span.end_ns)
+
+    @property
+    def live_height(self) -> int:
+        """Return how many pixels the same lanes take where a script draws them.
+
+        They are kept free until it does, so that nothing below moves then.
+        """
+        heads = sum(lane.heading is not None for lane in self.lanes)
+        rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
+        return _AXIS + heads * _HEAD + rows
+
+
+def still(
+    drawn: Drawable,
+    span: Span,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    labels: Sequence[str],
+) -> Still:
+    """Return a range of time with these lanes, as few enough boxes for a page."""
+    lanes = drawn.outline.lanes
+    wanted = [(min(places), max(places) + 1) for _, places in groups]
+    cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
+    boxes = drawn.boxes(span, _MOST_BOXES, wanted, cell_ns)
+    rows = []
+    for label, places in groups:
+        for turn, place in enumerate(places):
+            first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
+            mine = range(first, stop)
+            rects = [_rect(boxes, box, span, lanes[place]) for box in mine]
+            share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
+            heading = None if turn else label
+            rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
+    return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
+
+
+def _ticks(span: Span) -> list[Tick]:
+    length = max(span.end_ns - span.start_ns, 1)
+    found = []
+    for at, text in time_ticks(span.start_ns, span.end_ns, _MOST_TICKS):
+        x = round(100 * (at - span.start_ns) / length, 2)
+        anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
+        found.append(Tick(x, text, anchor))
+    return found
+
+
+def _boxes(number: int) -> str:
+    return "one box" if number == 1 else f"{count(number)} boxes"
+
+
+def _length(span: Span) -> int:
+    return max(span.end_ns - span.start_ns, 1)
+
+
+def _clipped(boxes: Boxes, box: int, span: Span) -> float:
+    """Return how long the events of a box were busy within a range; evenly, where several are."""
+    start, end = int(boxes.start_ns[box]), int(boxes.end_ns[box])
+    inside = min(end, span.end_ns) - max(start, span.start_ns)
+    return int(boxes.busy_ns[box]) * inside / max(end - start, 1)
+
+
+def _rect(boxes: Boxes, box: int, span: Span, lane: Lane) -> Rect:
+    length = _length(span)
+    low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
+    high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
+    x = min(100 * low / length, 100 - _LEAST_WIDTH)
+    width = max(100 * (high - low) / length, _LEAST_WIDTH)
+    height = max(100 * _clipped(boxes, box, span) / length / width * 100, _LEAST_HEIGHT)
+    look = (
+        WORK[int(boxes.part[box])]
+        if lane.kind == "stream"
+        else _HOST_LOOK.get(lane.kind, lane.kind)
+    )
+    return Rect(round(x, 2), round(width, 2), round(min(height, 100), 1), look, width >= _WIDE)

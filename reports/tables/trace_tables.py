@@ -1,0 +1,217 @@
+"""The tables of a trace as files: Parquet, Arrow IPC or CSV."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories import load
+from traceflops.categories.activities import categorise
+from traceflops.errors import UsageError
+from traceflops.privacy.redact import Redaction
+from traceflops.reports.files import MARK, check_replaced, write_together
+from traceflops.table.columns import (
+    IntArray,
+    codes,
+    dictionary_column,
+    names,
+    number_column,
+    pack_validity,
+    validity,
+)
+from traceflops.table.links import link
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Trace
+
+_FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
+"""Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
+
+
+def _parquet(table: pa.Table) -> bytes:
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(_marked(_with_plain_lists(table)), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _with_plain_lists(table: pa.Table) -> pa.Table:
+    """Return a table without lists of a fixed size.
+
+    Arrow writes a null among them to Parquet only from version 25 on.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            plain = pa.list_(field.type.value_type)
+            chunks = [_plain_lists(chunk) for chunk in table.column(place).chunks]
+            column = pa.chunked_array(chunks, type=plain)
+            table = table.set_column(place, field.with_type(plain), column)
+    return table
+
+
+def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
+    """Return the same lists, in which a null has no items."""
+    valid = validity(lists)
+    items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
+    ends = np.concatenate(([0], np.cumsum(items)))
+    bitmap, nulls = pack_validity(valid)
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    plain = pa.list_(lists.type.value_type)
+    return pa.Array.from_buffers(
+        plain, len(lists), [bitmap, offsets], nulls, children=[lists.flatten()]
+    )
+
+
+def _marked(table: pa.Table) -> pa.Table:
+    """Return a table that says in its file who wrote it."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"writer": MARK})
+
+
+def _arrow(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, _marked(table).schema) as writer:
+        writer.write_table(_marked(table))
+    return sink.getvalue()
+
+
+def _csv(table: pa.Table) -> bytes:
+    from pyarrow import csv
+
+    columns = [_csv_column(table[name]) for name in table.column_names]
+    sink = io.BytesIO()
+    csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
+    return sink.getvalue()
+
+
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+}
+"""What writes a table, by the name of the format, which is also the suffix of the file."""
+
+
+def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
+    """Refuse unknown tables and formats and, unless forced, files of somebody else."""
+    unknown = [name for name in tables or () if name not in TABLES]
+    if unknown:
+        raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
+    check_folder(folder, tables or TABLES, format_, force=force)
+
+
+def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: bool) -> None:
+    """Refuse unknown formats, what is no folder and, unless forced, files of somebody else."""
+    if format_ not in FORMATS:
+        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
+    for target in table_files(folder, names, format_) if folder.exists() else ():
+        check_replaced(target, force=force)
+
+
+def table_files(folder: Path, names: Iterable[str], format_: str) -> list[Path]:
+    """Return the files that tables are written to."""
+    return [folder / f"{name}.{format_}" for name in names]
+
+
+def export_tables(
+    trace: Trace,
+    folder: Path,
+    tables: Sequence[str] | None,
+    format_: str,
+    rules: Path | None = None,
+    redaction: Redaction | None = None,
+) -> dict[Path, int]:
+    """Write each table to its file, all or none; return the number of rows by path.
+
+    The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
+    the rows of the other tables that caused them. `redaction` takes names out of all of it.
+    """
+    shown = redaction.trace(trace) if redaction is not None else trace
+    rows: dict[Path, int] = {}
+
+    def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
+        for name in dict.fromkeys(tables or TABLES):
+            table = shown.table(name)
+            if name == "activities":
+                table = _enriched(table, trace, rules, redaction)
+            path = folder / f"{name}.{format_}"
+            rows[path] = table.num_rows
+            yield path, (FORMATS[format_](table),)
+
+    with folder_for_tables(folder):
+        write_together(files())
+    return rows
+
+
+@contextmanager
+def folder_for_tables(folder: Path) -> Iterator[None]:
+    """Make a folder; what was made goes again where nothing could be written to it.
+
+    Raises UsageError where it cannot be made.
+    """
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder: {folder} ({error.strerror})", "choose another place with -o"
+        ) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # one that holds something stays
+            for one in made:
+                one.rmdir()
+        raise
+
+
+def _enriched(
+    table: pa.Table, trace: Trace, rules: Path | None, redaction: Redaction | None
+) -> pa.Table:
+    """Return the activities of a trace, as they are shown, with what was found out about each."""
+    links = link(trace)
+    categorised = categorise(trace, links, load(rules))
+    categories, category = categorised.categories, categorised.category
+    rule_names = list(map(redaction.rule, categorised.rules)) if redaction else categorised.rules
+    added = {
+        "top": dictionary_column(category, [c.top for c in categories]),
+        "sub": dictionary_column(category, [c.sub for c in categories]),
+        "rule": dictionary_column(categorised.rule, rule_names),
+        "call": _row_column(links.call_of_activity),
+        "op": _row_column(links.op_of_activity),
+    }
+    for name, column in added.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def _row_column(rows: IntArray) -> pa.Array:
+    return number_column(np.maximum(rows, 0), pa.int64(), rows >= 0)
+
+
+def _inert(text: str) -> str:
+    """Return a text that no spreadsheet calculates and no terminal obeys."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return f"'{shown}" if text.startswith(_FORMULA) or _begins_formula(shown) else shown
+
+
+def _begins_formula(text: str) -> bool:
+    """Return whether a formula is behind spaces, which some spreadsheets take away."""
+    return text[:1] == " " and text.lstrip().startswith(_FORMULA)
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
+    if pa.types.is_fixed_size_list(column.type):
+        triples = column.to_pylist()
+        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+    if pa.types.is_dictionary(column.type):
+        texts = [_inert(text) for text in names(column)]
+        return dictionary_column(codes(column), texts).dictionary_decode()
+    return column

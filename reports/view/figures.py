@@ -1,0 +1,279 @@
+"""Numbers and names as people read them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from traceflops.categories.names import without_suffix
+from traceflops.units import words
+
+UNKNOWN = "\N{EN DASH}"
+"""What stands where a value is not known."""
+
+_TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SHORT_NS = 10_000
+_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+_ELLIPSIS = "…"
+_LONGEST_NAME = 10_000
+_FUNCTOR = re.compile(
+    r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
+    r"\b\w+_kernel(?=\()"
+)
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
+_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
+"""A namespace or class before a name."""
+
+
+def duration(ns: float | None) -> str:
+    """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
+
+    Zeros stay, so that times below each other line up ("4.10 ms"); whole ns have no fraction, and
+    from 1000 s on, seconds are whole.
+    """
+    if ns is None:
+        return UNKNOWN
+    return words.duration(ns)
+
+
+def place(ns: int, length_ns: int | None = None) -> str:
+    """Return a place in time with the digits needed to find it: "30.235 ms", "12.345678 s".
+
+    It is told to the microsecond, below a millisecond to the nanosecond; so it is wherever what
+    begins there is shorter than ten microseconds. Zeros stay, so that places of a kind line up.
+    """
+    sign = "\N{MINUS SIGN}" if ns < 0 else ""
+    is_short = length_ns is not None and length_ns < _SHORT_NS
+    finest = 1 if is_short or abs(ns) < _TIME_UNITS["ms"] else 1_000
+    rounded = (abs(ns) + finest // 2) // finest * finest
+    unit = next(u for u, scale in reversed(_TIME_UNITS.items()) if rounded >= scale or scale == 1)
+    whole, rest = divmod(rounded, _TIME_UNITS[unit])
+    digits = len(str(_TIME_UNITS[unit] // min(finest, _TIME_UNITS[unit]))) - 1
+    fraction = f".{rest // finest:0{digits}d}" if digits else ""
+    return f"{sign}{whole:,}{fraction} {unit}"
+
+
+def unit_for(ns: float) -> str:
+    """Return the unit in which a time has one to three digits before the point."""
+    return words.unit_for(ns)
+
+
+def percent(share: float | None) -> str:
+    """Return a share (0 to 1) as "53.5 %", a dash for one that is not known."""
+    return UNKNOWN if share is None else words.percent(share)
+
+
+def unbroken(text: str) -> str:
+    """Return a sentence in which no line ends between a number and its unit."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def count(number: int | None) -> str:
+    """Return a whole number with thousands separators."""
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio such as activities per launch: three digits, at most two decimals."""
+    if value is None:
+        return UNKNOWN
+    digits = max(0, 3 - words.whole_digits(value))
+    return f"{value:,.{min(digits, 2)}f}"
+
+
+def size(number: int | None, *, binary: bool = False) -> str:
+    """Return a number of bytes as "1.77 MB", or as "79.1 GiB" where `binary` is set."""
+    if number is None:
+        return UNKNOWN
+    base, units = (1024, _BINARY_UNITS) if binary else (1000, _SIZE_UNITS)
+    power = 0
+    while power < len(units) - 1 and abs(number) >= 999.5 * base**power:
+        power += 1
+    value = number / base**power
+    digits = max(0, 3 - words.whole_digits(value)) if power else 0
+    return f"{value:,.{digits}f} {units[power]}"
+
+
+def significant(value: float | Fraction, digits: int = 4, *, zeros: bool = False) -> str:
+    """Return a number with so many digits, thousands separated: "51.47", "2,488", "0.03521".
+
+    Zeros at the end of a fraction are left out unless `zeros` keeps them, as a column needs them.
+    """
+    if not value:
+        return "0"
+    exact = Fraction(value)
+    rounded = round(exact, digits - 1 - _magnitude(exact))
+    places = digits - 1 - _magnitude(rounded)
+    text = f"{Decimal(rounded.numerator) / rounded.denominator:,.{max(places, 0)}f}"
+    return text if zeros or "." not in text else text.rstrip("0").rstrip(".")
+
+
+def flops(number: float | Fraction) -> str:
+    """Return a number of FLOPs with four digits and its prefix: "2.488 PFLOP"."""
+    scale, prefix = flop_scale(number)
+    return f"{significant(Fraction(number) / scale, zeros=True)} {prefix}FLOP"
+
+
+def flop_scale(number: float | Fraction) -> tuple[int, str]:
+    """Return the power of 1000 that leaves one to four digits of a number, and its prefix."""
+    power = 0
+    # 999.95 would be printed as 1000, which is 1 of the next unit.
+    while power < len(_FLOP_UNITS) - 1 and abs(Fraction(number)) * 100 >= 99_995 * 1000**power:
+        power += 1
+    return 1000**power, _FLOP_UNITS[power]
+
+
+def _magnitude(value: Fraction) -> int:
+    """Return the power of ten of a number's first digit."""
+    return (Decimal(value.numerator) / Decimal(value.denominator)).adjusted()
+
+
+def visible(text: str) -> str:
+    """Return text in which nothing acts: line breaks are spaces, other hidden characters escapes.
+
+    Hidden are control, format and direction characters, lone surrogates and unassigned code
+    points: what could move a cursor, turn the reading direction or fail to be encoded. Of a text
+    that is all blanks, the blanks are escapes, too, so that there is something to see.
+    """
+    if not text.isprintable():
+        return text.translate(_AS_SHOWN) if text.strip() else _blanks(text)
+    return _blanks(text) if text.isspace() else text
+
+
+def _blanks(text: str) -> str:
+    """Return escapes for a text in which there is nothing to see."""
+    return "".join(_escape(char) for char in text)
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """Return text of at most `width` characters that keeps both ends; see `visible`."""
+    # Every character of the input fills at least one of the output: the far ends are enough,
+    # and a name of megabytes costs no more than one of `width`.
+    if len(text) > 2 * width + 1:
+        text = f"{visible(text[:width])}{visible(text[len(text) - width :])}"
+    else:
+        text = visible(text)
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    tail = kept * 2 // 5
+    # What was left out already needs no second mark beside it.
+    head, end = text[: kept - tail].rstrip(_ELLIPSIS), text[len(text) - tail :].lstrip(_ELLIPSIS)
+    return f"{head}{_ELLIPSIS}{end}"[: max(width, 0)]
+
+
+def kernel_label(name: str, width: int) -> str:
+    """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
+
+    Where it is too long, the return type, `(anonymous namespace)::`, then the parameter list and
+    the namespaces go first; only then is the middle left out, behind the function's own name if
+    there is room for it. Marks of a kernel's descriptor (.kd) always go.
+    """
+    name = without_suffix(name)
+    if len(name) <= width or len(name) > _LONGEST_NAME:
+        return shorten_middle(name, width)
+    label = _unreturned(name)
+    if len(label) > width:
+        label = _without_parameters(label)
+    if len(label) > width:
+        label = visible(_launched(label) or unqualified(label))
+    own = label.find("<") + 1
+    tail = width - own - 1
+    if len(label) > width and own > width - 1 - (width - 1) * 2 // 5 and tail > 0:
+        return f"{label[:own]}{_ELLIPSIS}{label[-tail:]}"
+    return shorten_middle(label, width)
+
+
+def kernel_text(name: str) -> str:
+    """Return a kernel's name from its function's own one on: without types, namespaces, parameters.
+
+    Of launchers of element-wise work it is the launcher and what that launches.
+    """
+    if len(name) > _LONGEST_NAME:
+        return name
+    label = _unreturned(without_suffix(name))
+    opening = _opening(label) if label.endswith(")") else 0
+    if opening and label[opening - 1] != " ":  # "Memcpy HtoD (Pinned -> Device)" has none
+        label = label[:opening]
+    return _launched(label) or unqualified(label) or name
+
+
+def unqualified(name: str) -> str:
+    """Return a name without namespaces, wherever they stand in it."""
+    return _QUALIFIER.sub("", _unreturned(name)) if len(name) <= _LONGEST_NAME else name
+
+
+def _unreturned(name: str) -> str:
+    return name.removeprefix("void ").replace("(anonymous namespace)::", "")
+
+
+def _without_parameters(label: str) -> str:
+    return (label[: _opening(label)] or label) if label.endswith(")") else label
+
+
+def _launched(label: str) -> str:
+    """Return the launcher of element-wise work and what it launches, "" for another kernel.
+
+    Launchers have one name; what they launch tells them apart.
+    """
+    functor = _FUNCTOR.search(label)
+    head = label[: label.find("<")]
+    if functor is None or "elementwise" not in head:
+        return ""
+    return f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"
+
+
+def _opening(text: str) -> int:
+    """Return the place of the bracket that the last character closes, 0 if there is none."""
+    depth = 0
+    for place in range(len(text) - 1, 0, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth == 0:
+            return place
+    return 0
+
+
+class _Shown(dict[int, str]):
+    """What stands for a character that is printed, by its code point."""
+
+    def __missing__(self, code: int) -> str:
+        found = self[code] = _shown(chr(code))
+        return found
+
+
+_AS_SHOWN = _Shown()
+
+
+def _shown(char: str) -> str:
+    if char in _LINE_BREAKS:
+        return " "
+    if unicodedata.category(char) not in _HIDDEN:
+        return char
+    return _escape(char)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def apportioned(parts: Sequence[int], units: int) -> list[int]:
+    """Return whole units per part that sum to `units`, by the method of the largest remainder.
+
+    All are 0 where the parts sum to 0.
+    """
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    shares = [part * units // total for part in parts]
+    by_remainder = sorted(range(len(parts)), key=lambda place: -(parts[place] * units % total))
+    for place in by_remainder[: units - sum(shares)]:
+        shares[place] += 1
+    return shares

@@ -1,0 +1,341 @@
+"""What a trace says of utilisation, in words and rows: the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from traceflops.devices.peaks import PER_TERA
+from traceflops.flops.ledger import UNSPLIT
+from traceflops.flops.mfu_waterfall import Waterfall
+from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.flops.roofline import BOUND_FROM, Measured, Verdict, verdict
+from traceflops.mfu.inference.inference import Inference, PhaseUse
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.executed import Executed
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    apportioned,
+    count,
+    duration,
+    flops,
+    percent,
+    significant,
+    size,
+)
+from traceflops.units.exact import exact_percent as use_percent
+from traceflops.units.words import PART_NAMES, several
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counted.joins import Join
+    from traceflops.mfu.counted.measured_work import MeasuredWork
+
+THOUSAND: Final = 1000
+AT_MOST: Final = "≤ "
+"""Before a figure that is the upper one of two bounds."""
+ABOVE: Final = (
+    "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
+    "(Winograd, FFT)."
+)
+"""What explains a share of the peak that nothing can reach."""
+SLOW: Final = "slow"
+_RULES: Final = 3
+
+_TEXTS: Final = {
+    UNSPLIT: "executed FLOPs at peak, purpose unknown: HFU",
+    "useful": "model FLOPs at peak: MFU",
+    "recompute": "forward work repeated in the backward pass",
+    "algorithmic": "scores in the backward pass of flash attention",
+    "overcompute": "work whose results are discarded",
+    "unattributed": "compute kernels whose FLOPs are unknown",
+    "inefficiency": "time beyond their FLOPs at peak",
+    "memory": "copies, elementwise, norm, softmax, optimizer kernels",
+    "other": "kernels that match no rule",
+    "graph": "graph launches without kernel records",
+    "communication": "communication while nothing else ran",
+    "idle": "nothing ran",
+}
+LABELS: Final = {name: (PART_NAMES[name], text) for name, text in _TEXTS.items()}
+"""The lines of a waterfall: what they are called, and what they are."""
+
+_FIGURES: Final = (UNSPLIT, "useful")
+"""Lines that are a utilisation themselves: they have its digits."""
+
+WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
+"""Lines that are FLOPs; the others are losses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000.
+
+    `before` are the thousandths of the parts above it.
+    """
+
+    name: str
+    thousandths: int
+    before: int
+    share: Fraction
+
+    @property
+    def label(self) -> str:
+        """Return what it is called."""
+        return LABELS[self.name][0]
+
+    @property
+    def text(self) -> str:
+        """Return what it is."""
+        return LABELS[self.name][1]
+
+    @property
+    def percent(self) -> str:
+        """Return its share, rounded by itself, in the digits that it has everywhere else."""
+        return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
+
+
+def parts(fall: Waterfall) -> list[Part]:
+    """Return the lines that are not 0, from the useful work down."""
+    lines = [line for line in fall.lines if line.amount]
+    widths = apportioned([line.amount for line in lines], THOUSAND)
+    found, before = [], 0
+    for line, width in zip(lines, widths, strict=True):
+        found.append(Part(line.name, width, before, Fraction(line.amount, fall.budget)))
+        before += width
+    return found
+
+
+def bounds_sentence(measured: Measurement) -> str:
+    """Return that the lines have upper counts, "" where all counts are exact."""
+    found = measured.mfu_range or measured.hfu_range
+    if found is None or measured.is_exact:
+        return ""
+    least = use_percent(found.least)
+    what = "Useful work" if measured.mfu_range is not None else "Executed work"
+    return (
+        f"Some FLOPs are known only as a range; upper bounds are shown. {what} is at least "
+        f"{least}; the rest would be compute below peak."
+    )
+
+
+def why_not(measured: Measurement) -> list[str]:
+    """Return why there is no MFU, a sentence per reason."""
+    sentences = (
+        "; ".join(part.rstrip(".") for part in (one.problem, one.remedy) if part)
+        for one in measured.lacks
+    )
+    return [f"No MFU: {sentence}." for sentence in sentences]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One figure with its name and a remark."""
+
+    label: str
+    value: str
+    remark: str = ""
+
+
+def facts(measured: Measurement) -> Iterator[Fact]:
+    """Yield what the figure is made of."""
+    done = measured.executed
+    if measured.hfu_range is not None:
+        yield Fact("HFU", measured.hfu_range.text, _of_what(measured))
+    if measured.busy_range is not None:
+        yield Fact("busy MFU", measured.busy_range.text, "without idle time")
+    if done.executed_flops:
+        yield _executed(measured)
+        yield from _recomputed(done)
+        if done.coverage is not None:
+            yield Fact("counted", percent(_float(done.coverage)), "of compute kernel time")
+    if done.work is not None:
+        yield from _joined(done.work)
+    yield from _peaks(measured)
+    if measured.inference is not None:
+        yield from _inference(measured.inference)
+    if done.outside.vector_flops and done.executed_flops:
+        yield Fact("vector work", flops(done.outside.vector_flops), "not part of MFU or HFU")
+    ghosts = done.outside.count("ghost", "cached")
+    if ghosts:
+        yield Fact(
+            "not executed", several(ghosts, "operator"), "recorded without computing a result"
+        )
+
+
+def _of_what(measured: Measurement) -> str:
+    split = not measured.executed.unsplit_flops
+    return "all executed FLOPs" + ("" if split else ", padding included")
+
+
+_JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
+
+
+def _joined(work: MeasuredWork) -> Iterator[Fact]:
+    """Yield how many launches got their FLOPs from elsewhere, and whether two sources agree."""
+    for join in work.joins:
+        if join.launches:
+            known = f"{count(join.known)} of {count(join.launches)}"
+            yield Fact(_JOINED[join.origin], known, _of_launches(join))
+    check = work.check
+    if check is not None:
+        apart = percent(abs(float(check.difference)))
+        sign = "-" if check.difference < 0 else "+"
+        value = f"{sign}{apart}" if check.difference else "agree"
+        launches = f"over {several(check.launches, 'launch')} known to both"
+        yield Fact("counters vs shapes", value, launches)
+
+
+def _of_launches(join: Join) -> str:
+    """Return what of the compute kernels has FLOPs by a recording, and which that is."""
+    share = percent(float(join.share)) if join.share is not None else UNKNOWN
+    return f"compute kernel launches, {share} of their time" + (
+        f"; {join.file}" if join.file else ""
+    )
+
+
+def _executed(measured: Measurement) -> Fact:
+    """Return what was executed: the most, and the least where counts lie between bounds."""
+    done = measured.executed
+    total, model = flops(done.executed_flops), flops(done.model_flops)
+    unsplit = done.unsplit_flops
+    mark = "" if measured.is_exact else AT_MOST
+    parts = [] if measured.is_exact else [f"at least {flops(done.executed_at_least)}"]
+    if done.model_flops or not unsplit:
+        parts.append(f"model {mark}{model}")
+    if unsplit:
+        these = f"of {flops(unsplit)} " if done.model_flops else ""
+        parts.append(f"{these}including recomputation and padding, split unknown")
+    return Fact("executed", f"{mark}{total}", "; ".join(parts))
+
+
+def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
+    """Return rate in TFLOP/s, share of the peak and FLOP per byte, as far as they are known.
+
+    What is of the upper of two bounds is marked so.
+    """
+    rate, intensity = work.flops_per_ns, work.intensity
+    share = work.share_of_peak(peak) if rate else None
+    words = (
+        significant(rate / THOUSAND, zeros=True) if rate else UNKNOWN,
+        percent(float(share)) if share else UNKNOWN,
+        significant(intensity, zeros=True) if intensity else UNKNOWN,
+    )
+    mark = "" if work.is_exact else AT_MOST.strip()
+    rate_word, share_word, intensity_word = (
+        word if word == UNKNOWN else f"{mark}{word}" for word in words
+    )
+    return rate_word, share_word, intensity_word
+
+
+def _recomputed(done: Executed) -> Iterator[Fact]:
+    """Yield what was computed again, and by which rules that was seen."""
+    rules = done.rules("recompute")
+    if rules:
+        total = sum(number for _, number in rules.values())
+        by = ", ".join(
+            f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())
+        )
+        yield Fact("recomputed", flops(total), f"{by} (docs/executed.md)")
+
+
+def _peaks(measured: Measurement) -> Iterator[Fact]:
+    """Yield the rates of each kind of device for the data types that were counted."""
+    counted = _counted(measured)
+    rates = {
+        (one.product, "given" if one.given else f"{dtype} dense", rate)
+        for one in measured.devices
+        for dtype, rate in one.rates.items()
+        if dtype in counted - {TF32_OR_FP32}
+    }
+    for product, kind, rate in sorted(rates):
+        yield Fact(
+            "peak", f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s", f"{kind}, {product}"
+        )
+
+
+def _inference(found: Inference) -> Iterator[Fact]:
+    """Yield what each phase is, and how much of the bandwidth it used where that limits it."""
+    for phase in found.phases:
+        name = phase.kind or "passes"
+        tokens = "" if phase.queries is None else several(phase.queries, "token")
+        rules = "; ".join(rule for rule, _ in phase.rules[:_RULES])
+        passes = several(phase.passes, "pass")
+        yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
+        if phase.kind != "prefill":
+            yield _bandwidth(name, phase)
+
+
+def _bandwidth(name: str, phase: PhaseUse) -> Fact:
+    known = f"bytes known for {percent(_float(phase.coverage))} of kernel time"
+    if phase.mbu is None:
+        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
+    moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
+    return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
+
+
+def _counted(measured: Measurement) -> frozenset[str]:
+    return measured.executed.dtypes
+
+
+def roofline(
+    measured: Measurement, work: Measured, row: KernelRow | OpRow | None
+) -> Verdict | None:
+    """Return which roof is nearer to some work, where all devices have the same rates for it."""
+    if row is not None and row.path != "memory":
+        return Verdict("interconnect", "record") if row.path is not None else None
+    peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
+    kernel = row if isinstance(row, KernelRow) else None
+    basis = (kernel.basis if kernel is not None else None) or "shapes"
+    if work.flops == 0 and work.min_bytes and bandwidth:
+        return Verdict("memory", basis)  # whatever the peak
+    return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
+
+
+def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
+    """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
+    found = roofline(measured, row.measured, row)
+    if found is None:
+        return ""
+    peak, _ = roof(measured, row.dtypes)
+    share = {
+        "compute": row.measured.share_of_peak(peak),
+        "memory": share_of_bandwidth(measured, row),
+        "interconnect": share_of_link(measured, row),
+    }[found.bound]
+    if share is not None and share >= BOUND_FROM:
+        return found.bound
+    # By its category alone the other roof may be the nearer one.
+    return "" if share is None or found.basis == "category" else SLOW
+
+
+def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
+    """Return peak (FLOP per ns) and bandwidth (bytes per ns); None where they are not one.
+
+    The peak is that of `dtypes`, without any that of all that was counted.
+    """
+    counted = dtypes or tuple(_counted(measured))
+    peaks = {one.rates.get(dtype) for one in measured.devices for dtype in counted}
+    widths = {one.bandwidth for one in measured.devices}
+    return (
+        peaks.pop() if len(peaks) == 1 else None,
+        widths.pop() if len(widths) == 1 else None,
+    )
+
+
+def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the memory's, None for what moves over a link."""
+    _, bandwidth = roof(measured)
+    return row.measured.share_of_bandwidth(bandwidth) if row.path == "memory" else None
+
+
+def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the bandwidth used as a share of the link to the host, None for all else."""
+    links = {one.host_bandwidth for one in measured.devices}
+    link = links.pop() if len(links) == 1 else None
+    return row.measured.share_of_bandwidth(link) if row.path == "host" else None
+
+
+def _float(value: Fraction | None) -> float | None:
+    return float(value) if value is not None else None

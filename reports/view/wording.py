@@ -1,0 +1,250 @@
+"""What the terminal and the page say in the same words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from traceflops.devices.jobs import JobReport
+from traceflops.devices.peaks import find
+from traceflops.ranks.collectives import Collective
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    count,
+    duration,
+    percent,
+    place,
+    ratio,
+    shorten_middle,
+    significant,
+    size,
+)
+from traceflops.reports.view.palette import LOOKS
+from traceflops.timeline.records import Account, Gap
+from traceflops.units.words import several
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.step_times import STANDS_OUT, StepSpread, idle_before_next, spread_of
+
+if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
+    from traceflops.devices.matching import Match
+
+_MOST = 8
+_TWO = 2
+
+
+def some_files(names: Sequence[str], most: int) -> str:
+    """Return the names of files, at most so many of them."""
+    if not names:
+        return "no file"
+    shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
+    more = len(names) - most
+    return f"{shown} and {count(more)} more" if more > 0 else shown
+
+
+_CHOSEN: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
+"""How a device was found in the table."""
+
+
+def products(analysis: Analysis) -> str:
+    """Return how many devices of which products there are."""
+    devices = analysis.devices
+    if not devices:
+        return "no GPU operations"
+    if all(device.type == "cpu" for device in devices):
+        return f"CPU operators of {numbered(len(devices), 'process')}"
+    matches = {one.device: one.match for one in analysis.measured.devices}
+    products = Counter(_product(device, matches.get(device.device)) for device in devices)
+    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
+    more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""
+    return ", ".join(named) + more
+
+
+def _product(device: DeviceReport, match: Match | None) -> str:
+    """Return what a device is: its product, or at least its architecture, and its partition.
+
+    Without a product in the trace it is that of the table, with how it was found there.
+    """
+    name = device.product or f"unknown {device.architecture or device.type.upper()}"
+    if not device.product and match is not None and match.confirmed and match.spec is not None:
+        spec = find(match.spec.id)
+        name = f"{spec.product} ({_CHOSEN[match.how or 'name']})" if spec is not None else name
+    return name + (f" ({device.partition})" if device.partition else "")
+
+
+def job_files(job: JobReport) -> str:
+    """Return the files of a job in a few words."""
+    return some_files(job.files, 2)
+
+
+def job_size(job: JobReport) -> str:
+    """Return how many GPUs a job has and for how long: "2 GPUs, 1.2 s, 40.0 % idle"."""
+    if not job.devices or job.total is None:
+        return "no GPU work with known times"
+    components = job.total.components
+    idle = f"{percent(components.share('idle'))} {component_label('idle', job.total)}"
+    return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
+
+
+def component_label(name: str, total: Account) -> str:
+    """Return what to call a component; idle time may be work of which there is no record."""
+    return LOOKS[name].label + ("" if name != "idle" or total.knows_idle else " or not recorded")
+
+
+def ranks(devices: Sequence[DeviceReport]) -> str:
+    """Return which ranks are shown, "" where none is known."""
+    known = sorted(
+        {rank for one in devices for rank in (one.ranks or (one.rank,)) if rank is not None}
+    )
+    if not known:
+        return ""
+    return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
+
+
+def steps_used(analysis: Analysis) -> str:
+    """Return how many of the steps seen are used, and which."""
+    steps = analysis.steps
+    if not steps.seen:
+        return "no steps found" if analysis.devices else ""
+    used = f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used"
+    return f"{used} ({number_ranges(steps.used)})" if steps.used else used
+
+
+def selected(analysis: Analysis) -> str:
+    """Return what the user chose to look at, "" for everything."""
+    chosen = analysis.selection
+    if chosen.is_time_range:
+        start = place(chosen.from_ns or 0)
+        end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
+        return f"selected: {start} to {end}"
+    names = {
+        "steps": chosen.steps,
+        "ranks": chosen.ranks,
+        "GPUs": chosen.gpus,
+        "runs": chosen.run,
+    }
+    given = [name for name, value in names.items() if value is not None]
+    some = f"selected {' and '.join(given)}" if given else ""
+    job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
+    return ", ".join(text for text in (job, some) if text)
+
+
+def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
+    """Return numbers as ranges, "0-3, 7" (with en dashes), at most so many of them."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [str(a) if a == b else f"{a}{UNKNOWN}{b}" for a, b in ranges[:most]]
+    return ", ".join(texts) + (", …" if len(ranges) > most else "")
+
+
+def unit(analysis: Analysis) -> str:
+    """Return what a device is called: a GPU, or the process of a run without one."""
+    return "process" if analysis.on_host else "GPU"
+
+
+def basis(analysis: Analysis) -> str:
+    """Return over what the times of components are averages, in words."""
+    devices = several(len(analysis.devices_used), unit(analysis))
+    used = analysis.windows_used
+    if not analysis.steps.used:
+        return f"Averages per {unit(analysis)} ({devices})" if used > 1 else "One window"
+    steps = several(len(analysis.steps.used), "step")
+    is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
+    over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"  # noqa: RUF001
+    return f"Averages per step and {unit(analysis)} ({over})"
+
+
+def step_times(analysis: Analysis) -> list[str]:
+    """Return what stands beside the median step: the mean, and how far the longest ones reach.
+
+    Of many steps that is the time within which 95 % of them are; the longest is named where it
+    stands out, or where there are few.
+    """
+    spread = spread_of(analysis.devices)
+    if spread is None or len(spread.used) < _TWO:
+        return []
+    words = [f"mean {duration(spread.mean_ns)}"]
+    if spread.p95_ns is not None:
+        words.append(f"p95 {duration(spread.p95_ns)}")
+    if spread.outstanding or spread.p95_ns is None:
+        words.append(f"longest {duration(spread.longest.ns)} (step {_longest(spread)})")
+    return words
+
+
+def uneven_steps(analysis: Analysis) -> str:
+    """Return how far the steps used are from their median, "" where none stands out."""
+    spread = spread_of(analysis.devices)
+    if spread is None or not spread.outstanding:
+        return ""
+    return f"Used steps: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
+
+
+def longest_step(analysis: Analysis) -> str:
+    """Return which of the steps used is the longest and how many stand out, "" without two."""
+    spread = spread_of(analysis.devices)
+    if spread is None or len(spread.used) < _TWO:
+        return ""
+    number = spread.longest.step
+    text = f"Longest used step: {number} ({duration(spread.longest.ns)}"
+    text += f", {_times_median(spread)})" if spread.outstanding else ")"
+    if spread.outstanding > 1:
+        least = float(STANDS_OUT)
+        text += f"; {count(spread.outstanding)} exceed {least:g} × the median"  # noqa: RUF001
+    return f"{text}.{_wait_after(analysis, spread)}"
+
+
+def _wait_after(analysis: Analysis, spread: StepSpread) -> str:
+    """Return that devices idled at the end of the longest step, where that made it long."""
+    following, idle_ns = idle_before_next(analysis.devices, spread.longest.step)
+    if 2 * idle_ns <= spread.longest.ns - spread.median_ns:
+        return ""
+    return f" It ends with {duration(idle_ns)} of idle time before step {following}."
+
+
+def gap_place(gap: Gap) -> str:
+    """Return where a gap is: before the step that it delays, else in a step."""
+    if gap.before_step is not None:
+        return f"before step {gap.before_step}"
+    return "no step" if gap.step is None else f"step {gap.step}"
+
+
+def _longest(spread: StepSpread) -> str:
+    number = str(spread.longest.step)
+    return f"{number}, {_times_median(spread)}" if spread.outstanding else number
+
+
+def _times_median(spread: StepSpread) -> str:
+    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"  # noqa: RUF001
+
+
+def numbered(number: int, what: str) -> str:
+    """Return "one step", "5 steps" or "2 activities": a number in a sentence, with its noun."""
+    return f"one {what}" if number == 1 else several(number, what)
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return texts as people list them: "a, b and c"."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def collective_label(row: Collective) -> str:
+    """Return a kind of collective and its ranks: "allreduce, 8 ranks"."""
+    kind = (row.collective or "unknown").lstrip("_").replace("_", " ")
+    return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
+
+
+def mean_message(row: Collective) -> str:
+    """Return the mean size of messages of a kind of collective; a dash where it is not known."""
+    return size(None if row.bytes is None else round(row.bytes / row.sized))
+
+
+def collective_rate(row: Collective) -> str:
+    """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
+    rate = row.bytes_per_ns
+    return UNKNOWN if rate is None else f"{significant(rate, 3)} GB/s"

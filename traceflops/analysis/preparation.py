@@ -1,0 +1,140 @@
+"""A trace made ready for questions: linked, categorised, accounted for by device, in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traceflops.categories import load
+from traceflops.categories.activities import categorise
+from traceflops.categories.classify import Classifier
+from traceflops.devices.jobs import of_job
+from traceflops.errors import UsageError
+from traceflops.mfu.counted.captured import with_captured_launches
+from traceflops.phases import phase
+from traceflops.privacy.environment import redacted
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
+from traceflops.table.columns import numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.links import link
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.aggregates import untimed
+from traceflops.timeline.coarse_times import with_fine_times, with_known_idle
+from traceflops.timeline.host_work import whole_work, with_host_activities
+from traceflops.windows.choice import plan_steps
+from traceflops.windows.chosen_runs import one_run_per_gpu
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.selection import HIDDEN, Selection
+
+
+def prepare(
+    trace: Trace,
+    selection: Selection | None = None,
+    *,
+    rules: Path | None = None,
+    include_environment: bool = False,
+    placeholders: Placeholders | None = None,
+) -> Prepared:
+    """Return a trace ready for questions; other arguments and errors are those of `analyze`.
+
+    With `placeholders` the names in it are replaced by them, once they have told what they tell:
+    the categories of kernels, and what is a step.
+    """
+    selection = selection or Selection()
+    trace = of_job(trace, selection.job)
+    trace = with_known_idle(with_fine_times(trace))
+    shown = trace if include_environment else redacted(trace)
+    with phase("link and categorise"):
+        classifier = load(rules)
+        named = linked = _linked(with_host_activities(shown), classifier)
+    totals = untimed(shown, classifier)
+    if placeholders is not None:
+        with phase("redact"):
+            redaction = Redaction(placeholders, selection.step_mark)
+            linked = _without_names(named, redaction)
+            totals = redaction.untimed(totals) if totals is not None else None
+    with phase("components of devices"):
+        accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
+    with phase("steps"):
+        plan = plan_steps(named, accounts, selection)
+        plan = replace(plan, notes=(*notes, *plan.notes))
+    windows = {device: plan.windows(device, account) for device, account in accounts.items()}
+    if placeholders is not None and selection.step_mark is not None:
+        selection = replace(selection, step_mark=HIDDEN)
+        plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
+    return Prepared(selection, linked, accounts, plan, windows, totals)
+
+
+def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:
+    """Return the same without the names of its author; rules of a file of theirs are numbered."""
+    categorised = linked.categorised
+    rules = tuple(map(redaction.rule, categorised.rules))
+    return replace(
+        linked,
+        trace=redaction.trace(linked.trace),
+        categorised=replace(categorised, rules=rules),
+    )
+
+
+def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
+    links = link(trace)
+    categorised = categorise(trace, links, classifier)
+    return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
+
+
+def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
+    """Return an account per device that the selection asks for."""
+    activities = linked.trace.activities
+    device = numbers(activities["device"])
+    order = np.argsort(device, kind="stable")
+    used, first = np.unique(device[order], return_index=True)
+    rows = np.split(order, first[1:])
+    wanted = set(_wanted(linked.trace, selection))
+    found = {
+        one: DeviceAccount(linked, mine)
+        for one, mine in zip(used.tolist(), rows, strict=False)
+        if one in wanted
+    }
+    if not found and (selection.ranks is not None or selection.gpus is not None):
+        raise _nothing_selected(linked.trace)
+    return found
+
+
+def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
+    of_ranks = _devices_of(trace, selection.ranks) if selection.ranks is not None else None
+    for row in trace.devices.to_pylist():
+        if of_ranks is not None and row["device"] not in of_ranks:
+            continue
+        if selection.gpus is None or row["local_id"] in selection.gpus:
+            yield row["device"]
+
+
+def _devices_of(trace: Trace, ranks: Collection[int]) -> set[int]:
+    """Return the devices that did work of some ranks: processes may share one."""
+    wanted = [process for process, rank in enumerate(trace.ranks) if rank in ranks]
+    mine = np.isin(numbers(trace.activities["process"]), wanted)
+    return set(distinct(numbers(trace.activities["device"])[mine]).tolist())
+
+
+def _nothing_selected(trace: Trace) -> UsageError:
+    ranks = sorted({rank for rank in trace.ranks if rank is not None})
+    gpus = sorted(set(trace.devices["local_id"].to_pylist()))
+    return UsageError(
+        "no device matches --ranks/--gpu",
+        f"ranks in the trace: {_listed(ranks)}; GPU numbers: {_listed(gpus)}",
+    )
+
+
+def _listed(found: list[int]) -> str:
+    return ", ".join(map(str, found)) or "unknown"
+
+
+def prepare_pair(pair: Trace, **asked: Any) -> Prepared:
+    """Return a paired recording ready for questions; the arguments are those of `prepare`."""
+    return prepare(with_captured_launches(pair), **asked)

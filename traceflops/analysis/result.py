@@ -1,0 +1,127 @@
+"""What an analysis says, as frozen values. Times are integer nanoseconds, shares are 0 to 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from traceflops.table.trace import Note, Source
+from traceflops.windows.selection import Selection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from traceflops.findings.finding import Finding
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.device_records import State
+    from traceflops.windows.prepared import Prepared
+
+from traceflops.devices.jobs import JobReport
+from traceflops.findings.finding import Verdict
+from traceflops.ranks.collectives import Collective
+from traceflops.timeline.records import Account, Components, Gap
+from traceflops.windows.records import DeviceReport, StepChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything a report shows.
+
+    `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
+    one per (top, sub); see `traceflops.attribution.kernels` for their columns. `measured` is what the trace
+    says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
+    what they cost. `collectives` are there where the trace says which of them a kernel ran.
+    `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
+    is known but the source and the notes. `recorded` says whether the launch calls have device
+    records: where they do not, nothing is judged. `prepared` is what all of it was computed from,
+    for reports that show single events; None where that was not kept.
+    """
+
+    source: Source
+    selection: Selection
+    verdict: Verdict
+    steps: StepChoice
+    devices: tuple[DeviceReport, ...]
+    total: Account
+    kernels: pa.Table
+    categories: pa.Table
+    notes: tuple[Note, ...]
+    measured: Measurement
+    untimed: Untimed | None = None
+    findings: tuple[Finding, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    jobs: tuple[JobReport, ...] = ()
+    recorded: State = "complete"
+    prepared: Prepared | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def of_no_job(self) -> bool:
+        """Return whether the files are of several jobs and none of them is chosen."""
+        return bool(self.jobs) and not any(job.chosen for job in self.jobs)
+
+    @property
+    def components(self) -> Components:
+        """Return the components of the chosen windows of all devices, added up."""
+        return self.total.components
+
+    @property
+    def windows_used(self) -> int:
+        """Return how many windows the figures are added up over: steps times devices, as a rule."""
+        return sum(window.used for device in self.devices for window in device.windows)
+
+    @property
+    def devices_used(self) -> tuple[DeviceReport, ...]:
+        """Return the devices that the figures are about: those with a chosen window."""
+        return tuple(d for d in self.devices if any(window.used for window in d.windows))
+
+    @property
+    def on_host(self) -> bool:
+        """Return whether all work is operators on the CPU: then nothing is said of a device."""
+        return bool(self.devices) and all(device.type == "cpu" for device in self.devices)
+
+    def mean_ns(self, total_ns: int) -> float:
+        """Return a time of all chosen windows as the mean per window."""
+        return total_ns / max(self.windows_used, 1)
+
+    def gaps(self, most: int = 10) -> tuple[Gap, ...]:
+        """Return the longest gaps of all devices."""
+        all_gaps = (gap for device in self.devices for gap in device.gaps)
+        return tuple(nlargest(most, all_gaps, key=attrgetter("dur_ns")))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""
+        return self.kernels.__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the kernel table as a DataFrame."""
+        frame: pd.DataFrame = self.kernels.to_pandas()
+        return frame
+
+    def to_json(self) -> str:
+        """Return the report as JSON (schema traceflops.report/1)."""
+        from traceflops.reports import render_json
+
+        return render_json(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, as notebooks show it."""
+        from traceflops.reports import framed
+
+        return framed(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as .html, .json, .md or .zip, replacing only a report of ours."""
+        from traceflops.reports import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        """Return the verdict in one line."""
+        return f"<Analysis of {len(self.devices)} device(s): {self.verdict.sentence}>"

@@ -1,0 +1,133 @@
+"""The data type of every product; whether float operands were TF32 or FP32 kernel names tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.flops.ops import Work
+from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
+
+UNKNOWN_TYPE: Final = "unknown"
+"""Operands whose types are not recorded, or differ."""
+
+
+LONGEST_NAME: Final = 4096
+
+FP32: Final = "fp32"
+_ALWAYS: Final = (TF32_OR_FP32, FP32, UNKNOWN_TYPE)
+
+_FIRST_WITH_TF32: Final = 8
+"""Major compute capability of Ampere."""
+
+_WARP: Final = 32
+"""Threads that run together on NVIDIA devices, whose compute capability is meant."""
+
+_FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
+    ("tf32", r"tf32|xf32"),
+    # Tensor-core instructions of shape 16 x 8 x 8 and 16 x 8 x 4 on float operands.
+    ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
+    # Tensile: single precision through the units of reduced precision, and plainly.
+    ("tf32", r"^cijk_.*_s_mx_"),
+    ("fp32", r"^cijk_.*_(?:s_b|sb)(?:_|$)"),
+    ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma"),
+    ("fp32", r"gemv|gemmk1|dot_kernel"),
+)
+"""Rules in order: the data type, and what the name in lower case holds."""
+
+_OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
+    # Of four and six bits beside eight: which of the rates holds is not in the name.
+    (None, r"e2m1|e2m3|e3m2|fp4|fp6"),
+    # nvJet codes its operands by letters: q and r are FP8, t is bfloat16, h is half precision.
+    ("fp8", r"e4m3|e5m2|float8|fp8|nvjet(?:_sm\d+)?_[qr][qr]"),
+    ("int8", r"i8i8|s8s8|imma|int8|i8816gemm|i16832gemm"),
+    ("fp64", r"f64f64|dgemm|d884gemm|<(?:int, )*double\b"),
+    ("tf32", r"tf32|xf32"),
+    ("bf16", r"bf16|bfloat16|nvjet(?:_sm\d+)?_t[a-z]"),
+    ("fp16", r"(?<!b)f16|fp16|half|hgemm|_h(?:884|1688|16816)gemm|nvjet(?:_sm\d+)?_h[a-z]"),
+    ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
+    ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
+)
+"""The same for operands of which nothing is recorded; None where the name tells of several."""
+
+_COMPILED: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _FLOAT_KERNELS)
+_COMPILED_OPERANDS: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _OPERANDS)
+
+
+def float_type(kernel: str) -> str:
+    """Return `tf32` or `fp32` by the name of a kernel with float operands; both where it is mute.
+
+    Unknown is `tf32-or-fp32`: the peaks of the two differ by up to eight times.
+    """
+    text = kernel[:LONGEST_NAME].lower()
+    return next((dtype for dtype, name in _COMPILED if name.search(text)), TF32_OR_FP32)
+
+
+def operand_type(kernel: str) -> str:
+    """Return the data type of a product by the name of its kernel alone, UNKNOWN_TYPE if mute.
+
+    A name that tells of bfloat16 and FP8 is of a kernel with FP8 operands.
+    """
+    text = kernel[:LONGEST_NAME].lower()
+    found = next((dtype for dtype, name in _COMPILED_OPERANDS if name.search(text)), None)
+    return found or UNKNOWN_TYPE
+
+
+def without_tf32(device: Mapping[str, Any]) -> bool:
+    """Return whether a row of the devices table is surely of a device without TF32."""
+    if device["type"] == "cpu":
+        return True
+    major = device["compute_major"]
+    return device["warp_size"] == _WARP and major is not None and major < _FIRST_WITH_TF32
+
+
+def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
+    """Return, per op, the place of the data type of its product, and the types.
+
+    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name tells. It
+    also tells where no types were recorded, as in the ranges of emit_nvtx.
+    """
+    trace, work = prepared.trace, attribution.work
+    own = [(one.dtype if isinstance(one, Work) else None) or UNKNOWN_TYPE for one in work.works]
+    by_name = [float_type(label) for label in names(trace.activities["name"])]
+    by_name_alone = [operand_type(label) for label in names(trace.activities["name"])]
+    types = list(dict.fromkeys([*own, *by_name, *by_name_alone, *_ALWAYS]))
+    place = {name: number for number, name in enumerate(types)}
+    found = np.array([place[one] for one in own], dtype=np.int64)[work.place]
+    told_alone = [place[one] for one in by_name_alone]
+    _tell_by_name(trace, attribution, found, place[UNKNOWN_TYPE], told_alone)
+    open_ops = np.flatnonzero((found == place[TF32_OR_FP32]) & (attribution.main >= 0))
+    main = attribution.main[open_ops]
+    told = np.array([place[one] for one in by_name], dtype=np.int64)
+    told_of = _told(trace, attribution, told, place[TF32_OR_FP32])
+    single = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
+    device = numbers(trace.activities["device"])[main]
+    found[open_ops] = np.where(single[device], place[FP32], told_of[open_ops])
+    return found, types
+
+
+def _tell_by_name(
+    trace: Trace, attribution: Attribution, found: IntArray, unknown: int, by_name: list[int]
+) -> None:
+    """Write the type that the main kernel tells to ops of which no types were recorded."""
+    silent = codes(trace.ops["input_types"]) < 0
+    rows = np.flatnonzero(silent & (found == unknown) & (attribution.main >= 0))
+    if len(rows):
+        label = codes(trace.activities["name"])[attribution.main[rows]]
+        found[rows] = np.array(by_name, dtype=np.int64)[label]
+
+
+def _told(trace: Trace, attribution: Attribution, told: IntArray, mute: int) -> IntArray:
+    """Return, per op, the type that one of its kernels tells, `mute` where none does."""
+    found = np.full(trace.ops.num_rows, mute, dtype=np.int64)
+    by_kernel = told[codes(trace.activities["name"])]
+    rows = np.flatnonzero((attribution.owner >= 0) & (by_kernel != mute))
+    found[attribution.owner[rows]] = by_kernel[rows]
+    return found

@@ -1,0 +1,138 @@
+"""When in a training step an op ran: forward, backward, recomputation, optimizer.
+
+R1 An op below a backward node that carries a sequence number, or is inside an op that does, ran
+   with gradients on: it is a forward computed again. Gradients themselves are computed with
+   gradients off and have none. (Double backward, `create_graph`, looks the same.)
+R2 Ghosts and duplicates are none of these: `attribution` sorts them out before.
+R3 Products inside backward nodes that are no derivative of one product, above all those of a
+   compiled graph, have no sequence numbers: shapes and strides tell, see `gradients`.
+R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
+R5 Kernels alone tell no phase; nothing is guessed from their number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.nesting import innermost
+from traceflops.table.op_tree import OpTree, taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+
+Phase = Literal["forward", "backward", "recompute", "optimizer"]
+
+PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "recompute", "optimizer")
+
+EVALUATE: Final = "autograd::engine::evaluate_function: "
+_NODE: Final = re.compile(
+    r"(?:torch::jit::\(anonymous namespace\)::)?[A-Za-z_][A-Za-z0-9_]{0,200}Backward[0-9]{0,3}"
+    r"|torch::autograd::CppNode<.{1,1000}>"
+)
+"""Nodes of the library's derivatives, of Python's, TorchScript's and C++'s own functions."""
+_STEP: Final = "Optimizer.step#"
+_CHECKPOINT: Final = re.compile(
+    r".{0,1000}torch/utils/checkpoint\.py\([0-9]{1,9}\): (?:recompute_fn|unpack_hook|backward)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The phase of each op, and what it hangs on.
+
+    `phase` is, per op, a place in PHASES; `root` the row of the innermost backward node around it,
+    -1 for none. `confirmed` counts the recomputed ops inside a frame of the checkpoint module and
+    `unconfirmed` the others; both are None where no such frame was recorded.
+    """
+
+    phase: SmallArray
+    root: IntArray
+    confirmed: int | None
+    unconfirmed: int | None
+
+    def is_in(self, phase: Phase) -> BoolArray:
+        """Return, per op, whether it ran in this phase."""
+        found: BoolArray = self.phase == PHASES.index(phase)
+        return found
+
+
+def phases(trace: Trace, attribution: Attribution) -> Phases:
+    """Return the phase of every op of a trace."""
+    ops, tree = trace.ops, attribution.tree
+    node = is_node(ops)
+    root = tree.around(node)
+    with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
+    below_root = _is_below(tree, with_gradients, root)
+    phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
+    phase[(with_gradients < 0) & _in_optimizer(trace)] = PHASES.index("optimizer")
+    phase[root >= 0] = PHASES.index("backward")
+    phase[(root >= 0) & below_root] = PHASES.index("recompute")
+    again = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
+    framed = _in_checkpoint(trace, again)
+    confirmed = None if framed is None else int(framed.sum())
+    unconfirmed = None if confirmed is None else len(again) - confirmed
+    return Phases(phase, root, confirmed, unconfirmed)
+
+
+def is_node(ops: pa.Table) -> BoolArray:
+    """Return which ops are backward nodes, or the engine's call of one.
+
+    What the engine calls is a node, whatever it is named. Older profilers recorded only the nodes
+    themselves.
+    """
+    labels = names(ops["name"])
+    called = {label.removeprefix(EVALUATE) for label in labels if label.startswith(EVALUATE)}
+    chosen = [
+        label.startswith(EVALUATE) or label in called or _NODE.fullmatch(label) is not None
+        for label in labels
+    ]
+    found = np.array(chosen, dtype=np.bool_)
+    return found[codes(ops["name"])] if len(labels) else np.zeros(0, dtype=np.bool_)
+
+
+def _is_below(tree: OpTree, inner: IntArray, outer: IntArray) -> BoolArray:
+    """Return whether of two ops around the same one the first is the inner one."""
+    both = (inner >= 0) & (outer >= 0)
+    return both & (taken(tree.place, inner) > taken(tree.place, outer))
+
+
+def _in_optimizer(trace: Trace) -> BoolArray:
+    """Return which ops start inside an optimizer's step."""
+    marks = trace.marks
+    steps = [code for code, label in enumerate(names(marks["name"])) if label.startswith(_STEP)]
+    return _inside(trace, np.flatnonzero(np.isin(codes(marks["name"]), steps)))
+
+
+def _in_checkpoint(trace: Trace, ops: IntArray) -> BoolArray | None:
+    """Return which of these ops start inside a frame that recomputes, None without such frames."""
+    marks = trace.marks
+    frames = [
+        code
+        for code, label in enumerate(names(marks["name"]))
+        if "checkpoint.py" in label and _CHECKPOINT.fullmatch(label)
+    ]
+    rows = np.flatnonzero(np.isin(codes(marks["name"]), frames))
+    return _inside(trace, rows)[ops] if len(rows) else None
+
+
+def _inside(trace: Trace, marks: IntArray) -> BoolArray:
+    """Return which ops start inside one of these rows of marks, on the same thread."""
+    ops = trace.ops
+    if not len(marks) or not ops.num_rows:
+        return np.zeros(ops.num_rows, dtype=np.bool_)
+    count = len(marks)
+    columns = [
+        np.concatenate([numbers(trace.marks[name], ABSENT)[marks], numbers(ops[name], ABSENT)])
+        for name in ("process", "thread", "start_ns")
+    ]
+    thread = joint_codes(columns[0], columns[1])
+    start = columns[2]
+    end = start[:count] + numbers(trace.marks["dur_ns"])[marks]
+    return innermost(thread[:count], start[:count], end, thread[count:], start[count:]) >= 0

@@ -1,0 +1,96 @@
+"""What `traceflops mfu` is asked: by which rule, one or all, or how a figure came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from traceflops.cli.mfu_options import one_of
+from traceflops.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceflops.devices.missing_input import Lack
+    from traceflops.flops.analytic.explain_reported import Explanation
+    from traceflops.flops.analytic.run_utilisation import Utilisation
+
+_ANSWER = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What to answer."""
+
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Counting convention. Default: exact-causal; with --params 6N, frozen 4N.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+    all_conventions: Annotated[
+        bool,
+        typer.Option(
+            "--all-conventions",
+            help="Print the figures of all conventions.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = False
+    reported: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Explain a published or logged MFU: 46.2%.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+    reported_hfu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Explain a published or logged HFU.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None
+
+    ignore_description: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-description",
+            help="Ignore the trace's own description of its run, and its annotations.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        one_of({"--reported": self.reported, "--reported-hfu": self.reported_hfu})
+
+    @property
+    def explains(self) -> bool:
+        """Return whether a figure is to be explained."""
+        return self.reported is not None or self.reported_hfu is not None
+
+    @property
+    def asks(self) -> bool:
+        """Return whether something is asked that only a description answers."""
+        return self.explains or self.all_conventions or self.convention is not None
+
+    def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
+        """Return how the reported figure came about. Raises UsageError where something lacks."""
+        from traceflops.flops.analytic.explain_reported import explain
+        from traceflops.flops.analytic.peak_choice import other_peaks
+        from traceflops.units.parse_units import parse_reported
+
+        metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
+        option = "--reported" if metric == "mfu" else "--reported-hfu"
+        reported = parse_reported(option, self.reported or self.reported_hfu or "")
+        choice = found.choice
+        if lacks and (found.rate is None or choice.peak is None):
+            problem = f"a reported figure needs more to explain: {lacks[0].problem}"
+            raise UsageError(problem, lacks[0].remedy)
+        assert choice.peak is not None, "a peak that is not there is lacking"
+        return explain(found.card, found.run, reported, choice.peak, other_peaks(choice), metric)

@@ -1,0 +1,244 @@
+"""`traceflops mfu TRACE`: what a trace shows of utilisation, and a description beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from traceflops.cli.common import check_pair, read_pair, read_trace, terminal_style
+from traceflops.cli.mfu_answer import AnswerOptions
+from traceflops.cli.mfu_options import (
+    DeviceOptions,
+    ModelOptions,
+    TimeOptions,
+    TokenOptions,
+    TrainingOptions,
+    run_of,
+    words_of,
+)
+from traceflops.cli.printing import print_lines, say_object
+from traceflops.errors import TraceflopsError, UsageError
+from traceflops.units.words import DESCRIPTION_WORDS
+
+if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
+    from traceflops.cli.options import Privacy, Question, Reading
+    from traceflops.flops.analytic.explain_reported import Explanation
+    from traceflops.flops.analytic.run import Run
+    from traceflops.flops.model.card import ModelCard
+    from traceflops.mfu.checked.reconciliation import Reconciliation
+    from traceflops.mfu.checked.run_options import Words
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.trace_peaks import PeakOptions
+    from traceflops.privacy.placeholders import Placeholders
+    from traceflops.table.trace import Note, Trace
+    from traceflops.windows.prepared import Prepared
+    from traceflops.windows.selection import Selection
+
+_UNNAMED_MODEL = "the model of the trace's description"
+ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the options say of the run in a trace, and what is asked about it."""
+
+    model: ModelOptions
+    tokens: TokenOptions
+    devices: DeviceOptions
+    training: TrainingOptions
+    answer: AnswerOptions
+
+    def is_given(self) -> bool:
+        """Return whether the options name a model."""
+        return self.model.model is not None or self.model.params is not None
+
+    def refuse_without_model(self) -> None:
+        """Raise UsageError where options describe a run of which no model is known."""
+        for option, value in self._options():
+            if value not in (None, False):
+                raise UsageError(f"{option} describes a run, but no model is given", ADD_MODEL)
+
+    def refuse_without_run(self, problem: TraceflopsError | None) -> None:
+        """Raise UsageError where options describe a run of which too little is known.
+
+        `problem` is what the trace's own description lacks, None where it names no model.
+        """
+        if problem is None:
+            self.refuse_without_model()
+        elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
+            raise problem
+
+    def words(self) -> Words:
+        """Return what the options say of the run, in the words that a trace uses, too."""
+        gpus_and_dtype = replace(self.devices, device=None, peak=None)
+        return words_of(self.model, self.tokens, self.training, gpus_and_dtype)
+
+    def card_and_run(self) -> tuple[ModelCard, Run]:
+        """Return the model and a step of its run; the trace has the time."""
+        card = self.model.card()
+        return card, run_of(card, self.tokens, TimeOptions(), self.devices, self.training)
+
+    def _options(self) -> list[tuple[str, Any]]:
+        """Return the options that say something of a run, and what they say."""
+        groups = (self.model, self.tokens, self.training, self.answer)
+        found = [(f.name, getattr(group, f.name)) for group in groups for f in fields(group)]
+        found = [one for one in found if one[0] != "ignore_description"]
+        found += [(name, getattr(self.devices, name)) for name in ("gpus", "dtype")]
+        return [(f"--{name.replace('_', '-')}", value) for name, value in found]
+
+
+_OF_THE_RUN = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
+
+
+def refuse_time(time: TimeOptions) -> None:
+    """Refuse options that say how long a step took: the trace does."""
+    for field in fields(time):
+        if getattr(time, field.name) is not None:
+            option = f"--{field.name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} and a trace are mutually exclusive", "the trace provides the time"
+            )
+
+
+def peak_options(devices: DeviceOptions) -> PeakOptions:
+    """Return what the options say of the devices."""
+    from traceflops.mfu.trace_peaks import PeakOptions
+
+    rate = devices.tflops
+    return PeakOptions(devices.device, float(rate) if rate is not None else None)
+
+
+def mfu_of_traces(
+    traces: list[str],
+    question: Question,
+    reading: Reading,
+    described: Description,
+    pair: str | None = None,
+    *,
+    privacy: Privacy,
+    json: bool,
+) -> None:
+    """Print the utilisation of traces, with the peaks and the description that the options give."""
+    from traceflops.analysis.preparation import prepare_pair
+    from traceflops.analysis.recipe import analysis_of, with_removed
+    from traceflops.devices.jobs import check_decided, of_job
+    from traceflops.mfu.checked.declared_padding import without_marked_padding
+    from traceflops.mfu.checked.trace_description import without_description
+    from traceflops.mfu.measurement import measure
+
+    described.answer.check()
+    privacy.check()
+    check_pair(pair, traces)
+    # Before the trace is read: a slip in an option should not cost the time of reading.
+    given = described.card_and_run() if described.is_given() else None
+    peaks, selection = peak_options(described.devices), question.selection()
+    trace = of_job(read_trace(traces, reading), selection.job)
+    check_decided(trace, "MFU")
+    if described.answer.ignore_description:
+        trace = without_description(trace)
+    names = privacy.placeholders()
+    prepared, wanted, notes = _prepared(trace, selection, described, given, privacy, names)
+    other = read_pair(pair, reading)
+    kept = privacy.include_environment
+    asked: Any = {"include_environment": kept, "placeholders": names}
+    paired = prepare_pair(other, **asked) if other is not None else None
+    measured = measure(prepared, peaks, paired)
+    found = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
+    known = found.measured if found is not None else without_marked_padding(measured, prepared)
+    analysis = analysis_of(prepared, peaks, known)
+    analysis = replace(analysis, notes=(*notes, *analysis.notes))
+    analysis = with_removed(analysis, names) if names is not None else analysis
+    explained = None
+    if found is not None and described.answer.explains:
+        explained = described.answer.explanation(found.described, found.lacks)
+    _print(analysis, found, explained, all_conventions=described.answer.all_conventions, json=json)
+
+
+def _prepared(
+    trace: Trace,
+    selection: Selection,
+    described: Description,
+    given: tuple[ModelCard, Run] | None,
+    privacy: Privacy,
+    names: Placeholders | None,
+) -> tuple[Prepared, tuple[ModelCard, Run] | None, tuple[Note, ...]]:
+    """Return a trace ready for questions, model and run, and the notes on these.
+
+    What the trace says of its run is understood first; then names are replaced, in notes, too.
+    """
+    from traceflops.analysis.preparation import prepare
+
+    kept = privacy.include_environment
+    prepared = prepare(trace, selection, include_environment=kept)
+    wanted, notes = _wanted(prepared, described, given)
+    if names is None:
+        return prepared, wanted, notes
+    if wanted is not None:
+        wanted = _unnamed(wanted[0], names, described=given is None), wanted[1]
+    trace = replace(trace, notes=(*notes, *trace.notes))
+    shown = prepare(trace, selection, include_environment=kept, placeholders=names)
+    return shown, wanted, ()
+
+
+def _unnamed(card: ModelCard, names: Placeholders, *, described: bool) -> ModelCard:
+    """Return a card without a name of the author's; models that everybody knows keep theirs."""
+    from traceflops.flops.model.models import is_public
+
+    if described:
+        return replace(card, name=_UNNAMED_MODEL)
+    if is_public(card):
+        return card
+    return replace(card, name=names.whole("model", card.name))
+
+
+def _wanted(
+    prepared: Prepared, described: Description, given: tuple[ModelCard, Run] | None
+) -> tuple[tuple[ModelCard, Run] | None, tuple[Note, ...]]:
+    """Return model and run, the options before what the trace says itself, and notes on them."""
+    from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
+
+    card, answer = given[0] if given is not None else None, described.answer
+    said = self_described(prepared, card, described.words(), answer.convention)
+    if isinstance(said, SelfDescribed):
+        return (said.card, said.run), said.notes
+    if given is None:
+        described.refuse_without_run(said.problem)
+    return given, said.notes
+
+
+def _reconciled(
+    measured: Measurement, prepared: Prepared, described: Description, card: ModelCard, run: Run
+) -> Reconciliation:
+    from traceflops.mfu.checked.reconciliation import reconcile
+
+    gpus = described.devices.count if described.devices.gpus is not None else None
+    if gpus is None and run.devices > 1:  # the trace's own description says so
+        gpus = run.devices
+    return reconcile(measured, prepared, card, run, described.answer.convention, gpus)
+
+
+def _print(
+    analysis: Analysis,
+    found: Reconciliation | None,
+    explained: Explanation | None,
+    *,
+    all_conventions: bool,
+    json: bool,
+) -> None:
+    if json:
+        from traceflops.reports.json.reconciled import utilisation_object
+
+        say_object(utilisation_object(analysis, found, explained))
+        return
+    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
+    from traceflops.reports.terminal.mfu import render_explanation
+
+    style = terminal_style()
+    if found is not None and explained is not None:
+        lines = render_explanation(found.in_doubt, explained, style)
+    elif found is not None and all_conventions:
+        lines = render_measured_conventions(analysis, style, found)
+    else:
+        lines = render_measured(analysis, style, found)
+    print_lines(lines)

@@ -1,0 +1,133 @@
+"""What a trace says of one device, and how that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traceflops.devices.peaks import UNIT_NAMES, WARP_SIZES, generic_names, shared_names
+
+LONGEST_NAME = 256
+"""Characters; drivers have fewer, so a longer text is the name of no device."""
+
+_LONGEST_SHOWN = 80
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDevice:
+    """What a trace says of one device. None, and any number below 1, is not known."""
+
+    name: str | None = None
+    vendor: str | None = None
+    compute_major: int | None = None
+    compute_minor: int | None = None
+    units: int | None = None
+    warp_size: int | None = None
+    memory_bytes: int | None = None
+    architecture: str | None = None
+    clock_hz: int | None = None
+    dies: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, object]) -> SeenDevice:
+        """Return the device of a row of a trace's `devices` table."""
+        return cls(
+            name=_text(row.get("product")),
+            compute_major=_number(row.get("compute_major")),
+            compute_minor=_number(row.get("compute_minor")),
+            units=_number(row.get("sm_count")),
+            warp_size=_number(row.get("warp_size")),
+            memory_bytes=_number(row.get("memory_bytes")),
+            architecture=_text(row.get("architecture")),
+            clock_hz=_number(row.get("clock_hz")),
+            dies=_number(row.get("dies")),
+        )
+
+    @property
+    def instruction_set(self) -> str | None:
+        """Return the architecture without its features: gfx942 of gfx942:sramecc+:xnack-."""
+        named = (self.architecture or "")[:LONGEST_NAME].partition(":")[0].strip().lower()
+        return named or None
+
+    @property
+    def compute(self) -> tuple[int, int] | None:
+        """Return compute capability (or gfx version), major and minor."""
+        major, minor = self.compute_major, self.compute_minor
+        return (major, minor) if major is not None and major > 0 and minor is not None else None
+
+    @property
+    def is_generic(self) -> bool:
+        """Return whether the name is missing or says nothing about the product."""
+        name = self.name or ""
+        return len(name) <= LONGEST_NAME and name.strip().lower() in generic_names()
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """Return the ids of the products of different rates that have this name."""
+        return shared_names().get((self.name or "").strip().lower(), ())
+
+    def properties(self) -> str:
+        """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
+        known = (
+            self._generation(),
+            self.counted_units(),
+            gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
+        )
+        return ", ".join(text for text in known if text)
+
+    def _generation(self) -> str:
+        if self.instruction_set is not None:
+            return shown(self.instruction_set)
+        return f"compute capability {dotted(self.compute)}" if self.compute else ""
+
+    def counted_units(self) -> str:
+        """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
+        called = UNIT_NAMES.get(self.maker(), "SMs or CUs")
+        return f"{self.units} {called}" if is_known(self.units) else ""
+
+    def maker(self) -> str | None:
+        """Return who made it: as its instruction set or its name says, else its warp size.
+
+        RDNA devices have warps of 32 threads, too.
+        """
+        first = (self.name or "").strip().partition(" ")[0].lower()
+        if self.vendor or first in UNIT_NAMES:
+            return self.vendor.lower() if self.vendor else first
+        if (self.instruction_set or "").startswith("gfx"):
+            return "amd"
+        return next((one for one, size in WARP_SIZES.items() if size == self.warp_size), None)
+
+
+def dotted(compute: tuple[int, int]) -> str:
+    """Return a version as text: "9.0"."""
+    return f"{compute[0]}.{compute[1]}"
+
+
+def gib(number: int) -> str:
+    """Return a number of bytes as text: "79.2 GiB"."""
+    return f"{number / _GIB:.3g} GiB"
+
+
+def quoted(name: str | None) -> str:
+    """Return a name from outside in quotes; see `shown`."""
+    return f"'{shown(name or '')}'"
+
+
+def shown(text: str) -> str:
+    """Return text from outside on one short line, without anything that acts on a terminal."""
+    cut = text[: _LONGEST_SHOWN - 1] + "…" if len(text) > _LONGEST_SHOWN else text
+    return "".join(char if char.isprintable() else "?" for char in cut)
+
+
+def is_known(number: int | None) -> bool:
+    """Return whether a number of a trace says anything: 0 stands for unknown in some."""
+    return number is not None and number > 0
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None

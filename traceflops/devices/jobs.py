@@ -1,0 +1,289 @@
+"""Which files are of one job, and which job is chosen.
+
+Files are of one job unless they contradict each other: they are of different tools, give different
+world sizes, claim one rank twice, or were recorded at different times. Sums and counters without a
+timeline must also have something in common with a job: tool, GPU or kernels. Figures of several
+jobs added up would be of none, so whoever wants one figure chooses a job first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices.merging import merge
+from traceflops.devices.same_devices import are_of_other_models, identities
+from traceflops.errors import UsageError
+from traceflops.remedies import family
+from traceflops.table.columns import codes, names, numbers
+from traceflops.table.trace import Job, Note, Trace
+from traceflops.timeline.records import Account
+from traceflops.units.words import several
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One of several jobs that the files are of.
+
+    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
+    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
+    chosen windows and `verdict` the sentence on it; else they are None.
+    """
+
+    number: int
+    format: str
+    files: tuple[str, ...]
+    ranks: tuple[int, ...]
+    chosen: bool
+    devices: int | None = None
+    total: Account | None = None
+    verdict: str | None = None
+
+
+_CLOCKS_DIFFER_NS: Final = 10**9
+"""Clocks of machines differ by less than that."""
+_RANKS_DIFFER_NS: Final = 3_600 * 10**9
+"""Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
+_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
+_OF_ONE_JOB: Final = frozenset(
+    {
+        "clocks-not-aligned",
+        "files-of-different-times",
+        "rank-clash",
+        "rank-unknown",
+        "ranks-missing",
+    }
+)
+"""Notes on files that do not fit together, which is said in other words of several jobs."""
+_TIMED: Final = ("activities", "calls", "ops")
+
+
+def merge_jobs(traces: Sequence[Trace]) -> Trace:
+    """Return one trace of all files, which knows their jobs where there are several."""
+    jobs = split(traces)
+    if len(jobs) == 1:
+        return _merged(traces)
+    numbered = tuple(Job(number, tuple(mine)) for number, mine in enumerate(jobs, 1))
+    trace = merge(traces)
+    notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
+    return replace(trace, notes=(_several_note(len(jobs)), *notes), jobs=numbered)
+
+
+def of_job(trace: Trace, number: int | None) -> Trace:
+    """Return the trace of the chosen job, the trace itself where none is chosen.
+
+    Raises UsageError where there is no such job.
+    """
+    if number is None or number == trace.job:
+        return trace
+    count = max(1, len(trace.jobs))
+    if number > count:
+        raise UsageError(
+            f"there is no job {number}: the files belong to {several(count, 'job')}",
+            "traceflops info lists the jobs",
+        )
+    if not trace.jobs:
+        return trace
+    job = trace.jobs[number - 1]
+    return replace(_merged(job.traces), jobs=trace.jobs, job=job.number)
+
+
+def of_no_job(trace: Trace) -> Trace:
+    """Return what a trace of several jobs has in common: its source and its notes."""
+    return replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=())
+
+
+def is_undecided(trace: Trace) -> bool:
+    """Return whether a trace is of several jobs."""
+    return len(trace.jobs) > 1 and trace.job is None
+
+
+def check_decided(trace: Trace, what: str) -> None:
+    """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
+    if is_undecided(trace):
+        raise UsageError(
+            f"{what} works on one job, but the files belong to {len(trace.jobs)}",
+            "choose one with --job N; traceflops info lists the jobs",
+        )
+
+
+def split(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """Return the traces by job, in the order of the names of their files."""
+    members = sorted(map(_Member, traces), key=lambda member: member.order)
+    jobs: list[list[_Member]] = []
+    for member in members:
+        fitting = [job for job in jobs if member.fits(job)]
+        if fitting:
+            max(fitting, key=lambda job: max(map(member.closeness, job))).append(member)
+        else:
+            jobs.append([member])
+    by_name = sorted(jobs, key=lambda job: min(member.name for member in job))
+    return [[trace for trace in traces if any(trace is m.trace for m in job)] for job in by_name]
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class _Member:
+    """A trace, and what it says of the job it is of."""
+
+    trace: Trace
+
+    @cached_property
+    def name(self) -> str:
+        return min(file.name for file in self.trace.source.files)
+
+    @cached_property
+    def folder(self) -> str:
+        return self.name.rpartition("/")[0]
+
+    @cached_property
+    def stretch(self) -> tuple[int, int] | None:
+        """The first and the last moment of what was recorded, None without any."""
+        tables = [self.trace.table(name) for name in _TIMED]
+        starts = [numbers(table["start_ns"]) for table in tables if table.num_rows]
+        lengths = [numbers(table["dur_ns"]) for table in tables if table.num_rows]
+        if not starts:
+            return None
+        ends = [int((s + np.maximum(d, 0)).max()) for s, d in zip(starts, lengths, strict=True)]
+        return min(int(start.min()) for start in starts), max(ends)
+
+    @cached_property
+    def is_timed(self) -> bool:
+        """Whether there is time to account for, not only counters, sums or calls."""
+        return bool(self.trace.activities.num_rows or self.trace.ops.num_rows)
+
+    @cached_property
+    def kernels(self) -> list[str]:
+        """The names of the kernels that it knows."""
+        used = set(names(self.trace.kernel_counters["name"]))
+        for table in (self.trace.activities, self.trace.totals):
+            kind, name, labels = names(table["kind"]), codes(table["name"]), names(table["name"])
+            place = kind.index("kernel") if "kernel" in kind else len(kind)
+            used |= {labels[code] for code in np.unique(name[codes(table["kind"]) == place])}
+        return sorted(used)
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether its reader says that it is one of several runs."""
+        return any(note.code in _RUNS for note in self.trace.notes)
+
+    @cached_property
+    def ranks(self) -> frozenset[int]:
+        return frozenset(rank for rank in self.trace.ranks if rank is not None)
+
+    @cached_property
+    def world(self) -> frozenset[int]:
+        return frozenset(self.trace.processes["world_size"].drop_null().to_pylist())
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(self.trace.processes["host"].drop_null().to_pylist())
+
+    @cached_property
+    def devices(self) -> frozenset[tuple[str, str]]:
+        return frozenset(key for key in identities(self.trace) if key is not None)
+
+    @cached_property
+    def order(self) -> tuple[bool, bool, int, str]:
+        """What sorts traces with most evidence first, and those by time."""
+        origin = self.trace.source.origin_unix_ns
+        begin = origin + self.stretch[0] if origin is not None and self.stretch else 0
+        return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
+
+    def fits(self, job: Sequence[_Member]) -> bool:
+        """Return whether it may be of a job, and whether anything speaks for that."""
+        return not any(map(self.contradicts, job)) and any(map(self.is_related_to, job))
+
+    def is_related_to(self, other: _Member) -> bool:
+        """Return whether two traces have more in common than the folder they lie in."""
+        return (
+            (self.is_timed and other.is_timed)
+            or family(self.trace.source.format) == family(other.trace.source.format)
+            or bool(self.devices & other.devices)
+            or self.has_kernels_of(other)
+        )
+
+    def has_kernels_of(self, other: _Member) -> bool:
+        """Return whether most kernels of the one that knows fewer are also the other's."""
+        from traceflops.categories.kernel_names import same_kernels
+
+        ours, theirs = (set(one.tolist()) for one in same_kernels(self.kernels, other.kernels))
+        return 2 * len(ours & theirs) > min(len(ours), len(theirs))
+
+    def contradicts(self, other: _Member) -> bool:
+        """Return whether two traces cannot be of one job."""
+        if self.devices & other.devices:
+            return False  # runs one after the other on one GPU are told apart by --run
+        if not (self.is_timed and other.is_timed):
+            return are_of_other_models(self.trace, other.trace)
+        if (self.is_apart or other.is_apart) and not (self.ranks and other.ranks):
+            return True
+        if self.trace.source.format != other.trace.source.format:
+            return True
+        if self.world and other.world and not self.world & other.world:
+            return True
+        pause = self.pause_ns(other)
+        if self.ranks & other.ranks:
+            on_two_hosts = self.hosts and other.hosts and not self.hosts & other.hosts
+            return not (on_two_hosts and pause == 0)
+        most = _RANKS_DIFFER_NS if self.is_of_one_world_with(other) else _CLOCKS_DIFFER_NS
+        return pause is not None and pause > most
+
+    def is_of_one_world_with(self, other: _Member) -> bool:
+        """Return whether both are ranks of equally many, and not the same ones."""
+        shared = self.world & other.world
+        return any(size > 1 for size in shared) and not self.ranks & other.ranks
+
+    def pause_ns(self, other: _Member) -> int | None:
+        """Return the time between two recordings, 0 where they overlap, None where unknown."""
+        ours, theirs = self.trace.source.origin_unix_ns, other.trace.source.origin_unix_ns
+        if ours is None or theirs is None or self.stretch is None or other.stretch is None:
+            return None
+        begin = max(ours + self.stretch[0], theirs + other.stretch[0])
+        return max(0, begin - min(ours + self.stretch[1], theirs + other.stretch[1]))
+
+    def closeness(self, other: _Member) -> tuple[bool, ...]:
+        """Return how much says that two traces are of one job."""
+        return (
+            bool(self.devices & other.devices),
+            self.folder == other.folder,
+            self.is_seen_with(other),
+            not self.is_timed and self.has_kernels_of(other),
+        )
+
+    def is_seen_with(self, other: _Member) -> bool:
+        """Return whether something says that two traces are of one job."""
+        clock, pause = self.trace.source.clock, self.pause_ns(other)
+        return (
+            bool(self.devices & other.devices or (self.ranks and other.ranks))
+            or (clock is not None and clock == other.trace.source.clock)
+            or (pause is not None and pause <= _CLOCKS_DIFFER_NS)
+        )
+
+
+def _merged(traces: Sequence[Trace]) -> Trace:
+    """Return the trace of the files of one job, with a note where nothing says that they are."""
+    trace = merge(traces)
+    timed = [member for member in map(_Member, traces) if member.is_timed]
+    lone = len(timed) > 1 and not any(a.is_seen_with(b) for a, b in combinations(timed, 2))
+    return replace(trace, notes=(*trace.notes, _assumed_note(len(timed)))) if lone else trace
+
+
+def _several_note(count: int) -> Note:
+    text = (
+        f"These files belong to {count} jobs: they differ in tool, GPU, world size or time, or "
+        "two claim the same rank. Use --job N, or give one job's files."
+    )
+    return Note("assumed", "several-jobs", text, count)
+
+
+def _assumed_note(count: int) -> Note:
+    text = (
+        f"Whether these {count} files belong to one job is unknown; they are treated as one. If "
+        "they do not, give them separately."
+    )
+    return Note("assumed", "one-job-assumed", text, count)

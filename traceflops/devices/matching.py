@@ -1,0 +1,491 @@
+"""Which row of the device table a device of a trace is, and how sure that is.
+
+A name is tried first, then what the trace says of compute capability, units and memory. A row is
+`confirmed` where name and properties agree, where the properties alone leave only rows of the same
+rates, or where the user chose. Without confirmation there is no peak: never a silent default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.devices.device_facts import (
+    LONGEST_NAME,
+    SeenDevice,
+    dotted,
+    gib,
+    is_known,
+    quoted,
+    shown,
+)
+from traceflops.devices.dies import Partition, partition
+from traceflops.devices.missing_input import ASK
+from traceflops.devices.peaks import (
+    DTYPES,
+    DeviceSpec,
+    HostLink,
+    Variant,
+    ambiguous_names,
+    load_devices,
+    load_variants,
+    rate_text,
+)
+from traceflops.devices.user_rate import LARGEST_PEAK, given_rate, rate_doubt
+from traceflops.errors import UsageError
+
+__all__ = [
+    "LARGEST_PEAK",
+    "LONGEST_NAME",
+    "Confidence",
+    "How",
+    "Match",
+    "SeenDevice",
+    "by_fingerprint",
+    "by_name",
+    "chosen",
+    "given_rate",
+    "is_full_name",
+    "match",
+]
+
+How = Literal["name", "fingerprint", "given"]
+Confidence = Literal["high", "medium", "low", "none"]
+
+REFERENCE = ("bf16", "fp16")
+"""Types that FLOP per clock in the table are of: the first that a device has."""
+
+_SAME = Fraction(2, 1000)
+"""Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The row that was found for a device, and why.
+
+    `spec` is the row, scaled where the device is a part of one; it may only be used where
+    `confirmed`. `candidates` are the whole rows that the properties fit. `explanation` is one
+    sentence. `confidence` is high where name and all properties agree or the user chose, medium
+    where only some could be compared, low where something disagrees or is open.
+    """
+
+    seen: SeenDevice
+    spec: DeviceSpec | None
+    how: How | None
+    confidence: Confidence
+    confirmed: bool
+    candidates: tuple[DeviceSpec, ...]
+    explanation: str
+
+    def peak(self, dtype: str) -> int | None:
+        """Return the dense rate in FLOP per nanosecond; None if unknown or not confirmed."""
+        return self.spec.peak(dtype) if self.spec is not None and self.confirmed else None
+
+    @property
+    def bandwidth(self) -> int | None:
+        """Return memory bandwidth in bytes per nanosecond; None if unknown or not confirmed."""
+        return self.spec.bandwidth if self.spec is not None and self.confirmed else None
+
+    @property
+    def host_link(self) -> HostLink | None:
+        """Return the link to the host; None if unknown or not confirmed."""
+        return self.spec.host_link if self.spec is not None and self.confirmed else None
+
+    @property
+    def by_clock(self) -> Fraction | None:
+        """Return units x clock x FLOP per clock in FLOP per ns, with the clock the device names.
+
+        A check of the table's rate, never in its place; None where something of it is unknown.
+        """
+        spec, seen = self.spec, self.seen
+        if spec is None or not self.confirmed or not spec.flops_per_clock:
+            return None
+        if not any(spec.peak(one) for one in REFERENCE):
+            return None
+        if not (is_known(seen.units) and is_known(seen.clock_hz)):
+            return None
+        return Fraction((seen.units or 0) * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
+
+    def why_no_peak(self, dtype: str) -> str | None:
+        """Return a sentence that says why there is no rate for a data type, None if there is."""
+        if self.peak(dtype) is not None:
+            return None
+        if self.spec is None or not self.confirmed:
+            return self.explanation
+        return (
+            f"The dense {shown(dtype)} rate of {self.spec.id} ({self.spec.product}) "
+            "is unknown; --peak sets one."
+        )
+
+
+def by_name(name: str | None) -> DeviceSpec | None:
+    """Return the first row whose pattern is found in a device's name."""
+    if not name or len(name) > LONGEST_NAME:
+        return None
+    return next((spec for spec in load_devices() if re.search(spec.pattern, name)), None)
+
+
+def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
+    """Return the rows that agree in compute capability, units, memory, and warp size if known.
+
+    An architecture that the device names itself stands for what is not known of the first and of
+    memory.
+    """
+    named = seen.instruction_set is not None
+    sized = is_known(seen.memory_bytes) or named
+    if (seen.compute is None and not named) or not is_known(seen.units) or not sized:
+        return ()
+    return tuple(
+        spec
+        for spec in load_devices()
+        if spec.compute is not None
+        and spec.units is not None
+        and all(check.agrees for check in _checks(spec, seen))
+    )
+
+
+def match(seen: SeenDevice) -> Match:
+    """Return the row of the table that a device is, or why none is taken."""
+    if seen.is_generic or seen.sharing:
+        return _unnamed(seen)
+    named = by_name(seen.name)
+    return _named(named, seen) if named is not None else _unknown(seen)
+
+
+def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
+    """Return the match with what --device and --peak say taken before the table.
+
+    Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
+    """
+    found = match(seen) if device_id is None else _given(_find(device_id), seen)
+    return found if peak_tflops is None else _with_rate(found, given_rate(peak_tflops))
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One property that row and trace both have: what was seen, and what the row says."""
+
+    seen: str
+    expected: str
+    agrees: bool
+
+
+def _checks(spec: DeviceSpec, seen: SeenDevice) -> tuple[_Check, ...]:
+    return tuple(_compared(spec, seen))
+
+
+def _compared(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
+    if seen.vendor and seen.vendor.lower() != spec.vendor:
+        yield _Check(f"vendor {shown(seen.vendor)}", spec.vendor, False)
+    if seen.instruction_set is not None:
+        yield _Check(shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch)
+    elif seen.compute is not None and spec.compute is not None:
+        text = f"compute capability {dotted(seen.compute)}"
+        yield _Check(text, dotted(spec.compute), seen.compute == spec.compute)
+    if seen.units is not None and seen.units > 0 and spec.units is not None:
+        text = f"{seen.units} {spec.unit_name}"
+        one = _partition(spec, seen)
+        dies = f" ({one.text})" if one is not None and not one.is_part else ""
+        yield _Check(f"{text}{dies}", str(spec.units), seen.units == spec.units)
+    if is_known(seen.warp_size) and spec.warp_size is not None:
+        agrees = seen.warp_size == spec.warp_size
+        yield _Check(f"warp size {seen.warp_size}", str(spec.warp_size), agrees)
+    if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
+        sizes = " or ".join(str(memory.gb) for memory in spec.memories)
+        fits = spec.fits_memory(seen.memory_bytes)
+        yield _Check(gib(seen.memory_bytes), f"{sizes} GB", fits)
+
+
+def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    part, variant = _part(spec, seen), _variant(seen)
+    checks = _checks(spec, seen)
+    wrong = ", ".join(_objection(check) for check in checks if not check.agrees)
+    the_name = f"The name matches {_titled(spec)}"
+    mode = _partition(spec, seen) if variant is None else None
+    if part is not None and mode is not None:
+        because = (
+            f"{the_name}; this device is {_share(part)} ({mode.text}). Rates are in "
+            "proportion, and its bandwidth is unknown."
+        )
+        return Match(seen, part, "name", "medium", True, (), because)
+    if part is not None:
+        what = variant.what if variant is not None else "a partition"
+        because = f"{the_name}, but this is {what} with {_share(part)}: "
+        because += f"--device {spec.id} confirms it."
+    elif variant is not None:
+        because = f"{the_name}, but it is {variant.what}: {_override(spec)}."
+    elif wrong:
+        because = f"{the_name}, but the trace says {wrong}: {_override(spec)}."
+    elif spec.cores > 1:
+        because = f"{the_name}, but it may be one of its {spec.cores} cores: {_override(spec)}."
+    else:
+        return _agreed(spec, seen, checks)
+    candidates = by_fingerprint(seen)
+    return Match(seen, part or spec, "name", "low", False, candidates, because)
+
+
+def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> Match:
+    candidates = by_fingerprint(seen)
+    because = f"The name matches {_titled(spec)}"
+    because += (
+        f", and the trace agrees: {', '.join(check.seen for check in checks)}"
+        if checks
+        else "; the trace has no properties to compare"
+    )
+    because += "." if spec.dense else "; its rates are not public, so --peak is needed."
+    confidence: Confidence = "high" if spec in candidates else "medium"
+    narrowed = spec.with_memory(seen.memory_bytes)
+    return Match(seen, narrowed, "name", confidence, True, candidates, because)
+
+
+def _unnamed(seen: SeenDevice) -> Match:
+    fitting = by_fingerprint(seen)
+    name = (
+        f"The name {quoted(seen.name)} identifies no product"
+        if seen.name
+        else "The trace has no GPU name"
+    )
+    if seen.sharing:
+        name = f"The name {quoted(seen.name)} is shared by {' and '.join(seen.sharing)}"
+        fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
+    if not fitting:
+        return _nothing_fits(seen, name)
+    ids = _listed(fitting)
+    if not _have_same_rates(fitting):
+        because = f"{name}, and {seen.properties()} match {ids} with different rates: {ASK}."
+        return Match(seen, None, "fingerprint", "low", False, fitting, because)
+    alike = ", which have equal rates" if len(fitting) > 1 else ""
+    because = f"{name}, but {seen.properties()} match only {ids}{alike}."
+    spec = _joined(fitting).with_memory(seen.memory_bytes)
+    return Match(seen, spec, "fingerprint", "medium", True, fitting, because)
+
+
+def _nothing_fits(seen: SeenDevice, name: str) -> Match:
+    parts = _partitioned(seen)
+    if parts:
+        because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {ASK}."
+    elif seen.properties():
+        because = f"{name}, and {seen.properties()} match no row of the table: {ASK}."
+    elif seen.sharing:
+        because = f"{name}, and no property identifies it: {ASK}."
+    else:
+        because = f"{name} and no other properties: {ASK}."
+    return Match(seen, None, None, "none", False, parts, because)
+
+
+def _unknown(seen: SeenDevice) -> Match:
+    """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
+    fitting, variant = by_fingerprint(seen), _variant(seen)
+    because = f"No row of the table has the name {quoted(seen.name)}"
+    if seen.properties():
+        because += f" ({seen.properties()})"
+    if variant is not None:
+        because += f", which is {variant.what}"
+    if fitting:
+        because += f"; its properties match {_listed(fitting)}, but it may be another product"
+    return Match(seen, None, None, "none", False, fitting, f"{because}: {ASK}.")
+
+
+def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    part = _part(spec, seen)
+    wrong = ", ".join(_objection(check) for check in _checks(spec, seen) if not check.agrees)
+    because = f"--device selects {_titled(spec)}"
+    if part is not None:
+        because += f", with {_share(part)} present"
+    elif wrong:
+        because += f", although the trace says {wrong}"
+    taken = part or spec.with_memory(seen.memory_bytes)
+    return Match(seen, taken, "given", "high", True, by_fingerprint(seen), f"{because}.")
+
+
+def _with_rate(found: Match, rate: int) -> Match:
+    """Return the match with one rate for all data types; the rest of a confirmed row stays."""
+    known = found.spec if found.confirmed else None
+    dense = dict.fromkeys(DTYPES, rate)
+    note = "one rate for all data types, set with --peak"
+    spec = (
+        replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
+        if known is not None
+        else _only_rate(found.seen, dense, note)
+    )
+    because = f"--peak sets {rate_text(rate)} TFLOP/s"
+    if known is not None:
+        doubt = rate_doubt(known, rate)
+        because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
+    return replace(
+        found, spec=spec, how="given", confidence="high", confirmed=True, explanation=f"{because}."
+    )
+
+
+def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceSpec:
+    return DeviceSpec(
+        id="given",
+        vendor=shown(seen.vendor or "unknown"),
+        product=shown(seen.name) if seen.name else "unnamed GPU",
+        arch="unknown",
+        compute=seen.compute,
+        units=seen.units if is_known(seen.units) else None,
+        pattern="",
+        dense=dense,
+        memories=(),
+        link=None,
+        host_link=None,
+        clock_mhz=None,
+        flops_per_clock=None,
+        partition_units=None,
+        cores=1,
+        one_device_is="device",
+        confidence="U",
+        source="--peak",
+        date=None,
+        note=note,
+    )
+
+
+def _find(text: str) -> DeviceSpec:
+    """Return the row that --device means: by its id or product, or by a device's name in a trace.
+
+    Raises UsageError with the ids near it where that is none, or more than one.
+    """
+    spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
+    if spec is not None:
+        return spec
+    near = _near(text[:LONGEST_NAME])
+    known = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
+    raise UsageError(
+        f"--device {quoted(text)} does not match exactly one row of the device table; {known}",
+        "traceflops devices lists the ids",
+    )
+
+
+def named_row(text: str) -> DeviceSpec | None:
+    """Return the row that a text names in any spelling, None where several or none could be it."""
+    wanted = _spelled(text)
+    rows = {
+        spec.id: spec
+        for spec in load_devices()
+        if wanted in (_spelled(spec.id), _spelled(spec.product))
+    }
+    if len(rows) == 1:
+        return rows.popitem()[1]
+    seen = SeenDevice(text)
+    if seen.sharing or _variant(seen) is not None or text.lower() in ambiguous_names():
+        return None
+    is_part = any(wanted in _spelled(spec.id) for spec in load_devices())
+    return by_name(text) if is_full_name(text) or not is_part else None
+
+
+def is_full_name(text: str) -> bool:
+    """Return whether a text is what a trace calls a device of the table, the maker first."""
+    maker = text.strip().partition(" ")[0].lower()
+    return maker in _makers() and by_name(text.strip()) is not None
+
+
+def _makers() -> frozenset[str]:
+    return frozenset(spec.vendor for spec in load_devices())
+
+
+def _spelled(text: str) -> str:
+    """Return a name as it is compared: letters and digits in lower case, without the maker."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    return "".join(words[1:] if words and words[0] in _makers() else words)
+
+
+def _near(text: str) -> list[str]:
+    """Return ids that contain the text or resemble it, and those of the row it names."""
+    ids = [spec.id for spec in load_devices()]
+    wanted = _spelled(text)
+    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
+    named = by_name(text.upper())
+    first = [named.id] if named is not None else []
+    close = get_close_matches(text.strip().lower(), ids, n=4)
+    return list(dict.fromkeys([*first, *SeenDevice(text).sharing, *inside, *close]))[:6]
+
+
+def _variant(seen: SeenDevice) -> Variant | None:
+    name = seen.name or ""
+    if len(name) > LONGEST_NAME:
+        return None
+    return next((variant for variant in load_variants() if variant.is_named(name)), None)
+
+
+def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
+    """Return the row scaled to the units seen, where these are a MIG slice or a partition."""
+    units = seen.units
+    if units is None or spec.units is None or not 0 < units < spec.units:
+        return None
+    if seen.compute is not None and spec.compute not in (None, seen.compute):
+        return None
+    variant = _variant(seen)
+    by_units = variant is not None and variant.by_units
+    by_partition = spec.partition_units is not None and units % spec.partition_units == 0
+    return spec.with_units(units) if by_units or by_partition else None
+
+
+def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
+    """Return which partition of a row a device is; None unless dies, units and name all say it."""
+    found = partition(spec, seen.instruction_set, seen.dies)
+    if found is None or spec.partition_units is None or seen.instruction_set != spec.arch:
+        return None
+    return found if seen.units == found.dies * spec.partition_units else None
+
+
+def _partitioned(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
+    if seen.compute is None:
+        return ()
+    rows = (spec for spec in load_devices() if spec.compute == seen.compute)
+    return tuple(spec for spec in rows if _part(spec, seen) is not None)
+
+
+def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
+    return all(_is_same([spec.peak(dtype) for spec in specs]) for dtype in DTYPES)
+
+
+def _is_same(rates: list[int | None]) -> bool:
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < len(rates):
+        return not known
+    return max(known) - min(known) <= _SAME * max(known)
+
+
+def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
+    """Return one row for products of the same rates; their bandwidth only where they agree."""
+    memories = (memory for spec in specs for memory in spec.memories)
+    links = {spec.link for spec in specs}
+    hosts = {spec.host_link for spec in specs}
+    return replace(
+        specs[0],
+        product=" or ".join(spec.product for spec in specs),
+        memories=tuple(dict.fromkeys(memories)),
+        link=links.pop() if len(links) == 1 else None,
+        host_link=hosts.pop() if len(hosts) == 1 else None,
+        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in specs)),
+        confidence=max(spec.confidence for spec in specs),
+        source="; ".join(dict.fromkeys(spec.source for spec in specs)),
+    )
+
+
+def _titled(spec: DeviceSpec) -> str:
+    return f"{spec.id} ({spec.product})"
+
+
+def _share(part: DeviceSpec) -> str:
+    whole = part.units / part.part if part.units else None
+    return f"{part.units} of {whole} {part.unit_name}"
+
+
+def _override(spec: DeviceSpec) -> str:
+    return f"--device {spec.id} uses it anyway, --peak sets another rate"
+
+
+def _listed(specs: tuple[DeviceSpec, ...]) -> str:
+    *some, last = (spec.id for spec in specs)
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def _objection(check: _Check) -> str:
+    return f"{check.seen} (not {check.expected})"

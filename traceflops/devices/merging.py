@@ -1,0 +1,238 @@
+"""Several traces into one: the ranks of a job on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.devices.different_times import different_times
+from traceflops.devices.processes import unnamed_processes
+from traceflops.devices.same_devices import number_devices
+from traceflops.devices.shared_gpus import settle_shared
+from traceflops.table.columns import IntArray, number_column, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.notes import RANK_UNKNOWN, Owned, counted_note, named, rank_unknown, together
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import TABLES, arrow_schema
+from traceflops.table.trace import Note, Source, Trace
+
+_CALENDAR = "calendar"
+_TIMES = ("start_ns", "time_ns")
+FILE = "file"
+_Move = Callable[[IntArray], IntArray]
+
+
+def merge(traces: Sequence[Trace]) -> Trace:
+    """Return one trace that holds the processes and devices of all, renumbered.
+
+    Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
+    twice keeps its rows apart and is said in a note. A device of a machine that several processes
+    used becomes one (see `samedevices`), unless they ran one after the other (see `sharedgpus`),
+    which is said, too: nothing is merged silently.
+    """
+    joined = join(traces)
+    notes = (*joined.notes, *_unknown_rank_notes(joined))
+    return settle_shared(replace(joined, notes=notes) if len(notes) > len(joined.notes) else joined)
+
+
+def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
+    """Return the same, before it is looked at what processes share a device.
+
+    `noun` is what each trace is of.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    ordered = sorted(traces, key=_by_rank)
+    origins = [trace.source.origin_unix_ns for trace in ordered]
+    common = next((origin for origin in origins if origin is not None), None)
+    devices = number_devices(ordered)
+    shifted = []
+    processes = 0
+    for trace, numbering in zip(ordered, devices.of_traces, strict=True):
+        shifted.append(_moved(trace, common, processes, numbering))
+        processes += trace.processes.num_rows
+    tables = {
+        name: pa.concat_tables([trace.table(name) for trace in shifted])
+        .unify_dictionaries()
+        .combine_chunks()
+        for name in TABLES
+    }
+    tables["devices"] = tables["devices"].take(number_column(devices.rows, pa.int64()))
+    notes = [
+        *_clock_notes(ordered),
+        *different_times(ordered),
+        *_rank_notes(ordered),
+        *_description_notes(ordered),
+        *_file_notes(ordered, noun),
+    ]
+    notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
+    return Trace(_source(ordered, common), tables, tuple(notes), devices.places, _clocks(ordered))
+
+
+def _by_rank(trace: Trace) -> tuple[int, str]:
+    rank = trace.ranks[0] if trace.ranks else None
+    return (rank if rank is not None else 2**31, trace.source.files[0].name)
+
+
+def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) -> Trace:
+    """Return the trace on the common clock, its processes behind so many others.
+
+    `devices` are the numbers that its devices have from now on.
+    """
+    origin = trace.source.origin_unix_ns
+    shift = origin - common if origin is not None and common is not None else 0
+    moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
+    if (devices != np.arange(len(devices))).any():
+        moves["device"] = lambda values: devices[values]
+    if shift:
+        moves |= dict.fromkeys(_TIMES, lambda values: values + shift)
+    return replace(trace, tables={n: _with_moves(n, t, moves) for n, t in trace.tables.items()})
+
+
+def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
+    for place, field in enumerate(arrow_schema(name)):
+        move = moves.get(field.name)
+        if move is not None and table.num_rows:
+            values = numbers(table[field.name], ABSENT)
+            known = values != ABSENT
+            moved = np.zeros_like(values)
+            moved[known] = move(values[known])
+            table = table.set_column(place, field, number_column(moved, field.type, known))
+    return table
+
+
+def _source(traces: Sequence[Trace], origin: int | None) -> Source:
+    timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
+    first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
+    counts: Counter[str] = Counter()
+    for trace in traces:
+        counts.update(trace.source.event_counts)
+    return Source(
+        format=first.format,
+        files=tuple(file for trace in traces for file in trace.source.files),
+        tool=first.tool,
+        origin_unix_ns=origin,
+        clock=first.clock if all(t.source.clock == first.clock for t in traces) else None,
+        facts={
+            key: value
+            for key, value in first.facts.items()
+            if all(trace.source.facts.get(key) == value for trace in traces)
+        },
+        event_counts=dict(sorted(counts.items())),
+        identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
+        description=_agreed(traces),
+        lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
+        resolution_ns=max(trace.source.resolution_ns for trace in traces),
+        kinds_apart=all(trace.source.kinds_apart for trace in traces),
+    )
+
+
+def _agreed(traces: Sequence[Trace]) -> dict[str, object] | None:
+    """Return what the files say of their run, without the words that they disagree on."""
+    said = _descriptions(traces)
+    disputed = _disputed(said)
+    found = {k: v for one in said for k, v in one.items() if k not in disputed}
+    return found or None
+
+
+def _descriptions(traces: Sequence[Trace]) -> list[Mapping[str, object]]:
+    return [one for trace in traces if (one := trace.source.description) is not None]
+
+
+def _disputed(said: Sequence[Mapping[str, object]]) -> set[str]:
+    """Return the words that one file says and another says differently, or not at all."""
+    words = {word for one in said for word in one}
+    return {w for w in words if any(w not in one or one[w] != said[0].get(w) for one in said)}
+
+
+def _description_notes(traces: Sequence[Trace]) -> list[Note]:
+    disputed = sorted(_disputed(_descriptions(traces)))
+    if not disputed:
+        return []
+    text = (
+        f"The files describe their run differently ({', '.join(disputed)}). Only what they agree "
+        "on is used."
+    )
+    return [Note("dropped", "descriptions-differ", text, len(disputed))]
+
+
+def _clocks(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Return what names the clock of each process, nothing where all have the same."""
+    found: list[str] = []
+    for place, trace in enumerate(traces):
+        own = _CALENDAR if trace.source.origin_unix_ns is not None else trace.source.clock
+        count = trace.processes.num_rows
+        found += trace.clocks or (own or f"file {place}",) * count
+    return tuple(found) if len(set(found)) > 1 else ()
+
+
+def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
+    clocks = {t.source.clock for t in traces}
+    if len(clocks) == 1 and None not in clocks:
+        return []
+    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
+
+
+def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
+    """Return the notes of the traces; what is said of several is said once, and of how many."""
+    of_file: list[Owned] = []
+    of_trace: list[Owned] = []
+    for place, trace in enumerate(traces):
+        whole = len(trace.source.files) == 1
+        for note in trace.notes:
+            of_one = of_file if whole or note.file is not None else of_trace
+            of_one.append(((place, None if whole else note.file), note))
+    files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
+    found = [*together(of_file, files, noun), *together(of_trace, len(traces), "recording")]
+    return list(map(named, found))
+
+
+_UNALIGNED = Note(
+    "assumed",
+    "clocks-not-aligned",
+    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
+    "own figures are unaffected.",
+)
+
+
+def _unknown_rank_notes(trace: Trace) -> list[Note]:
+    """Say of how many of several processes with device work the rank is unknown.
+
+    It is said of all processes where none has work; nothing where a reader has said why it is so.
+    """
+    if any(note.code == RANK_UNKNOWN for note in trace.notes):
+        return []
+    nameless = unnamed_processes(trace)
+    workers = distinct(numbers(trace.activities["process"])).tolist() or range(len(trace.ranks))
+    named = [one for one in workers if one not in nameless]
+    unknown = sum(trace.ranks[one] is None for one in named)
+    if not unknown or len(named) == 1:
+        return []
+    return [counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown)]
+
+
+def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
+    counts = Counter(rank for trace in traces for rank in trace.ranks)
+    repeated = sorted(rank for rank, n in counts.items() if n > 1 and rank is not None)
+    notes = []
+    if repeated:
+        listed = ", ".join(map(str, repeated[:8]))
+        notes.append(
+            Note(
+                "assumed",
+                "rank-clash",
+                f"Several files claim rank {listed}; they are shown separately. If they belong to "
+                "different jobs, give one job's files.",
+                len(repeated),
+            )
+        )
+    sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
+    known = len([rank for rank in counts if rank is not None])
+    if len(sizes) == 1 and known < max(sizes):
+        text = f"{known} of the job's {max(sizes)} ranks are here; totals cover only these."
+        notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
+    return notes

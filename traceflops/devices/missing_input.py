@@ -1,0 +1,135 @@
+"""What keeps a utilisation from being computed, and what would supply it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.table.columns import names
+from traceflops.table.totals import DEVICE_KINDS
+from traceflops.table.trace import Trace
+from traceflops.units.words import does, several, uncapitalized
+
+if TYPE_CHECKING:
+    from traceflops.devices.counter_formulas import Family
+
+NEXT_TIME: Final = "record with record_shapes=True next time"
+GIVE_PEAK: Final = (
+    "--peak TFLOPS sets one for all data types, --device ID selects a row of the table"
+)
+DESCRIBE: Final = "traceflops mfu TRACE --model NAME (or --params N) --batch N --seq N"
+"""How a run is described; its steps have to be there for that."""
+
+ASK: Final = "--device selects a row of the table, --peak sets a rate"
+"""How a sentence on a device whose rates are not known ends: with the options that tell them."""
+
+_OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
+
+PAIR: Final = (
+    f"describe the run with {DESCRIBE}, or add a PyTorch trace with shapes with --pair FILE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What is not known, and the option or the way of recording that would tell it."""
+
+    problem: str
+    remedy: str
+
+
+NOT_SPLIT: Final = Lack(
+    "counters do not split executed FLOPs into model work, recomputation and "
+    "padding; they give HFU only",
+    PAIR,
+)
+
+NO_MATRIX_WORK: Final = Lack(
+    "according to counters, no kernel used matrix units",
+    "vector units are not part of MFU or HFU",
+)
+
+
+def without_rates(explanation: str) -> Lack:
+    """Return that the rates of a device are not known, each option that tells them named once.
+
+    Those at the end of the sentence are the remedy.
+    """
+    text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
+    problem, mark, options = text.rpartition(_OPTIONS)
+    if not mark:
+        return Lack(text, GIVE_PEAK)
+    remedy = f"{_OPTIONS.removeprefix(': ')}{options}"
+    return Lack(problem, GIVE_PEAK if remedy == ASK else remedy)
+
+
+def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:
+    """Return why an export of a tool without operators tells no FLOPs, and what would.
+
+    `families` are those of the devices, None for one that is not known.
+    """
+    return _ways(f"{tool} records no shapes, so FLOPs are unknown", families)
+
+
+def other_counters(families: Sequence[Family | None]) -> Lack:
+    """Return that counters were read, and none of those that tell FLOPs."""
+    known = [one for one in families if one is not None]
+    if known and not any(one.counts_matrix_work for one in known):
+        return Lack(f"counters of {known[0].hardware} do not count matrix work", PAIR)
+    return _ways("none of the recorded counters counts matrix work", families)
+
+
+def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
+    known = [one for one in families if one is not None]
+    counting = [one for one in known if one.counts_matrix_work]
+    remedy = PAIR
+    if counting:
+        recordings = " or ".join(dict.fromkeys(one.recording for one in counting))
+        remedy += f", or record its counters ({recordings})"
+    elif known:
+        problem += f", and counters of {known[0].hardware} do not count matrix work"
+    else:
+        remedy += ", or record its counters (docs/counters.md lists the options by GPU)"
+    return Lack(problem, remedy)
+
+
+def without_times(trace: Trace, how: str | None) -> Lack:
+    """Return why a trace without records of device work has no utilisation, and `how` it would."""
+    kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
+    if not kinds & set(DEVICE_KINDS):
+        return Lack("the trace has no GPU operations", f"record with {how}")
+    return Lack(
+        "the trace has only sums by name, without kernel times",
+        "use the profile's SQLite export or cuda_gpu_trace"
+        if trace.source.format == "nsys stats"
+        else "use the records of each kernel (a kernel trace), not statistics",
+    )
+
+
+def counters_alone(launches: int) -> Lack:
+    """Return why counters without times make no utilisation."""
+    return Lack(
+        f"{several(launches, 'launch')} {does(launches, 'have')} counters but no times, because "
+        "reading counters serializes kernels",
+        "record times in another run (rocprofv3 --kernel-trace, nsys profile) and "
+        "combine both: traceflops summary TIMED --pair COUNTERS",
+    )
+
+
+def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> Lack:
+    """Return why counters that were read tell no FLOPs, and which would."""
+    known = [one for one in families if one is not None]
+    if not known:
+        return Lack(
+            "the counters come from an unknown GPU, so it is unclear which add up",
+            "name it with --device ID",
+        )
+    counting = [one for one in known if one.counts_matrix_work]
+    if not counting:
+        return Lack(
+            f"counters of {known[0].hardware} do not count matrix work",
+            PAIR,
+        )
+    names = ", ".join(missing) or "a counter of each launch"
+    return Lack(f"missing counters of matrix work: {names}", counting[0].recording)

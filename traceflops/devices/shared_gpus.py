@@ -1,0 +1,269 @@
+"""GPUs that several processes used: whose work is one run's, and which streams are whose.
+
+Every trace goes through here once all its files are together, so that it makes no difference
+whether the processes have a file each, or which tool wrote them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.devices.processes import called, lives, unnamed_processes, whose
+from traceflops.devices.stream_numbers import apart, renumbered_note
+from traceflops.table.columns import IntArray, number_column, numbers
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import arrow_schema
+from traceflops.table.trace import Note, Trace
+from traceflops.units.words import several, time_amount
+
+_STARTING_NS: Final = 10**6
+"""A process takes longer than this to start: what is nearer lived side by side."""
+_MOST_NAMED: Final = 5
+_TIMED: Final = {"activities": "start_ns", "marks": "start_ns", "counters": "time_ns"}
+_STREAMS: Final = (("activities", "stream"), ("marks", "stream"), ("marks", "wait_stream"))
+
+Users = Mapping[int, list[int]]
+"""The processes with work on each device that several have work on, in order."""
+Stream = tuple[int, int, int]
+"""A stream as its process counts it: device, process, number."""
+
+
+def settle_shared(trace: Trace) -> Trace:
+    """Return the trace in which each device is of one run, and each stream of one process.
+
+    `Trace.runs` tell which devices are one GPU (see `windows.chosenruns`).
+    """
+    users = users_of(trace)
+    if not users:
+        return trace
+    apart_ = _with_runs_apart(trace, users)
+    users = users_of(apart_) if apart_ is not trace else users
+    return _with_own_streams(_noted(apart_, users), users) if users else apart_
+
+
+def users_of(trace: Trace) -> Users:
+    """Return the processes of the devices that several have work on."""
+    device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
+    count = trace.processes.num_rows
+    if count < 2 or not len(device):
+        return {}
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for pair in distinct(device * count + process).tolist():
+        found[pair // count].append(pair % count)
+    return {one: mine for one, mine in found.items() if len(mine) > 1}
+
+
+def _noted(trace: Trace, users: Users) -> Trace:
+    listed = "; ".join(
+        f"{called(trace, device)} ({', '.join(whose(trace, one) for one in mine[:_MOST_NAMED])}"
+        f"{', …' if len(mine) > _MOST_NAMED else ''})"
+        for device, mine in list(users.items())[:_MOST_NAMED]
+    )
+    more = "; …" if len(users) > _MOST_NAMED else ""
+    text = (
+        f"{several(len(users), 'GPU')} ran work of several processes: {listed}{more}. Each GPU's "
+        "figures cover all its processes."
+    )
+    note = Note("assumed", "device-shared", text, len(users))
+    return replace(trace, notes=(*trace.notes, note))
+
+
+def _with_runs_apart(trace: Trace, users: Users) -> Trace:
+    """Return the trace with a device for each run of those that ran one after the other on a GPU.
+
+    So the time between two runs is no idle time of any. Runs are one after the other where of
+    the processes of one nothing at all was recorded in the time of the other's.
+    """
+    nameless = unnamed_processes(trace)
+    alive = lives(trace)
+    runs = {
+        device: list(_runs([one for one in mine if one not in nameless], alive))
+        for device, mine in users.items()
+    }
+    split = {device: mine for device, mine in runs.items() if len(mine) > 1}
+    if not split:
+        return trace
+    rows = np.repeat(
+        np.arange(trace.devices.num_rows),
+        [len(split.get(device, "1")) for device in range(trace.devices.num_rows)],
+    )
+    first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
+    tables = dict(trace.tables)
+    for name, column in _TIMED.items():
+        table = trace.table(name)
+        device = numbers(table["device"], ABSENT)
+        place = _places(device, numbers(table[column]), split, alive[0])
+        tables[name] = _with(table, name, "device", _moved(first, device, place))
+    table = trace.kernel_counters
+    device = numbers(table["device"], ABSENT)
+    place = _places_by_process(device, numbers(table["process"]), split)
+    tables["kernel_counters"] = _with(
+        table, "kernel_counters", "device", _moved(first, device, place)
+    )
+    tables["devices"] = _devices(trace.devices, rows, first, split)
+    places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
+    notes = (*trace.notes, *_run_notes(trace, split, alive))
+    numbered = zip(rows.tolist(), (np.arange(len(rows)) - first[rows] + 1).tolist(), strict=True)
+    return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
+
+
+def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> Iterator[list[int]]:
+    """Yield the processes of each run on a device, in order of time."""
+    begin, end = alive
+    run: list[int] = []
+    last = 0
+    for one in sorted(processes, key=lambda process: int(begin[process])):
+        if run and int(begin[one]) - last > _STARTING_NS:
+            yield run
+            run = []
+        last = max(last, int(end[one])) if run else int(end[one])
+        run.append(one)
+    if run:
+        yield run
+
+
+def _places(
+    device: IntArray, time: IntArray, split: Mapping[int, list[list[int]]], begin: IntArray
+) -> IntArray:
+    """Return the place of the run of each row on its device: the last that had begun."""
+    place = np.zeros(len(device), dtype=np.int64)
+    for one, mine in groups(device):
+        if one in split:
+            starts = np.array([begin[members].min() for members in split[one]])
+            found = np.searchsorted(starts, time[mine], side="right") - 1
+            place[mine] = np.maximum(found, 0)
+    return place
+
+
+def _places_by_process(
+    device: IntArray, process: IntArray, split: Mapping[int, list[list[int]]]
+) -> IntArray:
+    """Return the place of the run of each row that has no time: that of its process."""
+    place = np.zeros(len(device), dtype=np.int64)
+    for one, mine in groups(device):
+        for at, members in enumerate(split.get(one, ())):
+            place[mine[np.isin(process[mine], members)]] = at
+    return place
+
+
+def _moved(first: IntArray, device: IntArray, place: IntArray) -> IntArray:
+    """Return the new numbers of devices."""
+    return np.where(device == ABSENT, ABSENT, first[np.maximum(device, 0)] + place)
+
+
+def _with(table: pa.Table, name: str, column: str, values: IntArray) -> pa.Table:
+    if not table.num_rows:
+        return table
+    at = table.schema.get_field_index(column)
+    field = arrow_schema(name).field(column)
+    known = values != ABSENT
+    filled = np.where(known, values, 0)
+    return table.set_column(at, field, number_column(filled, field.type, known))
+
+
+def _devices(
+    table: pa.Table, rows: IntArray, first: IntArray, split: Mapping[int, list[list[int]]]
+) -> pa.Table:
+    """Return the devices of all runs, each of the first process of its run."""
+    owner = numbers(table["process"])[rows]
+    for device, runs in split.items():
+        for at, members in enumerate(runs):
+            row = int(first[device]) + at
+            owner[row] = owner[row] if owner[row] in members else min(members)
+    taken = table.take(number_column(rows, pa.int64()))
+    numbered = _with(taken, "devices", "device", np.arange(len(rows)))
+    return _with(numbered, "devices", "process", owner)
+
+
+def _run_notes(
+    trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
+) -> Iterator[Note]:
+    named = list(split.items())[:_MOST_NAMED]
+    listed = "; ".join(_row_text(trace, device, runs, alive) for device, runs in named)
+    more = "; …" if len(split) > _MOST_NAMED else ""
+    text = (
+        f"{several(len(split), 'GPU')} ran several runs in sequence: {listed}{more}. The time "
+        "between runs is not idle time. Figures cover one run per GPU; --run N selects it."
+    )
+    yield Note("assumed", "runs-on-one-gpu", text, len(split))
+
+
+def _row_text(
+    trace: Trace, device: int, runs: Sequence[Sequence[int]], alive: tuple[IntArray, IntArray]
+) -> str:
+    begin, end = alive
+    words = [f"run 1 {whose(trace, runs[0][0], with_file=True)}"]
+    for number, (before, after) in enumerate(pairwise(runs[:_MOST_NAMED]), 2):
+        pause = time_amount(int(begin[after].min()) - int(end[before].max()))
+        words.append(f"{pause} later run {number} {whose(trace, after[0], with_file=True)}")
+    more = ", …" if len(runs) > _MOST_NAMED else ""
+    return f"{called(trace, device)} ({', '.join(words)}{more})"
+
+
+def _with_own_streams(trace: Trace, users: Users) -> Trace:
+    """Return the trace in which a number stands for one stream of a device.
+
+    Processes count their streams for themselves. A row of an unknown process is on the stream of
+    the first that has its number.
+    """
+    new = _stream_numbers(trace, users)
+    moved = {key: number for key, number in new.items() if number != key[2]}
+    if not moved:
+        return trace
+    tables = dict(trace.tables)
+    for name, column in _STREAMS:
+        tables[name] = _restreamed(
+            tables.get(name, trace.table(name)), name, column, moved, trace.processes.num_rows
+        )
+    count = len({(key[0], number) for key, number in moved.items()})
+    note = renumbered_note(count, "process")
+    return replace(trace, tables=tables, notes=(*trace.notes, note))
+
+
+def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
+    """Return the numbers of streams of shared devices."""
+    nameless = unnamed_processes(trace)
+    count = trace.processes.num_rows
+    device, process, stream = (
+        numbers(trace.activities[name], ABSENT) for name in ("device", "process", "stream")
+    )
+    rows = np.flatnonzero(np.isin(device, list(users)) & (stream != ABSENT))
+    holders: defaultdict[int, defaultdict[int, list[list[Stream]]]]
+    holders = defaultdict(lambda: defaultdict(list))
+    pairs = list(groups(device[rows] * count + process[rows]))
+    for pair, mine in sorted(pairs, key=lambda one: (one[0] % count in nameless, one[0])):
+        one, user = divmod(pair, count)
+        for number in distinct(stream[rows[mine]]).tolist():
+            alike = holders[one][number]
+            if user in nameless and alike:
+                alike[0].append((one, user, number))
+            else:
+                alike.append([(one, user, number)])
+    return {key: number for mine in holders.values() for key, number in apart(mine).items()}
+
+
+def _restreamed(
+    table: pa.Table, name: str, column: str, moved: Mapping[Stream, int], count: int
+) -> pa.Table:
+    device, process, stream = (numbers(table[one], ABSENT) for one in ("device", "process", column))
+    of_pair: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for (one, user, number), new in moved.items():
+        of_pair[one * count + user][number] = new
+    rows = np.flatnonzero((device != ABSENT) & (stream != ABSENT))
+    values = stream.copy()
+    for pair, mine in groups(device[rows] * count + process[rows]):
+        if pair in of_pair:
+            old = np.array(sorted(of_pair[pair]))
+            new_numbers = np.array([of_pair[pair][number] for number in old.tolist()])
+            now = stream[rows[mine]]
+            place = np.minimum(np.searchsorted(old, now), len(old) - 1)
+            values[rows[mine]] = np.where(old[place] == now, new_numbers[place], now)
+    return table if (values == stream).all() else _with(table, name, column, values)

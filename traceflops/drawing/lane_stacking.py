@@ -1,0 +1,99 @@
+"""Rows for intervals that overlap, so that those of a row do not: how deep each one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import IntArray, WholeArray
+
+_AT_ONCE: Final = 1 << 17
+
+_END, _INSTANT, _START = range(3)
+"""What comes first at an instant: ends, then what begins and ends there, then starts."""
+
+
+def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
+    """Return the row of each interval; they are in the order of their starts.
+
+    Of those that start together the ones without length come first, then the longest. Intervals
+    are [start, end). Those of a row do not overlap, and there are no more rows than intervals open
+    at once. Where intervals nest, the row is the depth.
+    """
+    found = np.zeros(len(start_ns), dtype=np.int32)
+    for some in _apart(start_ns, end_ns):
+        found[some] = _stacked(start_ns[some], end_ns[some])
+    return found
+
+
+def _apart(start_ns: IntArray, end_ns: IntArray) -> Iterator[slice]:
+    """Yield parts that can be looked at alone: when one begins nothing of an earlier one is open.
+
+    What overlaps with nothing is in none of them, unless it lies between others of a part.
+    """
+    reach = np.maximum.accumulate(end_ns)
+    free = np.append(True, start_ns[1:] >= reach[:-1])
+    del reach
+    begins = np.flatnonzero(free)
+    wanted = np.searchsorted(begins, np.arange(0, len(start_ns), _AT_ONCE))
+    edges = np.unique(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
+    for low, high in pairwise(edges.tolist()):
+        if not free[low:high].all():
+            yield slice(low, high)
+
+
+def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    interval, sign = _edges(start_ns, end_ns)
+    # How many are open on the upper side of each edge: after a start, before an end.
+    level = np.cumsum(sign) + (sign < 0)
+    starts = sign > 0
+    begun, ended = (np.empty(len(start_ns), dtype=np.int64) for _ in range(2))
+    begun[interval[starts]], ended[interval[~starts]] = level[starts], level[~starts]
+    if (begun == ended).all():
+        return begun - 1
+    return _inherited(interval, sign, level, begun)
+
+
+def _edges(start_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the starts (1) and ends (-1) in order of time, and the interval of each.
+
+    Of several that end together the last one to start ends first, as nested ones do.
+    """
+    rows = np.arange(len(start_ns))
+    instant = start_ns == end_ns
+    lasting, instants = rows[~instant], rows[instant]
+    interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
+    times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
+    kind = np.repeat([_END, _INSTANT, _START], [len(one) for one in times])
+    sign = np.concatenate(
+        [
+            np.full(len(lasting), -1),
+            np.tile([1, -1], len(instants)),
+            np.full(len(lasting), 1),
+        ]
+    )
+    since = np.concatenate(times) - int(start_ns[0])
+    order = np.argsort(since * 3 + kind, kind="stable")
+    return interval[order], sign[order]
+
+
+def _inherited(interval: IntArray, sign: IntArray, level: IntArray, begun: IntArray) -> IntArray:
+    """Return rows where some interval outlives the one it began in.
+
+    What raises the number of open intervals to k takes over the row of what lowered it from k
+    before: the two follow one another. The first to reach k since nothing was open gets row k - 1.
+    """
+    bundle = np.cumsum((sign > 0) & (level == 1))
+    order = np.argsort(level, kind="stable")
+    after, before = order[1:], order[:-1]
+    takes = (sign[after] > 0) & (level[after] == level[before]) & (bundle[after] == bundle[before])
+    heir = np.arange(len(begun))
+    heir[interval[after[takes]]] = interval[before[takes]]
+    while True:
+        further = heir[heir]
+        if np.array_equal(further, heir):
+            return begun[heir] - 1
+        heir = further

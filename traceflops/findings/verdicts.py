@@ -1,0 +1,193 @@
+"""The sentences at the top: how much of the devices was used, what is lost, what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from traceflops.findings.finding import WORTH_SAYING, Verdict
+from traceflops.findings.losses import Loss, losses
+from traceflops.mfu.traced.coverage import TOO_LITTLE
+from traceflops.timeline.records import Account
+from traceflops.units.exact import exact_percent as exact_percent
+from traceflops.units.words import PART_NAMES, duration, percent, several, uncapitalized
+from traceflops.windows.records import StepChoice
+
+if TYPE_CHECKING:
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.device_records import LaunchRecords
+
+_ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
+
+_RECORDS: Final = {
+    "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
+    "GPU. To record it: {how}.",
+    "incomplete": "GPU records are incomplete: no device record for {found.lost:,} of {calls}, so "
+    "idle time and losses are unknown.",
+    "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
+    "run. Analyze the trace that launches the graph, with this one as --pair.",
+}
+"""What to say of a trace by the state of its launch calls, where nothing can be judged."""
+
+
+def verdict(
+    total: Account,
+    steps: StepChoice,
+    devices: int,
+    measured: Measurement | None = None,
+    *,
+    moved: Mapping[str, int] | None = None,
+    on_host: bool = False,
+    lacks_copies: bool = False,
+) -> Verdict:
+    """Return what the chosen windows lose most time to, and what cannot be judged.
+
+    That is what takes most and is not compute; where the FLOPs are known, also what compute loses
+    against its peak. It stands first unless something that cannot be judged takes more. `moved` is
+    what memory work is; `on_host` says that all work is operators on the CPU, `lacks_copies` that
+    idle time may include copies.
+    """
+    if not devices:
+        return Verdict("This trace has no GPU operations.", None, None)
+    if total.components.window_ns == 0:
+        return Verdict("The selected window has zero length.", None, None)
+    if on_host and (measured is None or measured.figure is None):
+        return _of_host(total, "the step time" if steps.used else "the time")
+    found = losses(total, measured, moved, lacks_copies=lacks_copies)
+    every = [one for one in found if one.share >= WORTH_SAYING]
+    known = [one for one in every if not one.unknown][:2]
+    unknown = _unknown(total, measured, every)
+    figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
+    of = basis_of(steps)
+    if known and known[0].share >= max(unknown.values(), default=0.0):
+        is_compared = _knows_compute(measured) and not unknown
+        lost = (_largest if is_compared else _taken)(known, of)
+        return Verdict(figure + " ".join((lost, *unknown)), known[0].name, known[0].share)
+    busy = f"The {'CPU' if on_host else 'GPU'}{' is' if devices == 1 else 's are'} busy"
+    lost = _taken(known, "") if known else ""
+    sentences = (f"{busy} {_busy(total, of, is_all=not (every or unknown))}.", *unknown, lost)
+    return Verdict((figure + " ".join(sentences)).rstrip(), None, None)
+
+
+def basis_of(steps: StepChoice) -> str:
+    """Return what shares of the chosen windows are of, in words."""
+    return "the step time" if steps.used else "the total time"
+
+
+def _of_host(total: Account, of: str) -> Verdict:
+    """Return what there is to say of a trace in which no device did anything."""
+    ran = 1 - total.components.idle_ns / total.components.window_ns
+    sentence = (
+        f"This trace has no GPU operations, only CPU operators, which ran for {percent(ran)} of "
+        f"{of}."
+    )
+    return Verdict(sentence, None, None)
+
+
+def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
+    """Return what to say where too much is not recorded to judge anything; None elsewhere.
+
+    `how` says how it would be recorded.
+    """
+    if found.is_judged:
+        return None
+    calls = several(found.calls, "launch call")
+    every = several(found.calls + found.captured, "launch call")
+    sentence = _RECORDS[found.state].format(found=found, calls=calls, every=every, how=how)
+    return Verdict(sentence, None, None)
+
+
+def jobs_verdict(count: int) -> Verdict:
+    """Return what to say of files of several jobs, which have no figures in common."""
+    return Verdict(f"These files are from {count} jobs; choose one with --job N.", None, None)
+
+
+def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
+    """Return what a trace without a timeline says in one sentence; None for any other trace."""
+    if untimed is None:
+        return None
+    without = "This trace has no timeline, so idle time and MFU are unknown. It has"
+    if untimed.categories.num_rows:
+        return Verdict(f"{without} totals by name{_most(untimed)}.", None, None)
+    if untimed.launches:
+        counted = several(untimed.counted.num_rows, "kernel")
+        launches = f"{several(untimed.launches, 'launch')} of {counted}"
+        return Verdict(f"{without} counters of {launches}.", None, None)
+    kinds = set(untimed.rows["kind"].to_pylist())
+    if "gpu_mark" in kinds:
+        return Verdict("This trace has no kernels, only GPU annotations.", None, None)
+    cpu = " and ".join(words for kind, words in _ON_CPU.items() if kind in kinds)
+    return Verdict(f"This trace has no GPU operations, only {cpu}.", None, None)
+
+
+def _most(untimed: Untimed) -> str:
+    """Return which category has most of the time."""
+    largest = untimed.categories.slice(0, 1).to_pylist()[0]
+    if untimed.device_ns is None or largest["share"] is None:
+        return ""
+    kind = largest["sub"].replace("_", " ")
+    return f": {duration(untimed.device_ns)} of GPU time, {percent(largest['share'])} {kind}"
+
+
+def _knows_compute(measured: Measurement | None) -> bool:
+    """Return whether compute is held against its peak."""
+    return measured is not None and measured.waterfall is not None
+
+
+def _largest(lost: Sequence[Loss], of: str) -> str:
+    """Return the largest losses of a waterfall, two at most."""
+    sized = [
+        f"{loss.words} ({f'{loss.gloss}: ' if loss.gloss else ''}{loss.sized('' if place else of)})"
+        for place, loss in enumerate(lost)
+    ]
+    what = "loss is" if len(sized) == 1 else "losses are"
+    return f"The largest {what} {' and '.join(sized)}."
+
+
+def _taken(lost: Sequence[Loss], of: str) -> str:
+    """Return what takes time beside what is not judged, two parts at most."""
+    first, *more = [
+        f"{loss.taking} {loss.sized('' if place else of)}" for place, loss in enumerate(lost)
+    ]
+    return "; ".join((first, *map(uncapitalized, more))) + "."
+
+
+def _unknown(
+    total: Account, measured: Measurement | None, every: Sequence[Loss]
+) -> dict[str, float]:
+    """Return what takes time of which nothing says whether it is lost: sentences and shares."""
+    found = {
+        f"{one.taking} {percent(one.share)}; {one.unknown}.": one.share
+        for one in every
+        if one.unknown
+    }
+    share = total.components.share("compute") or 0.0
+    if share >= WORTH_SAYING and not _knows_compute(measured):
+        found[f"Compute takes {percent(share)}; {_why_unknown(measured)}."] = share
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _why_unknown(measured: Measurement | None) -> str:
+    """Return what is missing to judge compute."""
+    coverage = measured.executed.coverage if measured is not None else None
+    if not coverage:
+        return "its FLOPs and efficiency are unknown"
+    if coverage < TOO_LITTLE:
+        return f"FLOPs are known for only {exact_percent(coverage)} of it"
+    return "its efficiency is unknown (no MFU)"
+
+
+def _busy(total: Account, of: str, *, is_all: bool) -> str:
+    """Return how much of the time is busy, and with what where no other sentence says that.
+
+    `is_all` says that nothing else is worth saying.
+    """
+    busy = total.components.parts()
+    del busy["idle"]
+    window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
+    share = f"{percent(sum(busy.values()) / window_ns)} of {of}"
+    if is_all:
+        return f"{share}, and no loss reaches {percent(WORTH_SAYING)}"
+    is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
+    return share if is_said else f"{share}, mostly with {PART_NAMES[most]}"

@@ -1,0 +1,299 @@
+"""Why a published or logged MFU is what it is: the rule, peak and recomputation that reproduce it.
+
+All conventions are tried with the stated peak, its 2:4 sparse double and other peaks, with and
+without recomputation in the numerator, then the usual mistakes. What lies within the printed digits
+cannot be told apart by its error, so there the simplest explanation comes first; in the rest every
+thing that must be supposed weighs as much as some error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.errors import UsageError
+from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
+from traceflops.flops.analytic.rates import Peak, Rate, raw_rate
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
+from traceflops.flops.analytic.run_flops import obstacle
+from traceflops.flops.analytic.work import PUBLISHED, counted_by_nobody_knows_what
+from traceflops.flops.model.card import ModelCard
+from traceflops.units.exact import exact_percent
+from traceflops.units.parse_units import Reported
+
+Metric = Literal["mfu", "hfu"]
+
+SLACK = Fraction(1, 2000)
+"""Relative error that the printed digits of inputs may make, besides those of the figure."""
+
+SPARSE = 2
+"""2:4 sparsity doubles the headline rate of a device."""
+
+PER_COST = Fraction(1, 100)
+"""Relative error that supposing one thing more is worth, where a figure does not fit."""
+
+CUT_OFF = 1
+"""Cost of supposing that the figure's last digit was cut off, not rounded."""
+
+FARFETCHED = 5
+"""Cost from which a candidate is called possible only: at least two things must be supposed."""
+
+LIKELY = 6
+"""Cost up to which a candidate is worth showing first."""
+
+GPUS_PER_NODE = 8
+MOST_NAMES = 3
+CERTAIN = MOST_NAMES + 1
+"""So many conventions may share a figure for it still to be called theirs."""
+
+TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
+    ("with the blocks recomputed", replace(FULL_CHECKPOINT, scope="blocks")),
+    ("with everything recomputed (4/3)", replace(FULL_CHECKPOINT, scope="all")),
+    ("with attention recomputed", SELECTIVE),
+    (
+        "with attention's recomputation charged three times",
+        Checkpoint("thrice", attention=Fraction(3)),
+    ),
+)
+"""Recomputation that may be in a numerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to a figure: conventions that give it, the peak, and what else is in it.
+
+    `error` is relative to the reported figure. `cost` says how much must be supposed: 0 nothing.
+    """
+
+    conventions: tuple[str, ...]
+    peak: Peak
+    treatment: str
+    value: Fraction
+    error: Fraction
+    reproduces: bool
+    cost: int
+
+    @property
+    def text(self) -> str:
+        """Return the candidate in words."""
+        first, *others = self.conventions
+        more = len(others) - MOST_NAMES
+        names = ", ".join(others[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        same = f" (as {names})" if others else ""
+        return f"{first}{same}{', ' * bool(self.treatment)}{self.treatment}, of {self.peak.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Ranked candidates for a reported figure, and the honest figure beside it."""
+
+    reported: Reported
+    candidates: tuple[Candidate, ...]
+    honest: Rate
+    metric: Metric = "mfu"
+
+    @property
+    def reproduced(self) -> tuple[Candidate, ...]:
+        """Return the candidates that agree with the printed digits."""
+        return tuple(one for one in self.candidates if one.reproduces)
+
+    @property
+    def likely(self) -> tuple[Candidate, ...]:
+        """Return the candidates that suppose no more than can be expected, or else the best."""
+        likely = tuple(one for one in self.candidates if one.cost <= LIKELY)
+        return likely or self.candidates[:1]
+
+    @property
+    def said(self) -> str:
+        """Return the figure as a percentage, and how it was read if there are two ways to."""
+        value = exact_percent(self.reported.value, self.reported.digits)
+        return f"{self.reported.text} (read as {value})" if self.reported.ambiguous else value
+
+    def shown(self, value: Fraction) -> str:
+        """Return a share with at least the decimals of the figure."""
+        usual = 1 if value >= Fraction(1, 10) else 2
+        return exact_percent(value, self.reported.digits if self.reported.digits > usual else None)
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        best = self.candidates[0]
+        if not best.reproduces:
+            nearest = f"{best.text} gives {self.shown(best.value)}, {exact_percent(best.error)} off"
+            return f"No known method gives {self.said}; {nearest}; {self._honest}."
+        certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
+        others = len(self.reproduced) - 1
+        ways = f"{others} other way{'s' * (others > 1)} would fit with more assumptions"
+        more = f" ({ways})" if others else ""
+        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {self._honest}."
+
+    @property
+    def _honest(self) -> str:
+        rate = self.honest
+        as_hfu = self.metric == "hfu" and not (rate.is_hfu or rate.is_published)
+        text = rate.as_hfu if as_hfu else rate.sentence
+        if (rate.hfu if as_hfu else rate.figure) > 1:
+            return f"{text} is impossible: check time, tokens, GPUs and peak"
+        if rate.is_published:
+            return f"the published rate is {text}; how its FLOPs were counted is unknown"
+        beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
+        return f"the honest figure is {text}{beside}"
+
+
+def explain(
+    card: ModelCard,
+    run: Run,
+    reported: Reported,
+    peak: Peak,
+    others: Sequence[Peak] = (),
+    metric: Metric = "mfu",
+) -> Explanation:
+    """Return what reproduces a reported figure, best first.
+
+    `peak` is the stated one, `others` what may have been taken in its place: other data types,
+    other devices. A figure that may be a share or a percentage is taken as what is explained more
+    simply. Raises UsageError where no convention can be computed.
+    """
+    readings = (reported, reported.percent) if reported.percent is not None else (reported,)
+    found = []
+    for reading in readings:
+        ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
+        if not ways:
+            raise UsageError(
+                "this description does not allow any convention",
+                "give batch, sequence length, time, and a model card or parameter count",
+            )
+        ranked = tuple(sorted(ways, key=_rank))
+        found.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
+    return min(found, key=lambda one: _rank(one.candidates[0]))
+
+
+def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
+    """Order by how much must be supposed; where the figure does not fit, by error besides."""
+    if one.reproduces:
+        return (False, Fraction(one.cost), one.error)
+    return (True, round(one.error + one.cost * PER_COST, 3), Fraction(0))
+
+
+def _merged(found: Iterator[Candidate]) -> list[Candidate]:
+    """Return the candidates, those that the digits cannot tell apart as one, the best first in it.
+
+    Only conventions are merged: peak and treatment stay apart.
+    """
+    groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
+    for one in found:
+        key = (one.peak, one.treatment, None if one.reproduces else one.value)
+        groups.setdefault(key, []).append(one)
+    return [_as_one(sorted(group, key=_rank)) for group in groups.values()]
+
+
+def _as_one(group: list[Candidate]) -> Candidate:
+    return replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Everything that is tried for one figure."""
+
+    card: ModelCard
+    run: Run
+    reported: Reported
+    metric: Metric
+
+    def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
+        """Yield every combination."""
+        for rule in self._rules():
+            values: set[Fraction] = set()
+            for treatment, checkpoint, cost in self._treatments(rule):
+                run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
+                rate = raw_rate(self.card, run, stated, rule.id)
+                value = rate.hfu if checkpoint is not None else rate.figure
+                if value in values:  # recomputation of what is not there
+                    continue
+                values.add(value)
+                cost += self._oddity(rule)
+                yield from self._peaks(rule, stated, others, treatment, value, cost)
+
+    def _rules(self) -> Iterator[Convention]:
+        """Yield what can be computed; of a rate counted who knows how, nothing but the division."""
+        if counted_by_nobody_knows_what(self.run):
+            yield CONVENTIONS[PUBLISHED]
+            return
+        for rule in CONVENTIONS.values():
+            if obstacle(self.card, self.run, rule.id) is None:
+                yield rule
+
+    def _treatments(self, rule: Convention) -> Iterator[tuple[str, Checkpoint | None, int]]:
+        """Yield what may be in the numerator: model work alone, or recomputation with it."""
+        wants_hfu = self.metric == "hfu"
+        yield "", None, int(wants_hfu and not rule.executed)
+        if rule.executed or rule.id == PUBLISHED or self.run.forward_only:
+            return
+        if self.run.checkpoint != NO_CHECKPOINT:
+            name = f"with its recomputation ({self.run.checkpoint.name})"
+            yield name, self.run.checkpoint, 0 if wants_hfu else 1
+        for name, checkpoint in TREATMENTS:
+            yield name, checkpoint, 1 if wants_hfu else 2
+
+    def _oddity(self, rule: Convention) -> int:
+        """Return how unlikely a convention is for this run."""
+        frozen, about_frozen = bool(self.run.frozen or self.run.lora), rule.frozen == "all"
+        return 3 * rule.odd + rule.executed + (4 * about_frozen if not frozen else not about_frozen)
+
+    def _peaks(
+        self,
+        rule: Convention,
+        stated: Peak,
+        others: Sequence[Peak],
+        treatment: str,
+        value: Fraction,
+        cost: int,
+    ) -> Iterator[Candidate]:
+        yield self._one(rule, stated, treatment, value, cost)
+        for peak, extra in _alternatives(stated, others):
+            scaled = value * stated.flops_per_ns / peak.flops_per_ns
+            yield self._one(rule, peak, treatment, scaled, cost + extra)
+        if not treatment and rule.id != PUBLISHED:
+            for mistake, factor, extra in self._mistakes():
+                yield self._one(rule, stated, mistake, value * factor, cost + extra)
+
+    def _mistakes(self) -> Iterator[tuple[str, Fraction, int]]:
+        """Yield factors that come from miscounting; the least far-fetched cost the least."""
+        yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
+        yield "counting FLOPs twice", Fraction(2), 3
+        shape, devices = self.run.shape(self.card), self.run.devices
+        if shape.tokens != shape.slot_tokens:
+            yield "of real tokens only", Fraction(shape.tokens, shape.slot_tokens), 1
+        if devices > GPUS_PER_NODE:
+            yield f"of {GPUS_PER_NODE} GPUs", Fraction(devices, GPUS_PER_NODE), 4
+        if devices > 1:
+            yield "of one GPU", Fraction(devices), 4
+            yield "dividing by the GPU count twice", Fraction(1, devices), 4
+
+    def _one(
+        self, rule: Convention, peak: Peak, treatment: str, value: Fraction, cost: int
+    ) -> Candidate:
+        gap = value - self.reported.value
+        slack = SLACK * self.reported.value
+        rounded = abs(gap) <= self.reported.half_unit + slack
+        cut = -slack <= gap < 2 * self.reported.half_unit + slack
+        error = abs(gap) / self.reported.value
+        found = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
+        return found if rounded or not cut else replace(found, cost=cost + CUT_OFF)
+
+
+def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:
+    """Yield peaks that may have been used instead, and what it costs to suppose so."""
+    yield _sparse(stated), 2
+    for other in others:
+        for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
+            if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
+                yield peak, cost
+
+
+def _sparse(peak: Peak) -> Peak:
+    label = peak.label.replace("dense", "sparse")
+    label = label if label != peak.label else f"{label} sparse"
+    return replace(peak, flops_per_ns=peak.flops_per_ns * SPARSE, label=label)

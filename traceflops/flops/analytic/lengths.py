@@ -1,0 +1,142 @@
+"""Sequences of a step: by their lengths, or by sums over them where the lengths are not known.
+
+Matrices need the tokens (sum s) and attention needs the pairs, which are a polynomial in s for
+causal and full masks: (sum s^2 + sum s) / 2 and sum s^2. So two sums say as much as all lengths,
+unless a sliding window or a chunk may cut a sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceflops.errors import UsageError
+from traceflops.flops.model.blocks import Mask
+from traceflops.units.words import several
+
+Lengths = tuple[tuple[int, int], ...]
+"""Sequences as (length, how many)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSums:
+    """Sequences of which only sums are known: of lengths, of their squares, and how many.
+
+    None is longer than `longest`, where that is known. Means over several steps are such sums,
+    too: so the squares may be more than any lengths of one step have.
+    """
+
+    tokens: int
+    squares: int
+    count: int | None = None
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sums that no lengths have."""
+        said = f"no sequence lengths have sum {self.tokens} and sum of squares {self.squares}"
+        if self.count is not None and self.count > self.tokens:
+            raise UsageError(
+                f"{self.count} sequences cannot have {self.tokens} tokens", "correct one of them"
+            )
+        # Cauchy-Schwarz; and s^2 >= s.
+        if self.squares * (self.count or self.tokens) < self.tokens**2:
+            least = -(-(self.tokens**2) // (self.count or self.tokens))
+            raise UsageError(said, f"the squares sum to at least {least}: correct one of them")
+        if (self.squares - self.tokens) % 2:
+            raise UsageError(said, "the sums must both be even or both be odd")
+
+
+Sequences = Lengths | LengthSums
+
+
+def why_impossible(tokens: int, squares: int, count: int | None = None) -> str:
+    """Return why no lengths of at least 1 have these sums, "" where some have.
+
+    This is of one step: means over several steps are no such sums (see LengthSums).
+    """
+    if count is not None and (count > tokens or (tokens and not count)):
+        return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
+    least, most = _bounds(tokens, count)
+    if not least <= squares <= most:
+        many = "lengths" if count is None else several(count, "length")
+        either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        return f"the squares of {many} with sum {tokens:,} sum to {either}, not {squares:,}"
+    if (squares - tokens) % 2:
+        return (
+            f"lengths with sum {tokens:,} cannot have a sum of squares of "
+            f"{squares:,}: one is even, the other odd"
+        )
+    return ""
+
+
+def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
+    """Return the least and largest sum of squares of so many lengths of at least 1."""
+    if not count:
+        return tokens, tokens**2
+    short, longer = divmod(tokens, count)
+    least = (count - longer) * short**2 + longer * (short + 1) ** 2
+    return least, (tokens - count + 1) ** 2 + count - 1
+
+
+def count_of(sequences: Sequences) -> int:
+    """Return how many sequences there are. Raises UsageError where that is not known."""
+    if not isinstance(sequences, LengthSums):
+        return sum(count for _, count in sequences)
+    if sequences.count is None:
+        raise UsageError("the number of sequences per step is unknown", "set --sequences")
+    return sequences.count
+
+
+def tokens_of(sequences: Sequences) -> int:
+    """Return the tokens of all sequences."""
+    if isinstance(sequences, LengthSums):
+        return sequences.tokens
+    return sum(length * count for length, count in sequences)
+
+
+def squares_of(sequences: Sequences) -> int:
+    """Return the sum of the squared lengths."""
+    if isinstance(sequences, LengthSums):
+        return sequences.squares
+    return sum(count * length**2 for length, count in sequences)
+
+
+def full_pairs(sequences: Sequences, cached: int = 0) -> int:
+    """Return the (query, key) pairs of one head without a mask."""
+    return squares_of(sequences) + cached * tokens_of(sequences)
+
+
+def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
+    """Return the attended pairs of one head.
+
+    Raises UsageError where sums do not tell them.
+    """
+    if not isinstance(sequences, LengthSums):
+        return sum(count * mask.pairs(length, cached) for length, count in sequences)
+    if mask.kind == "full":
+        return full_pairs(sequences, cached)
+    cut_by(mask, sequences, cached)  # refuses a mask that may cut one
+    return (sequences.squares + sequences.tokens) // 2 + cached * sequences.tokens
+
+
+def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
+    """Return the sequences that are longer than a window or chunk, cache included, and the others.
+
+    Raises UsageError where sums do not tell that none is.
+    """
+    if mask.kind not in ("window", "chunk"):
+        return (), sequences
+    if not isinstance(sequences, LengthSums):
+        cut = tuple(one for one in sequences if one[0] + cached > mask.size)
+        return cut, tuple(one for one in sequences if one[0] + cached <= mask.size)
+    if sequences.longest is None or sequences.longest + cached > mask.size:
+        raise _needs_lengths(mask)
+    return (), sequences
+
+
+def _needs_lengths(mask: Mask) -> UsageError:
+    """Return the error for sums where a mask needs each length."""
+    return UsageError(
+        f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
+        "lengths, not sums",
+        "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
+    )

@@ -1,0 +1,374 @@
+"""What was run with a model: tokens, devices, time, and what of it was trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.errors import UsageError
+from traceflops.flops.analytic.lengths import Lengths as Lengths
+from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
+from traceflops.flops.model.blocks import Linear
+from traceflops.flops.model.card import ModelCard, Placed
+from traceflops.units.exact import decimal
+from traceflops.units.parse_units import parse_share
+
+Scope = Literal["blocks", "all"]
+PARTS = (
+    *("all", "encoder", "attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"),
+    *("patch", "conv"),
+)
+"""What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Which share of the forward pass is computed again in the backward pass.
+
+    `linear` for matmuls and convolutions, `attention` for attention cores. `scope` says of what:
+    the blocks, or all with the head; None leaves it to the convention.
+    """
+
+    name: str = "none"
+    linear: Fraction = Fraction(0)
+    attention: Fraction = Fraction(0)
+    scope: Scope | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share; more than 1 is possible, recomputing twice or three times."""
+        if min(self.linear, self.attention) < 0:
+            raise UsageError("a recomputed share is negative", "give 0 (nothing) to 1 (all)")
+        most = max(self.linear, self.attention)
+        if most > MOST_RECOMPUTED:
+            raise UsageError(
+                f"{decimal(most * 100, 1)} % of the forward pass cannot be recomputed",
+                "give shares: 0.75,1 or 75%,100%",
+            )
+
+
+MOST_RECOMPUTED = 3
+NO_CHECKPOINT = Checkpoint()
+SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
+FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
+CHECKPOINTS = {one.name: one for one in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
+
+
+def parse_checkpoint(option: str, text: str) -> Checkpoint:
+    """Return `none`, `selective`, `full`, or shares such as `0.75,1`: of matmuls, of attention."""
+    name = text.strip().casefold()
+    if name in CHECKPOINTS:
+        return CHECKPOINTS[name]
+    linear, comma, attention = name.partition(",")
+    shares = [parse_share(part) for part in (linear, attention)]
+    if not comma or shares[0] is None or shares[1] is None:
+        raise UsageError(
+            f"unknown {option}: {text[:60]!r}",
+            f"use {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and "
+            "attention: 0.75,1",
+        )
+    return Checkpoint(f"custom {name}", shares[0], shares[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters: of `rank` on the matrices named in `targets`, or of so many `params`.
+
+    No targets: every matrix in the blocks but routers.
+    """
+
+    rank: int | None = None
+    targets: tuple[str, ...] = ()
+    params: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse adapters of unknown or contradictory size."""
+        if (self.rank is None) == (self.params is None):
+            raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
+
+    def adapters(self, card: ModelCard) -> tuple[Placed, ...]:
+        """Return the adapters as matrices: in x rank and rank x out for each target."""
+        if self.params is not None:
+            count = Linear(name="adapters", inputs=self.params, outputs=1, group="adapters")
+            return (Placed(count, in_blocks=True),)
+        names = {one.linear.name for one in card.placed()}
+        for target in self.targets:
+            if target not in names:
+                raise UsageError(
+                    f"the model has no matrix {target[:40]!r} to adapt",
+                    f"known: {', '.join(sorted(names))}",
+                )
+        return tuple(pair for one in self.adapted(card) for pair in self._pair(one))
+
+    def adapted(self, card: ModelCard) -> tuple[Placed, ...]:
+        """Return the matrices that get adapters of a rank; none where only their size is known."""
+        return tuple(one for one in card.placed() if self.rank is not None and self._wants(one))
+
+    def _wants(self, one: Placed) -> bool:
+        if self.targets:
+            return one.linear.name in self.targets
+        return one.in_blocks and not one.routes
+
+    def parameters(self, card: ModelCard) -> int:
+        """Return the trained parameters of all adapters."""
+        return sum(one.times * one.linear.stored for one in self.adapters(card))
+
+    def _pair(self, one: Placed) -> Iterator[Placed]:
+        linear, rank = one.linear, self.rank
+        assert rank is not None, "only adapters with a rank are pairs"
+        for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
+            adapter = replace(
+                linear,
+                name=f"{linear.name}_{half}",
+                inputs=inputs,
+                outputs=outputs,
+                group="adapters",
+                bias=False,
+                copies=max(linear.copies, 1),
+            )
+            yield replace(one, linear=adapter)
+
+
+@dataclass(frozen=True, slots=True)
+class RunShape:
+    """The sequences of one step: `documents` are the real ones, `slots` what is computed.
+
+    They differ by padding and packing. `sums` stand in for documents of unknown lengths, and for
+    slots where these are not known either. None of them: only the number of tokens is known.
+    """
+
+    tokens: int
+    slot_tokens: int
+    documents: Lengths | None = None
+    slots: Lengths | None = None
+    sums: LengthSums | None = None
+
+    @property
+    def sequences(self) -> int | None:
+        """Return how many real sequences there are."""
+        if self.sums is not None:
+            return self.sums.count
+        return count_of(self.documents) if self.documents is not None else None
+
+    @property
+    def padded(self) -> bool:
+        """Return whether each slot holds one document and some are longer than theirs."""
+        if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
+            return False
+        return self.sequences == count_of(self.slots)
+
+    def of(self, real: bool) -> Sequences:
+        """Return the real sequences or the slots; a UsageError where neither is known."""
+        found = (self.documents if real else self.slots) or self.sums
+        if found is None:
+            raise UsageError(
+                "the sequence length is unknown",
+                "set --seq, or choose a convention without attention (6N)",
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One step, on all devices together.
+
+    `batch` counts sequences of `seq` tokens; or `tokens` per step; or the lengths of `documents`,
+    or, where these are too many, their sum `seq_sum`, the sum of their squares `seq_square_sum` and
+    their number `sequences`; packed into batch x seq where these are given too. `real_tokens` are
+    those that are no padding.
+    `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
+    `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
+    as counted by convention `achieved_basis` (None: the one asked for). `notes` say what of it is
+    in doubt.
+    """
+
+    batch: int | None = None
+    seq: int | None = None
+    tokens: int | None = None
+    documents: tuple[int, ...] = ()
+    seq_sum: int | None = None
+    seq_square_sum: int | None = None
+    sequences: int | None = None
+    real_tokens: int | None = None
+    encoder_seq: int | None = None
+    cached: int = 0
+    devices: int = 1
+    dtype: str | None = None
+    step_seconds: Fraction | None = None
+    tokens_per_s: Fraction | None = None
+    samples_per_s: Fraction | None = None
+    achieved: Fraction | None = None
+    achieved_basis: str | None = None
+    forward_only: bool = False
+    frozen: frozenset[str] = field(default_factory=frozenset)
+    frozen_layers: int = 0
+    lora: Lora | None = None
+    checkpoint: Checkpoint = NO_CHECKPOINT
+    attention_kernel: Literal["flash", "unfused"] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, and measurements that contradict each other."""
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}", f"give a {name} of at least 1")
+        if any(length < 1 for length in self.documents):
+            raise UsageError("a document has no tokens", "give lengths of at least 1")
+        self._check_sums()
+        measured = [name for name in MEASURES if getattr(self, name) is not None]
+        if len(measured) > 1:
+            raise UsageError(f"{' and '.join(measured)} exclude each other", "give one of them")
+        for name in measured:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be above 0", "give the measured value")
+        if unknown := sorted(self.frozen - {*PARTS}):
+            known = ", ".join(PARTS)
+            raise UsageError(f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {known}")
+
+    def _check_sums(self) -> None:
+        """Refuse one sum without the other, and sums beside the lengths themselves."""
+        if (self.seq_sum is None) != (self.seq_square_sum is None):
+            raise UsageError(
+                "packed sequences need both sums: of lengths and of squared lengths",
+                "set --seq-sum and --seq-square-sum",
+            )
+        if self.seq_sum is None and self.sequences is not None:
+            raise UsageError(
+                "a number of sequences needs the sums of their lengths",
+                "set --seq-sum and --seq-square-sum, or --batch and --seq",
+            )
+        if self.documents and self.seq_sum is not None:
+            raise UsageError(
+                "give either document lengths or sums of lengths, not both", "remove one of them"
+            )
+        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+
+    @property
+    def sums(self) -> LengthSums | None:
+        """Return the packed sequences by their sums, None where these are not given."""
+        if self.seq_sum is None or self.seq_square_sum is None:
+            return None
+        return LengthSums(self.seq_sum, self.seq_square_sum, self.sequences)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether the base weights are frozen: said so, or implied by adapters."""
+        return "all" in self.frozen or (self.lora is not None and not self.frozen)
+
+    def freezes(self, part: str) -> bool:
+        """Return whether the weights of a sub-name of the ledger are frozen."""
+        return self.is_frozen or part in self.frozen
+
+    def shape(self, card: ModelCard) -> RunShape:
+        """Return the sequences of a step. Raises UsageError where the numbers contradict."""
+        seq = self.seq if self.seq is not None else card.seq
+        if self.documents or self.sums is not None:
+            return self._packed(seq)
+        if seq is None and self.batch is not None and self.tokens is not None:
+            seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
+        if seq is None:
+            if self.tokens is None:
+                raise UsageError(
+                    "the number of tokens per step is unknown",
+                    "set --batch and --seq, or --tokens",
+                )
+            return RunShape(self.real_tokens or self.tokens, self.tokens)
+        return self._slots(seq)
+
+    def _slots(self, seq: int) -> RunShape:
+        """Return sequences of one length; real tokens are shared out evenly, the least pairs."""
+        batch = self.batch
+        if batch is None:
+            batch = _whole(self.tokens, seq, f"sequences of {seq}") if self.tokens else 1
+        computed = batch * seq
+        if self.tokens is not None and self.tokens != computed:
+            raise UsageError(
+                f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
+                "correct one of them; for padding also set the real tokens",
+            )
+        real = computed if self.real_tokens is None else self.real_tokens
+        if real > computed:
+            raise UsageError(
+                f"{real} real tokens do not fit into batch {batch} x {seq} = {computed}",
+                "correct one of them",
+            )
+        short, longer = divmod(real, batch)
+        even = ((short, batch - longer), (short + 1, longer))
+        documents = tuple((length, count) for length, count in even if length and count)
+        return RunShape(real, computed, documents, ((seq, batch),))
+
+    def _packed(self, seq: int | None) -> RunShape:
+        """Return documents, by lengths or by sums; packed into batch x seq if that is known."""
+        sums = self.sums
+        documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
+        real = tokens_of(sums or documents or ())
+        given = (self.tokens, self.real_tokens)
+        said = [one for one in given if one is not None and one != real]
+        if said and not self._has_slack(real):
+            raise UsageError(
+                f"{min(said)} tokens contradict the {real} tokens of the documents",
+                "correct one of them",
+            )
+        if sums is not None and seq is not None:
+            sums = replace(sums, longest=seq)
+        if seq is None or self.batch is None:
+            return RunShape(real, self.tokens or real, documents, documents, sums)
+        if sums is not None and self.tokens not in (None, real, seq * self.batch):
+            raise UsageError(
+                f"{self.tokens} tokens are not batch {self.batch} x {seq}", "correct one of them"
+            )
+        if real > seq * self.batch or max(self.documents, default=0) > seq:
+            raise UsageError(
+                f"documents of {real} tokens do not fit into batch {self.batch} x {seq}",
+                "correct one of them",
+            )
+        return RunShape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
+
+    def _has_slack(self, real: int) -> bool:
+        """Return whether `tokens` are those computed, more than the sum of the lengths."""
+        more = self.tokens is not None and self.tokens >= real
+        return self.seq_sum is not None and more and self.real_tokens in (None, real)
+
+    def memory(self, card: ModelCard, shape: RunShape) -> RunShape:
+        """Return the sequences of the encoder: one for each of the decoder."""
+        encoder = card.encoder
+        seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
+        if seq is None or shape.sequences is None:
+            raise UsageError("the encoder's sequence length is unknown", "set --encoder-seq")
+        lengths = ((seq, shape.sequences),)
+        return RunShape(tokens_of(lengths), tokens_of(lengths), lengths, lengths)
+
+    def seconds(self, shape: RunShape) -> Fraction | None:
+        """Return the time of a step, from whatever was measured; None where it was not a time."""
+        if self.step_seconds is not None:
+            return self.step_seconds
+        if self.tokens_per_s is not None:
+            return shape.slot_tokens / self.tokens_per_s
+        if self.samples_per_s is None:
+            return None
+        if shape.sequences is None:
+            raise UsageError(
+                "--samples-per-s needs the number of sequences per step",
+                "set --batch or --seq, or use --tokens-per-s",
+            )
+        return shape.sequences / self.samples_per_s
+
+
+COUNTS = (
+    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
+    *("encoder_seq", "devices"),
+)
+MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
+
+
+def _whole(total: int, part: int, what: str) -> int:
+    quotient, rest = divmod(total, part)
+    if rest:
+        raise UsageError(
+            f"{total} tokens per step are not a whole number of {what}",
+            "correct one of them, or give document lengths",
+        )
+    return quotient

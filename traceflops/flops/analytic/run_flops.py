@@ -1,0 +1,359 @@
+"""Model FLOPs from a description: the ledger of one step of a run, under one convention.
+
+A matmul costs 2 FLOPs per weight and token forward, the same for the input gradient and for the
+weight gradient. An attention core's backward pass is two forward passes; flash kernels compute the
+scores once more (`algorithmic`). Recomputation and padding are executed, never model work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from traceflops.errors import TraceflopsError, UsageError
+from traceflops.flops.analytic.conventions import (
+    CONVENTIONS,
+    DEFAULT,
+    RULE_OF_THUMB,
+    RULE_OF_THUMB_FROZEN,
+    Convention,
+    convention,
+)
+from traceflops.flops.analytic.lengths import (
+    Sequences,
+    count_of,
+    cut_by,
+    full_pairs,
+    pairs,
+    squares_of,
+    tokens_of,
+)
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
+from traceflops.flops.ledger import Count, Ledger, Line, collect
+from traceflops.flops.model.blocks import Mask
+from traceflops.flops.model.card import ModelCard, Placed, PlacedCore
+from traceflops.flops.model.conv import Conv
+from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
+
+VECTOR_FLOPS_OF_LEVANTER = 3
+"""Per key and head: what Levanter charges for the mask and the softmax."""
+
+ELSE = "choose another convention, or describe the model fully (preset, config.json, TOML card)"
+
+
+def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
+    """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
+    rule = convention(name)
+    if (found := refusal(card, run, name)) is not None:
+        raise UsageError(f"{name} cannot be computed: {found.message}", found.hint)
+    return _Count(card, run, rule, run.shape(card)).ledger()
+
+
+def default_convention(card: ModelCard, run: Run) -> str:
+    """Return the convention to use where none is asked for.
+
+    The exact one where the architecture is known, else 6N, or 4N with frozen weights.
+    """
+    if card.complete:
+        return DEFAULT
+    return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One entry of the vector of conventions: its ledger, or why there is none."""
+
+    convention: str
+    ledger: Ledger | None
+    problem: str = ""
+
+
+def every_convention(card: ModelCard, run: Run) -> tuple[Counted, ...]:
+    """Return the run counted under every convention, with the reason where one cannot be."""
+    return tuple(_counted(card, run, name) for name in CONVENTIONS)
+
+
+def _counted(card: ModelCard, run: Run, name: str) -> Counted:
+    if (problem := obstacle(card, run, name)) is not None:
+        return Counted(name, None, problem)
+    return Counted(name, model_flops(card, run, name))
+
+
+def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
+    """Return (2 + adapters/frozen)/3: what NeMo Automodel multiplies full training with."""
+    return (2 + Fraction(adapters, frozen)) / 3
+
+
+def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
+    """Return in one line why a convention cannot be computed, or None if it can."""
+    found = refusal(card, run, name)
+    return found.message if found is not None else None
+
+
+def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
+    """Return why a convention cannot be computed and what would help, or None if it can."""
+    rule = convention(name)
+    try:
+        shape = run.shape(card)
+        problem = _obstacle(card, run, rule, shape)
+        if problem is None and shape.sums is not None:
+            _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
+    except TraceflopsError as error:
+        return error
+    return UsageError(problem, ELSE) if problem is not None else None
+
+
+def _obstacle(card: ModelCard, run: Run, rule: Convention, shape: RunShape) -> str | None:
+    if rule.weights == "none":
+        return "it needs measurements, not a description"
+    by_matrix = needs_matrices(rule, card)
+    if needs_architecture(rule, card) and card.lacks:
+        return f"the description lacks {', '.join(card.lacks)}"
+    if card.convs and not rule.convolutions:
+        return "it is not defined for convolutions"
+    if card.encoder is not None and not by_matrix:
+        return "encoder and decoder process different tokens"
+    if rule.context != "none" and not card.convs:
+        if not card.cores():
+            return "the description lacks layers, heads and head_dim"
+        shape.of(rule.real)
+    if rule.weights == "square":
+        square(card)
+    if by_matrix and card.encoder is not None:
+        run.memory(card, shape)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """What a matrix or core is computed for, in so many layers."""
+
+    times: int
+    input_grad: bool
+    weight_grad: bool
+
+    @property
+    def backward(self) -> bool:
+        return self.input_grad or self.weight_grad
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """One run of one model under one convention."""
+
+    card: ModelCard
+    run: Run
+    rule: Convention
+    shape: RunShape
+
+    def ledger(self) -> Ledger:
+        """Return all lines."""
+        rule = self.rule
+        ledger = collect(rule.id, self._lines(), executed_only=rule.executed)
+        if rule.id == "automodel-lora":
+            lora = self.run.lora
+            adapters = lora.parameters(self.card) if lora else 0
+            return ledger.scaled(adapter_multiplier(self.card.total, adapters))
+        return ledger
+
+    def _lines(self) -> Iterator[Line]:
+        for one in weights(self.rule, self.card):
+            yield from self._matmul(one)
+        if self.rule.adapters and self.run.lora is not None:
+            for one in self.run.lora.adapters(self.card):
+                yield from self._matmul(one)
+        for conv in self.card.convs:
+            yield from self._conv(conv)
+        if self.rule.context != "none":
+            for core in self._cores():
+                yield from self._attention(core)
+
+    # Weight matrices
+
+    def _matmul(self, one: Placed) -> Iterator[Line]:
+        flops = 2 * one.linear.active * self._rows(one)
+        for passes in self._passes(one):
+            forward = flops * passes.times
+            yield from self._pass_lines("matmul", one.linear.group, forward, passes)
+            again = self._again(one.in_blocks, passes) * self._checkpoint.linear * forward
+            yield Line(f"recompute.matmul.{one.linear.group}", again)
+            yield from self._waste(one, forward, passes, again)
+
+    def _pass_lines(
+        self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
+    ) -> Iterator[Line]:
+        yield Line(f"model.{kind}.forward.{group}", forward)
+        if passes.input_grad:
+            yield Line(f"model.{kind}.input_grad.{group}", forward)
+        if passes.weight_grad:
+            yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
+
+    def _rows(self, one: Placed) -> int:
+        """Return how many rows a step puts through a matrix."""
+        reads, shape = one.linear.reads, self._side(one)
+        if reads == "token":
+            return self._tokens(shape)
+        if reads == "memory":
+            return self._tokens(self.run.memory(self.card, self.shape))
+        sequences = count_of(shape.of(self.rule.real))
+        return sequences if reads == "sequence" else self._tokens(shape) - sequences
+
+    def _tokens(self, shape: RunShape) -> int:
+        return shape.tokens if self.rule.real else shape.slot_tokens
+
+    def _side(self, one: Placed | PlacedCore) -> RunShape:
+        """Return the sequences that a matrix or core works on."""
+        if one.side == "encoder":
+            return self.run.memory(self.card, self.shape)
+        return self.shape
+
+    def _waste(self, one: Placed, forward: int, passes: _Passes, again: Count) -> Iterator[Line]:
+        """Yield rows computed and not needed: of padded tokens and vocabulary, of experts."""
+        if self.rule.context != "exact":
+            return
+        executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
+        yield Line("overcompute.padding.experts", (one.capacity - 1) * executed)
+        if one.linear.reads == "token" and one.side == "decoder":
+            rows = Fraction(self.shape.slot_tokens - self.shape.tokens, self.shape.tokens)
+            yield Line("overcompute.padding.tokens", rows * executed)
+        padded = self.card.padded_vocab
+        if padded is not None and one.linear.name == "head":
+            yield Line(
+                "overcompute.padding.vocab", Fraction(padded, self.card.vocab) * executed - executed
+            )
+
+    # What is trained
+
+    def _passes(self, one: Placed | PlacedCore) -> Iterator[_Passes]:
+        """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
+        if self.run.forward_only:
+            yield _Passes(one.times, False, False)
+            return
+        still = self._below(one) if self.rule.frozen == "as-run" else 0
+        adapter = isinstance(one, Placed) and one.linear.group == "adapters"
+        if still and not adapter:
+            yield _Passes(still, False, False)
+        if still < one.times:
+            yield _Passes(one.times - still, *self._gradients(one))
+
+    def _below(self, one: Placed | PlacedCore) -> int:
+        """Return in how many layers no gradient flows: nothing there and below is trained."""
+        if one.side == "encoder":
+            return one.times if self._still_encoder else 0
+        if one.layer is None:
+            return 0
+        return min(max(self.run.frozen_layers - one.layer, 0), one.times)
+
+    def _gradients(self, one: Placed | PlacedCore) -> tuple[bool, bool]:
+        """Return whether there are input and weight gradients."""
+        if isinstance(one, PlacedCore):
+            return True, True
+        linear, rule = one.linear, self.rule
+        if linear.group == "adapters" or rule.frozen == "never":
+            return True, True
+        if rule.frozen == "all":
+            return True, False
+        reads_data = linear.reads == "patch" or linear.group == "patch"
+        feeds_back = not reads_data and not (linear.reads == "memory" and self._still_encoder)
+        return feeds_back, not self.run.freezes(linear.group)
+
+    @property
+    def _still_encoder(self) -> bool:
+        return "encoder" in self.run.frozen
+
+    # Convolutions
+
+    def _conv(self, conv: Conv) -> Iterator[Line]:
+        """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
+        forward = conv.flops * count_of(self.shape.of(self.rule.real))
+        counted = self.rule.id == "flopcounter"
+        trained = not self.run.freezes("conv") or self.rule.frozen == "never"
+        train = not self.run.forward_only
+        passes = _Passes(1, train and not conv.stem, train and trained)
+        yield from self._pass_lines("conv", "conv", forward, passes, conv.groups if counted else 1)
+        again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
+        yield Line("recompute.conv", again)
+
+    # Attention
+
+    def _cores(self) -> tuple[PlacedCore, ...]:
+        return square(self.card).cores() if self.rule.weights == "square" else self.card.cores()
+
+    def _attention(self, one: PlacedCore) -> Iterator[Line]:
+        twice = self._twice_pairs(one)
+        for passes in self._passes(one):
+            forward = one.core.flops(twice) * passes.times
+            again = self._again(True, passes) * self._checkpoint.attention
+            yield Line("model.attention.forward", forward)
+            if passes.backward:
+                yield Line("model.attention.backward", 2 * forward)
+                yield Line("convention.attention", (self.rule.attention - 3) * forward)
+            yield Line("recompute.attention", again * forward)
+            runs = 1 + 2 * passes.backward + again
+            if passes.backward and (self._flash or self.rule.id == "flopcounter"):
+                yield Line("algorithmic.attention", one.core.scores(twice) * passes.times)
+            if self.rule.context == "exact":
+                yield from self._masked(one, twice, passes.times * runs)
+        if self.rule.id == "levanter":
+            yield Line("convention.vector", self._vectors(one))
+
+    @property
+    def _flash(self) -> bool:
+        return self.run.attention_kernel == "flash"
+
+    def _masked(self, one: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
+        """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
+        padded = twice
+        if one.side == "decoder" and self.shape.padded:
+            padded = self._pairs(one.core.mask, self.shape.of(False))
+            yield Line("overcompute.padding.attention", one.core.flops(padded - twice) * runs)
+        if self.run.attention_kernel == "unfused" and not one.core.cross:
+            full = 2 * full_pairs(self._side(one).of(False), self.run.cached)
+            yield Line("overcompute.mask", one.core.flops(full - padded) * runs)
+
+    def _vectors(self, one: PlacedCore) -> int:
+        """Return what Levanter adds for masks and softmax, all three passes."""
+        squares = squares_of(self._side(one).of(self.rule.real))
+        passes = 1 if self.run.forward_only else 3
+        return VECTOR_FLOPS_OF_LEVANTER * passes * one.core.heads * squares * one.times
+
+    def _twice_pairs(self, one: PlacedCore) -> int:
+        """Return twice the pairs of one head in a step, as the convention has them."""
+        sequences = self._side(one).of(self.rule.real)
+        if one.core.cross:
+            return self._cross_pairs(sequences)
+        if self.rule.context == "exact":
+            return self._pairs(one.core.mask, sequences)
+        return self._about(one.core.mask, sequences)
+
+    def _about(self, mask: Mask, sequences: Sequences) -> int:
+        """Return twice the pairs of sequences by the convention's rule for the context."""
+        cut: Sequences = ()
+        if self.rule.context == "half-window":
+            cut, sequences = cut_by(mask, sequences, self.run.cached)
+        full = full_pairs(sequences, self.run.cached)
+        half = self.rule.context != "full" and mask.kind != "full"
+        # Half the context: the cache is seen by all queries, their own tokens by half of them.
+        rest = full + self.run.cached * tokens_of(sequences) if half else 2 * full
+        return self._pairs(mask, cut) + rest
+
+    def _pairs(self, mask: Mask, sequences: Sequences) -> int:
+        """Return twice the pairs that the mask leaves."""
+        return 2 * pairs(mask, sequences, self.run.cached)
+
+    def _cross_pairs(self, sequences: Sequences) -> int:
+        """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
+        ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
+        return 2 * memory * tokens_of(sequences)
+
+    # Recomputation
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return FULL_CHECKPOINT if self.rule.id == "sc21" else self.run.checkpoint
+
+    def _again(self, in_blocks: bool, passes: _Passes) -> int:
+        """Return 1 where checkpointing reaches something that has a backward pass, else 0."""
+        scope = self._checkpoint.scope or ("all" if self.rule.recompute_all else "blocks")
+        return int(passes.backward and (in_blocks or scope == "all"))

@@ -1,0 +1,162 @@
+"""The utilisation of a described run: its ledger, what is missing, every convention beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.devices.missing_input import Lack
+from traceflops.devices.peaks import PER_TERA
+from traceflops.errors import UsageError
+from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
+from traceflops.flops.analytic.peak_choice import PeakChoice, fastest_rates
+from traceflops.flops.analytic.rates import Rate, check_possible, check_speed, rate_of
+from traceflops.flops.analytic.run import Run
+from traceflops.flops.analytic.run_checks import check_claims, doubtful_claims
+from traceflops.flops.analytic.run_flops import obstacle
+from traceflops.flops.analytic.work import DescribedWork, counted_by_nobody_knows_what, work
+from traceflops.flops.model.card import ModelCard
+from traceflops.units.exact import decimal
+
+Unit = Literal["step", "sequence", "token", "second"]
+"""What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
+
+TIME_REMEDY = "set --step-time or --tokens-per-s"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run under one convention: its work and rate, or why there is none."""
+
+    convention: Convention
+    work: DescribedWork | None
+    rate: Rate | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """What can be said of a run: `rate` is None where something lacks, the rest is there."""
+
+    card: ModelCard
+    run: Run
+    unit: Unit
+    work: DescribedWork
+    rate: Rate | None
+    choice: PeakChoice
+    lacks: tuple[Lack, ...]
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether the devices can do what the rate says."""
+        return self.rate is None or max(self.rate.mfu, self.rate.hfu) <= 1
+
+    def check(self) -> None:
+        """Raise InputError, with the likely reasons, for more than a device can do."""
+        if self.rate is not None:
+            check_possible(self.rate, self.card, self.run, self.choice.spec)
+        check_speed(self.work)
+
+
+def utilisation(
+    card: ModelCard, run: Run, choice: PeakChoice, name: str | None = None
+) -> Utilisation:
+    """Return the utilisation of a run by a convention, the usual one where none is named.
+
+    Raises UsageError where the FLOPs cannot be counted.
+    """
+    unit = unit_of(card, run)
+    if unit == "token":
+        run = replace(run, tokens=1)
+    check_claims(card, run)
+    done = work(card, run, name)
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    return Utilisation(
+        card=card,
+        run=run,
+        unit="second" if done.tokens is None else unit,
+        work=done,
+        rate=rate,
+        choice=choice,
+        lacks=tuple(_lacks(done, choice)),
+        entries=tuple(_entry(card, run, choice, rule) for rule in CONVENTIONS.values()),
+        notes=(
+            *(*card.notes, *doubtful_claims(card, run), *choice.notes),
+            *_doubts(card, run, choice, done, name),
+        ),
+    )
+
+
+def unit_of(card: ModelCard, run: Run) -> Unit:
+    """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
+    if run.batch or run.tokens or run.documents or run.seq_sum is not None:
+        return "step"
+    known = run.seq is not None or card.seq is not None
+    if run.step_seconds is not None and known:
+        raise UsageError(
+            "the number of sequences per step is unknown",
+            "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)",
+        )
+    needs_no_step = run.step_seconds is None and run.samples_per_s is None
+    return "token" if needs_no_step and not known else "sequence"
+
+
+def _lacks(done: DescribedWork, choice: PeakChoice) -> list[Lack]:
+    found = []
+    if done.seconds is None:
+        found.append(Lack("the step time is unknown", TIME_REMEDY))
+    if choice.peak is None:
+        found.append(Lack(choice.problem, choice.remedy))
+    return found
+
+
+def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> Entry:
+    is_published = rule.id == "published-tflops" and counted_by_nobody_knows_what(run)
+    if counted_by_nobody_knows_what(run) and not is_published:
+        problem = "the published rate does not say how FLOPs were counted (--achieved-convention)"
+        return Entry(rule, None, None, problem)
+    problem = "" if is_published else obstacle(card, run, rule.id) or ""
+    if problem:
+        return Entry(rule, None, None, problem)
+    done = work(card, run, rule.id)
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    return Entry(rule, done, rate)
+
+
+def _doubts(
+    card: ModelCard, run: Run, choice: PeakChoice, done: DescribedWork, name: str | None
+) -> Iterator[str]:
+    """Yield what to know of a figure before it is believed."""
+    if name is None and done.tokens is not None and not card.complete:
+        yield (
+            f"the description lacks {', '.join(card.lacks)}, so "
+            f"{done.ledger.convention} counts all parameters equally and no "
+            "attention; use --model for an exact count"
+        )
+    if not done.is_counted:
+        yield (
+            "a published rate is only divided by peak; model and tokens are ignored, "
+            "because its FLOP convention is unknown (--achieved-convention ID)"
+        )
+    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    if rate is not None and rate.doubt is not None:
+        yield rate.doubt
+    if rate is None and (speed := done.tflops_per_device) is not None:
+        yield from _too_fast(speed, choice)
+
+
+def _too_fast(speed: Fraction, choice: PeakChoice) -> Iterator[str]:
+    """Yield a note where no device of the table is as fast as a rate, of which no peak is known."""
+    fastest = max(fastest_rates(choice.dtype), default=0)
+    if fastest and speed * PER_TERA > fastest:
+        kind = f"{choice.dtype} " if choice.dtype else ""
+        yield (
+            f"{decimal(speed, 0)} TFLOP/s per GPU exceeds the highest dense "
+            f"{kind}rate in the device table "
+            f"({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens and GPU "
+            "count"
+        )

@@ -1,0 +1,197 @@
+"""Where the budget of the devices went: devices x window x peak, split exactly.
+
+For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, and ledger
+FLOPs E_jc of the kernels of each component:
+
+    useful, recompute, algorithmic, overcompute, executed     the ledger's families: sum E_jc
+    unattributed         sum P_j u_j                u_j: only compute kernels without counted FLOPs
+    inefficiency         sum P_j (t_j,compute - u_j) - E_j,compute
+    memory, other, graph sum P_j t_jc - E_jc
+    communication, idle  sum P_j t_jc - E_jc        E is 0 there as a rule
+
+Added up the loss lines are sum P_j w_j - E, and the first five E: the budget. With several data
+types there is no one peak: then a FLOP of type d takes 1/P_d ns at its peak, and the budget is the
+window itself. All is in integers: of FLOPs, or of the least common multiple's share of a ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import lcm
+from typing import Final
+
+from traceflops.errors import UsageError
+from traceflops.flops.ledger import UNSPLIT
+from traceflops.timeline.records import COMPONENTS
+
+FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
+"""First words of the ledger's lines."""
+
+LINES: Final = (
+    *("useful", "recompute", "algorithmic", "overcompute"),
+    *("unattributed", "inefficiency", "memory", "other", "graph", "communication", "idle"),
+)
+"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed.
+
+Work of which it is not known what it was for, as hardware counters do not tell, is one line more,
+named UNSPLIT, before all of them.
+"""
+
+_FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
+_LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
+
+Peaks = Mapping[str, int]
+"""FLOP per ns by data type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """FLOPs of one family of lines, in one component, of one data type."""
+
+    family: str
+    component: str
+    dtype: str
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """What one device had and did in one window; times in ns.
+
+    `components` are disjoint and sum to the window; `uncounted_ns` is the part of `compute` in
+    which only kernels without counted FLOPs ran. `peaks` are FLOP per ns by data type.
+    """
+
+    components: Mapping[str, int]
+    uncounted_ns: int
+    work: tuple[Portion, ...]
+    peaks: Peaks = field(hash=False)
+
+    @property
+    def window_ns(self) -> int:
+        """Return the length of the window."""
+        return sum(self.components.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallLine:
+    """One line, in units of `Waterfall.unit`; negative where kernels ran above the peak."""
+
+    name: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """A budget and the lines it is split into; they sum to it exactly.
+
+    `dtypes` are the data types that were counted. `unit` is FLOP for one of them; for several it is
+    a fraction of a ns in which each has a whole number of FLOPs at its peak.
+    """
+
+    budget: int
+    lines: tuple[WaterfallLine, ...]
+    dtypes: tuple[str, ...]
+    unit: str
+
+    def amount(self, name: str) -> int:
+        """Return one line."""
+        known = (line.amount for line in self.lines if line.name == name)
+        return next(known, 0) if name == UNSPLIT else next(known)
+
+    def share(self, name: str) -> Fraction | None:
+        """Return one line as a share of the budget, None for an empty budget."""
+        return Fraction(self.amount(name), self.budget) if self.budget else None
+
+    @property
+    def mfu(self) -> Fraction | None:
+        """Return what is known to be the model's as a share of the budget."""
+        return self.share("useful")
+
+    @property
+    def hfu(self) -> Fraction | None:
+        """Return what was executed as a share of the budget."""
+        if not self.budget:
+            return None
+        return Fraction(sum(self.amount(name) for name in _FAMILY_LINES.values()), self.budget)
+
+    @property
+    def known_share(self) -> Fraction:
+        """Return the least share that counted FLOPs are of all: the others ran at the peak."""
+        counted = sum(self.amount(name) for name in _FAMILY_LINES.values())
+        every = counted + self.amount("unattributed")
+        return Fraction(counted, every) if every else Fraction(1)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Return a sentence per negative line: its kernels ran above the peak, which cannot be."""
+        return tuple(
+            f"{line.name} is negative ({line.amount:,} {self.unit}): its kernels "
+            "would have run above peak, so the peak, a time or a FLOP count is wrong"
+            for line in self.lines
+            if line.amount < 0
+        )
+
+
+def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Waterfall:
+    """Return the split of the budget of some devices (or windows of them) together.
+
+    `dtype` is the data type whose peak makes the budget where nothing was counted. Raises
+    UsageError where a data type has no peak, ValueError where times do not fit together.
+    """
+    given = tuple(devices)
+    counted = {one.dtype for device in given for one in device.work if one.flops}
+    dtypes = tuple(sorted(counted))
+    needed = counted or ({dtype} if dtype else set())
+    for device in given:
+        _check(device, needed)
+    if len(dtypes) > 1:
+        scale = lcm(*(device.peaks[one] for device in given for one in dtypes))
+        rates = [_Rates(scale, {one: scale // d.peaks[one] for one in dtypes}) for d in given]
+        return _split(given, rates, dtypes, f"1/{scale} ns")
+    if not needed and given:
+        raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
+    rates = [_Rates(device.peaks[one], {one: 1}) for device in given for one in needed]
+    return _split(given, rates, dtypes, "FLOP")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The units of one device in a ns, and in a FLOP of each data type."""
+
+    per_ns: int
+    per_flop: Mapping[str, int] = field(hash=False)
+
+
+def _split(
+    devices: tuple[DeviceBudget, ...], rates: list[_Rates], dtypes: tuple[str, ...], unit: str
+) -> Waterfall:
+    amounts = dict.fromkeys((UNSPLIT, *LINES), 0)
+    budget = 0
+    for device, rate in zip(devices, rates, strict=True):
+        budget += rate.per_ns * device.window_ns
+        for component, time_ns in device.components.items():
+            amounts[_LOSS_LINES[component]] += rate.per_ns * time_ns
+        amounts["unattributed"] += rate.per_ns * device.uncounted_ns
+        amounts["inefficiency"] -= rate.per_ns * device.uncounted_ns
+        for one in device.work:
+            units = rate.per_flop.get(one.dtype, 0) * one.flops
+            amounts[_FAMILY_LINES[one.family]] += units
+            amounts[_LOSS_LINES[one.component]] -= units
+    assert sum(amounts.values()) == budget
+    named = LINES if not amounts[UNSPLIT] else (UNSPLIT, *LINES)
+    lines = tuple(WaterfallLine(name, amounts[name]) for name in named)
+    return Waterfall(budget, lines, dtypes, unit)
+
+
+def _check(device: DeviceBudget, needed: set[str]) -> None:
+    missing = needed - set(device.peaks)
+    if missing:
+        named = ", ".join(sorted(missing))
+        raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
+    if any(device.peaks[one] <= 0 for one in needed) or set(device.components) - set(COMPONENTS):
+        raise ValueError("peaks are above 0, components those of traceflops.analysis.result")
+    if not 0 <= device.uncounted_ns <= device.components.get("compute", 0):
+        raise ValueError("uncounted compute time is a part of the compute time")

@@ -1,0 +1,285 @@
+"""A model described in general terms, and how many weights it has of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from traceflops.errors import UsageError
+from traceflops.flops.model.blocks import ROUTING, Block, Core, Linear
+from traceflops.flops.model.conv import Conv
+
+Norm = Literal["rms", "layernorm", "layernorm-nobias"]
+Side = Literal["decoder", "encoder"]
+"""Whose tokens: those of the model itself, or those of the encoder it reads from."""
+
+NORM_VECTORS = {"rms": 1, "layernorm": 2, "layernorm-nobias": 1}
+"""Vectors of the hidden width per norm."""
+
+FEWEST_PARAMS = 1000
+MOST_MTP = 100
+FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
+"""How far a stated parameter count may be from the counted one: relative, and as a factor."""
+
+ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
+"""What describes a model, in the words of a card."""
+
+NORMS_OF_MTP = 3
+"""Norms of an MTP module besides its block's: of the hidden state, the embedding and the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A weight matrix where it stands: in how many layers, from which one up, on whose tokens.
+
+    `in_blocks` says whether checkpointing of the blocks recomputes it. `capacity` is the rows
+    computed per row needed.
+    """
+
+    linear: Linear
+    times: int = 1
+    layer: int | None = None
+    in_blocks: bool = False
+    side: Side = "decoder"
+    capacity: Fraction = Fraction(1)
+
+    @property
+    def active(self) -> int:
+        """Return the weights one token is multiplied with, in all layers."""
+        return self.times * self.linear.active
+
+    @property
+    def routes(self) -> bool:
+        """Return whether it is a router."""
+        return self.linear.name in ROUTING
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCore:
+    """An attention core where it stands."""
+
+    core: Core
+    times: int
+    layer: int | None
+    side: Side = "decoder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """A model: blocks in order as (how many alike, what they are), and what is around them.
+
+    Widths are in elements. `positions` are rows of learned embeddings besides the tokens' (token
+    types included), `norms` norms outside the blocks, `loose` any other parameters. `mtp` counts
+    multi-token-prediction modules, each one more block like the last. `encoder` is what
+    cross-attention or prepended tokens come from. `params` is the parameter count as stated; it
+    wins over the count. `missing` names what the description lacks: then only the conventions that
+    need no more can be computed. `seq` is the length that the architecture fixes, such as the
+    patches of an image. `notes` say what was assumed.
+    """
+
+    name: str
+    hidden: int = 0
+    vocab: int = 0
+    padded_vocab: int | None = None
+    blocks: tuple[tuple[int, Block], ...] = ()
+    norm: Norm = "rms"
+    norms: int = 1
+    positions: int = 0
+    tied: bool = False
+    head: bool = True
+    head_bias: bool = False
+    extras: tuple[Linear, ...] = ()
+    loose: int = 0
+    mtp: int = 0
+    encoder: ModelCard | None = None
+    convs: tuple[Conv, ...] = ()
+    params: int | None = None
+    missing: tuple[str, ...] = ()
+    seq: int | None = None
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a card that describes nothing."""
+        if not (self.blocks or self.convs or self.params):
+            raise UsageError(
+                f"model {self.name!r} has neither layers nor a parameter count",
+                "describe its layers, or give params",
+            )
+        if self.params is not None and self.params < FEWEST_PARAMS:
+            raise UsageError(
+                f"{self.params} parameters are too few for a model",
+                f"give the full count, e.g. {self.params}e9",
+            )
+        if self.mtp > MOST_MTP:
+            raise UsageError(
+                f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}", "give those that run"
+            )
+        if self.mtp and not (self.blocks and self.complete):
+            raise UsageError(
+                f"{self.name} has no layers for an MTP module to copy",
+                "describe the layers, with --model or in the card",
+            )
+
+    def check_params(self) -> None:
+        """Refuse a stated parameter count that the description makes impossible."""
+        if self.params is None or not self.complete:
+            return
+        if not self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2:
+            raise UsageError(
+                (
+                    f"params {self.params:,} contradicts the sizes, which give "
+                    f"{self.counted:,} parameters"
+                ),
+                "remove params, or correct the sizes (params includes unused experts)",
+            )
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return what is said of the model and does not fit together."""
+        if self.params is None or not self.complete:
+            return ()
+        if abs(self.params - self.counted) <= FAR_APART * self.counted:
+            return ()
+        return (
+            f"the stated {self.params:,} parameters contradict the described sizes, "
+            f"which give {self.counted:,}",
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every weight matrix is described."""
+        return not self.lacks
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Return what a full description would have besides."""
+        nothing = not (self.blocks or self.convs or self.missing)
+        return ARCHITECTURE if nothing else self.missing
+
+    @property
+    def is_convolutional(self) -> bool:
+        """Return whether it is a convolutional net, which has no tokens."""
+        return bool(self.convs) and not self.blocks
+
+    @property
+    def layers(self) -> int:
+        """Return the number of blocks, MTP modules not counted."""
+        return sum(count for count, _ in self.blocks)
+
+    @property
+    def embedding(self) -> int:
+        """Return the weights of the token embedding."""
+        return self.vocab * self.hidden
+
+    @property
+    def total(self) -> int:
+        """Return N: all parameters, as stated or else as counted."""
+        return self.params if self.params is not None else self.counted
+
+    @property
+    def active(self) -> int:
+        """Return the parameters without the experts that a token does not use."""
+        return self.total - sum(one.times * one.linear.spare for one in self.placed())
+
+    @property
+    def counted(self) -> int:
+        """Return N counted from the description."""
+        matrices = sum(one.times * one.linear.stored for one in self.placed() if _own(one))
+        convs = sum(conv.stored for conv in self.convs)
+        encoder = self.encoder.counted if self.encoder is not None else 0
+        return self.embedding + self._vectors + self.loose + matrices + convs + encoder
+
+    @property
+    def _vectors(self) -> int:
+        """Return the parameters of norms, positions and the like."""
+        blocks = [*self.blocks, *((self.mtp, self.blocks[-1][1]),)] if self.mtp else [*self.blocks]
+        norms = self.norms + self.mtp * NORMS_OF_MTP
+        norms += sum(count * block.norms for count, block in blocks)
+        width = NORM_VECTORS[self.norm] * self.hidden
+        inside = sum(count * block.vectors for count, block in blocks)
+        return norms * width + inside + self.positions * self.hidden
+
+    def weights(self) -> int:
+        """Return the weights one token meets: experts as used, head in, input embedding out.
+
+        What a whole sequence meets once, such as a pooler, is no token's.
+        """
+        return sum(one.active for one in self.placed() if one.linear.reads != "sequence")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts that have weights, by their sub-names in the ledger."""
+        groups = [one.linear.group for one in self.placed()]
+        encoder = ["encoder"] * (self.encoder is not None)
+        return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
+
+    def placed(self) -> tuple[Placed, ...]:
+        """Return every weight matrix, the encoder's first."""
+        encoder = self.encoder.placed() if self.encoder is not None else ()
+        extras = (Placed(linear) for linear in self.extras)
+        own = (*self._in_blocks(), *self._in_mtp(), *extras, *self._heads())
+        return (*(replace(one, side="encoder") for one in encoder), *own)
+
+    def cores(self) -> tuple[PlacedCore, ...]:
+        """Return every attention core, the encoder's first."""
+        encoder = self.encoder.cores() if self.encoder is not None else ()
+        return (*(replace(one, side="encoder") for one in encoder), *self._own_cores())
+
+    def _own_cores(self) -> Iterator[PlacedCore]:
+        layer = 0
+        for count, block in self.blocks:
+            yield from (PlacedCore(core, count, layer) for core in block.cores)
+            layer += count
+        if self.mtp:
+            yield from (PlacedCore(core, self.mtp, None) for core in self.blocks[-1][1].cores)
+
+    def _in_blocks(self) -> Iterator[Placed]:
+        layer = 0
+        for count, block in self.blocks:
+            for linear in block.linears(self.hidden, self._memory):
+                yield Placed(linear, count, layer, True, "decoder", _capacity(block, linear))
+            layer += count
+
+    def _in_mtp(self) -> Iterator[Placed]:
+        """Yield the matrices of the MTP modules: a block, and two hidden states merged into one."""
+        if self.mtp:
+            block = self.blocks[-1][1]
+            for linear in block.linears(self.hidden, self._memory):
+                one = replace(linear, group="mtp")
+                yield Placed(one, self.mtp, None, True, "decoder", _capacity(block, linear))
+            merge = Linear(
+                name="mtp_merge", inputs=2 * self.hidden, outputs=self.hidden, group="mtp"
+            )
+            yield Placed(merge, self.mtp)
+
+    def _heads(self) -> Iterator[Placed]:
+        """Yield the output head; MTP modules use it once more each."""
+        if self.head and self.vocab:
+            head = Linear(
+                name="head",
+                inputs=self.hidden,
+                outputs=self.vocab,
+                group="head",
+                copies=0 if self.tied else 1,
+                bias=self.head_bias,
+            )
+            yield Placed(head)
+            if self.mtp:
+                yield Placed(replace(head, copies=0), self.mtp)
+
+    @property
+    def _memory(self) -> int:
+        """Return the width that cross-attention reads."""
+        return self.encoder.hidden if self.encoder is not None else self.hidden
+
+
+def _own(one: Placed) -> bool:
+    return one.side == "decoder"
+
+
+def _capacity(block: Block, linear: Linear) -> Fraction:
+    """Return the rows computed per row needed: more than one only in routed experts."""
+    return block.capacity if linear.copies > 1 else Fraction(1)

@@ -1,0 +1,415 @@
+"""Model cards as tables: checks one table and builds the `ModelCard` that it describes.
+
+The same keys serve TOML cards, presets and what is read from a Hugging Face config.json;
+docs/mfu.md lists them. A table that has `params` may leave out the rest: the card then knows what
+it lacks.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import groupby
+from typing import cast
+
+from traceflops.errors import InputError, UsageError
+from traceflops.flops.model.blocks import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Linear,
+    Mask,
+    MaskKind,
+    Reads,
+)
+from traceflops.flops.model.card import NORM_VECTORS, ModelCard, Norm
+from traceflops.flops.model.conv import Conv
+from traceflops.flops.model.table import HINT, Table
+
+MOST_LAYERS = 10_000
+MASKS = ("causal", "full", "window", "chunk")
+ONE_FOR_ALL = ("mask", "window_layers")
+"""What says of all layers what a pattern says of each."""
+
+BIASES = ("qkv", "out", "ffn", "router", "head")
+EVERY_BIAS = ("qkv", "out", "ffn", "router")
+"""What `bias = true` means: all matrices but the head."""
+
+SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mla", "ffn", "glu", "experts")
+VOCABULARY = ("vocab", "padded_vocab", "tied", "head")
+ATTENTION = ("mask", "window", "window_layers", "chunk", "pattern", "qk_norm", "sinks")
+VECTORS = ("bias", "norm", "norms", "norms_per_block", "positions", "loose")
+EXTRAS = ("image", "classes", "pooler", "transform")
+STACK = (*SIZES, *VOCABULARY, *ATTENTION, *VECTORS, *EXTRAS)
+KEYS = ("name", "source", "aliases", "params", *STACK, "mtp", "encoder", "cross", "conv", "linear")
+MLA = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
+IMAGE = ("size", "patch", "channels", "class_token")
+EXPERTS = (
+    *("count", "topk", "width", "shared", "shared_gate", "latent", "capacity"),
+    *("dense_layers", "layers"),
+)
+CONV = (
+    *("name", "channels", "input", "kernel", "stride", "padding", "dilation", "output_padding"),
+    *("groups", "transposed", "count", "bias", "norm", "stem"),
+)
+LINEAR = ("name", "inputs", "outputs", "bias")
+
+
+def build(
+    values: Mapping[str, object], where: str, names: Mapping[str, str] | None = None
+) -> ModelCard:
+    """Return the card that a table describes. Raises UsageError: one line, with its place.
+
+    `names` says what keys are called where the values come from.
+    """
+    try:
+        card = _Builder(Table(values, where, KEYS, names)).card()
+        card.check_params()
+        return card
+    except UsageError as error:
+        if error.message.startswith(where):
+            raise
+        raise UsageError(f"{where}: {error.message}", error.hint) from None
+
+
+def layers_of(table: Table, key: str, default: int | None = None) -> int:
+    """Return a number of layers that a model can have; refused before anything is made of it."""
+    layers = table.count(key, default)
+    if layers > MOST_LAYERS:
+        table.refuse(f"{layers} layers exceed the limit of {MOST_LAYERS}", HINT)
+    return layers
+
+
+def parse_toml(text: str, where: str) -> dict[str, object]:
+    """Return the table of a TOML text; numbers such as 405e9 stay exact."""
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or "an invalid number"
+        raise InputError(f"{where}: invalid TOML: {reason}", "correct the file") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Makes the parts of one card, or of its encoder, from one table."""
+
+    table: Table
+
+    def card(self) -> ModelCard:
+        """Return the card, or of it what there is besides `params`."""
+        table = self.table
+        missing = self._missing()
+        if missing and "params" not in table:
+            lacks = ", ".join(missing)
+            table.refuse(
+                f"{table.called(missing[0])!r} is missing",
+                f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
+            )
+        self._check_hidden()
+        return ModelCard(
+            name=table.text("name", "model"),
+            hidden=table.maybe("hidden") or 0,
+            vocab=table.count("vocab", 0, least=0),
+            padded_vocab=self._padded_vocab(),
+            blocks=self._blocks(),
+            norm=cast("Norm", table.choice("norm", NORM_VECTORS, "rms")),
+            norms=table.count("norms", 1, least=0),
+            positions=table.count("positions", 0, least=0),
+            tied=table.flag("tied", False),
+            head=table.flag("head", True),
+            head_bias="head" in self._biases,
+            extras=tuple(self._extras()),
+            loose=table.count("loose", 0, least=0),
+            mtp=table.count("mtp", 0, least=0),
+            encoder=self._encoder(),
+            convs=self._convs(),
+            params=table.maybe("params"),
+            missing=missing,
+            seq=self._fixed_length(),
+            source=table.text("source"),
+        )
+
+    def _missing(self) -> tuple[str, ...]:
+        """Return the keys that a full description would have."""
+        table = self.table
+        if "conv" in table and "layers" not in table:
+            return ()
+        needed = ["hidden", "layers", "heads", "glu"]
+        if "experts" not in table or self._has_dense_layers():
+            needed.insert(3, "ffn")
+        if "image" not in table and table.flag("head", True):
+            needed.append("vocab")
+        return tuple(key for key in needed if key not in table)
+
+    def _has_dense_layers(self) -> bool:
+        return not all(self._mixed)
+
+    @property
+    def _layers(self) -> int:
+        return layers_of(self.table, "layers", 0)
+
+    def _check_hidden(self) -> None:
+        """Refuse heads that do not divide the width where nothing else says how wide a head is."""
+        table = self.table
+        if "heads" not in table or "hidden" not in table or "head_dim" in table or "mla" in table:
+            return
+        hidden, heads = table.count("hidden"), table.count("heads")
+        if hidden % heads:
+            table.refuse(
+                f"{heads} heads do not divide the hidden width {hidden}",
+                "set head_dim, or correct heads or hidden",
+            )
+
+    def _padded_vocab(self) -> int | None:
+        padded, vocab = self.table.maybe("padded_vocab"), self.table.count("vocab", 0, least=0)
+        if padded is not None and padded < vocab:
+            self.table.refuse(
+                f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows"
+            )
+        return padded
+
+    @property
+    def _biases(self) -> tuple[str, ...]:
+        if isinstance(self.table.values.get("bias"), list):
+            return self.table.words("bias", BIASES)
+        return EVERY_BIAS if self.table.flag("bias", False) else ()
+
+    # Layers
+
+    def _blocks(self) -> tuple[tuple[int, Block], ...]:
+        """Return the blocks in order, equal neighbours together."""
+        if not ("layers" in self.table and "heads" in self.table):
+            return ()
+        kinds = zip(self._masks(), self._mixed, strict=True)
+        return tuple(
+            (len(list(run)), self._block(mask, mixed)) for (mask, mixed), run in groupby(kinds)
+        )
+
+    def _block(self, mask: Mask, mixed: bool) -> Block:
+        cross = self._cross()
+        return Block(
+            attention=self._attention(mask),
+            cross=cross,
+            feed_forward=self._experts() if mixed else self._feed_forward(),
+            norms=self.table.count("norms_per_block", 3 if cross else 2, least=0),
+        )
+
+    def _masks(self) -> tuple[Mask, ...]:
+        """Return the mask of every layer: one for all, so many windows first, or a pattern."""
+        table = self.table
+        default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))
+        window, chunk = table.maybe("window"), table.maybe("chunk")
+        special = {"window": Mask("window", window) if window else None}
+        special["chunk"] = Mask("chunk", chunk) if chunk else None
+        if "pattern" in table:
+            return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **special}))
+        if window and chunk:
+            table.refuse(
+                "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
+            )
+        if window is None and "window_layers" in table:
+            table.refuse("'window_layers' needs window", "add window, or remove window_layers")
+        narrow = special["window"] or special["chunk"]
+        count = table.count("window_layers", self._layers, least=0) if narrow else 0
+        if count > self._layers:
+            table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
+        return (narrow or default,) * count + (default,) * (self._layers - count)
+
+    def _pattern(self, masks: Mapping[str, Mask | None]) -> Iterator[Mask]:
+        """Yield the mask of every layer; the pattern starts over when it ends."""
+        table, layers = self.table, self._layers
+        words = table.words("pattern", MASKS) or ("causal",)
+        if len(words) > layers:
+            table.refuse(
+                f"'pattern' has masks for {len(words)} layers, but there are {layers}",
+                "give one mask per layer, or fewer to repeat",
+            )
+        for key in ONE_FOR_ALL:
+            if key in table:
+                table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
+        for key in ("window", "chunk"):
+            if key in table and key not in words:
+                table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
+        for layer in range(layers):
+            word = words[layer % len(words)]
+            mask = masks[word]
+            yield mask if mask is not None else table.lacks(word)
+
+    @property
+    def _mixed(self) -> tuple[bool, ...]:
+        """Return for every layer whether it has experts."""
+        experts, layers = self._expert_table(), self._layers
+        if experts is None:
+            return (False,) * layers
+        if "layers" in experts and "dense_layers" in experts:
+            experts.refuse("'layers' and 'dense_layers' exclude each other", "remove one of them")
+        dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
+        if max(max(listed or (0,)) + 1, dense) > layers > 0:
+            experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
+        mixed = frozenset(range(dense, layers) if listed is None else listed)
+        return tuple(layer in mixed for layer in range(layers))
+
+    def _expert_table(self) -> Table | None:
+        return self.table.table("experts", EXPERTS)
+
+    # What a block is made of
+
+    def _attention(self, mask: Mask) -> Attention | LatentAttention:
+        table = self.table
+        heads, biases = table.count("heads"), self._biases
+        if (mla := table.table("mla", MLA)) is not None:
+            return LatentAttention(
+                heads=heads,
+                q_rank=mla.maybe("q_rank"),
+                kv_rank=mla.count("kv_rank"),
+                nope_dim=mla.count("nope_dim"),
+                rope_dim=mla.count("rope_dim"),
+                value_dim=mla.count("value_dim"),
+                mask=mask,
+                bias="qkv" in biases,
+            )
+        head_dim = table.count("head_dim", self._head_dim(heads))
+        return Attention(
+            heads=heads,
+            kv_heads=table.count("kv_heads", heads),
+            head_dim=head_dim,
+            mask=mask,
+            qkv_bias="qkv" in biases,
+            out_bias="out" in biases,
+            vectors=2 * head_dim * table.flag("qk_norm", False)
+            + heads * table.flag("sinks", False),
+        )
+
+    def _head_dim(self, heads: int) -> int | None:
+        """Return the width of a head where it is not given; None where it cannot be known."""
+        return self.table.count("hidden") // heads if "hidden" in self.table else None
+
+    def _feed_forward(self) -> FeedForward | None:
+        table = self.table
+        if "ffn" not in table or "glu" not in table:
+            return None
+        return FeedForward(
+            width=table.count("ffn"), glu=table.flag("glu"), bias="ffn" in self._biases
+        )
+
+    def _experts(self) -> Experts | None:
+        table, experts = self.table, self._expert_table()
+        if experts is None or "glu" not in table:
+            return None
+        return Experts(
+            count=experts.count("count"),
+            topk=experts.count("topk"),
+            width=experts.count("width"),
+            glu=table.flag("glu"),
+            shared=experts.count("shared", 0, least=0),
+            shared_gate=experts.flag("shared_gate", False),
+            bias="ffn" in self._biases,
+            router_bias="router" in self._biases,
+            latent=experts.maybe("latent"),
+            capacity=experts.ratio("capacity", 1),
+        )
+
+    # Around the blocks
+
+    def _encoder(self) -> ModelCard | None:
+        """Return the encoder: without a head, its attention full unless it says otherwise."""
+        table = self.table.table("encoder", ("name", *STACK))
+        if table is None:
+            return None
+        values = {"mask": "full", "head": False, "name": "encoder", **table.values}
+        return _Builder(Table(values, table.where, KEYS)).card()
+
+    def _cross(self) -> Attention | None:
+        """Return the attention to the encoder, alike in all blocks; the default with an encoder."""
+        table = self.table
+        if not table.flag("cross", "encoder" in table):
+            return None
+        if "encoder" not in table:
+            table.refuse("'cross' needs an encoder", "add a table [encoder], or remove cross")
+        own = self._attention(Mask("full"))
+        if isinstance(own, LatentAttention):
+            table.refuse("cross-attention with mla is not supported", HINT)
+        return replace(own, vectors=0, cross=True)
+
+    def _extras(self) -> Iterator[Linear]:
+        """Yield what stands around the blocks: patches, transform and pooler, classifier."""
+        table = self.table
+        hidden = table.maybe("hidden") or 0
+        if (image := table.table("image", IMAGE)) is not None:
+            inputs = image.count("channels", 3) * image.count("patch") ** 2
+            reads: Reads = "patch" if image.flag("class_token", True) else "token"
+            yield _extra("patch", inputs, hidden, reads=reads, group="patch")
+        if table.flag("transform", False):
+            yield _extra("transform", hidden, hidden, reads="token")
+        if table.flag("pooler", False):
+            yield _extra("pooler", hidden, hidden)
+        if (classes := table.maybe("classes")) is not None:
+            yield _extra("classifier", hidden, classes)
+        for one in table.tables("linear", LINEAR):
+            name, bias = one.text("name", "linear"), one.flag("bias", True)
+            yield _extra(name, one.count("inputs"), one.count("outputs"), bias=bias)
+
+    def _fixed_length(self) -> int | None:
+        """Return the tokens of an image, or 1 for a convolutional net; None where the run says."""
+        image = self.table.table("image", IMAGE)
+        if image is None:
+            return 1 if "conv" in self.table and "layers" not in self.table else None
+        side, rest = divmod(image.count("size"), image.count("patch"))
+        if rest:
+            image.refuse("patches do not divide the image", "correct size or patch")
+        return side**2 + image.flag("class_token", True)
+
+    def _convs(self) -> tuple[Conv, ...]:
+        """Return the convolutions; one without `input` reads what the one before it made."""
+        found: list[Conv] = []
+        for number, table in enumerate(self.table.tables("conv", CONV), 1):
+            size = table.numbers("input") or (found[-1].output if found else None)
+            if size is None:
+                table.lacks("input")
+            found.append(_conv(table, size, f"conv {number}", stem=not found))
+        return tuple(found)
+
+
+def _extra(
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    reads: Reads = "sequence",
+    group: str = "head",
+    bias: bool = True,
+) -> Linear:
+    return Linear(name=name, inputs=inputs, outputs=outputs, group=group, bias=bias, reads=reads)
+
+
+def _conv(table: Table, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:
+    def each(key: str, default: int) -> tuple[int, ...]:
+        """Return one number per spatial dimension."""
+        numbers = table.numbers(key) or (default,)
+        if len(numbers) not in (1, len(size)):
+            table.refuse(f"{key!r} needs one number per dimension ({len(size)})", HINT)
+        return numbers * (len(size) // len(numbers))
+
+    channels = table.numbers("channels")
+    if channels is None or len(channels) != 2 or not all(channels):
+        table.refuse("'channels' must be a list of two: in and out", "example: [64, 128]")
+    return Conv(
+        name=table.text("name", name),
+        channels=(channels[0], channels[1]),
+        input=size,
+        kernel=each("kernel", 1),
+        stride=each("stride", 1),
+        padding=each("padding", 0),
+        dilation=each("dilation", 1),
+        output_padding=each("output_padding", 0),
+        groups=table.count("groups", 1),
+        transposed=table.flag("transposed", False),
+        count=table.count("count", 1),
+        bias=table.flag("bias", False),
+        norm=table.flag("norm", False),
+        stem=table.flag("stem", stem),
+    )

@@ -1,0 +1,283 @@
+"""What of a Hugging Face config.json takes more than copying: masks, experts, biases, widths.
+
+A rule reads a config and adds to the values of a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from traceflops.flops.model.card_table import layers_of
+from traceflops.flops.model.table import HINT, Table
+
+Values = dict[str, Any]
+Rule = Callable[[Table, Values], None]
+
+_LAYERS_KEY = "num_hidden_layers"
+
+
+def _layers(table: Table) -> int:
+    return layers_of(table, _LAYERS_KEY)
+
+
+def _known(table: Table, key: str) -> tuple[int, ...] | None:
+    """Return a list of layers, from 0. Refuses one that the model does not have."""
+    listed, layers = table.numbers(key), _layers(table)
+    if listed and max(listed) >= layers:
+        table.refuse(f"{key!r} has layer {max(listed)}, but {_LAYERS_KEY} is {layers}", HINT)
+    return listed
+
+
+def _each(table: Table, key: str, listed: tuple[Any, ...]) -> None:
+    """Refuse a list that has not one entry per layer."""
+    if listed and len(listed) != _layers(table):
+        table.refuse(
+            f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}",
+            "give one entry per layer",
+        )
+
+
+def biases(table: Table, values: Values) -> None:
+    """Add the biases that `attention_bias` and `mlp_bias` switch on."""
+    attention, mlp = table.flag("attention_bias", False), table.flag("mlp_bias", False)
+    values["bias"] = [*["qkv", "out"] * attention, *["ffn"] * mlp]
+
+
+LAYER_TYPES = {
+    "full_attention": "causal",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+}
+
+
+def _listed(table: Table) -> list[str]:
+    """Return the masks that `layer_types` names, nothing where the config does not list them."""
+    kinds = table.words("layer_types", LAYER_TYPES)
+    _each(table, "layer_types", kinds)
+    return [LAYER_TYPES[kind] for kind in kinds]
+
+
+def _narrowed(
+    table: Table, values: Values, word: str, key: str, by_family: list[str], *, needed: bool
+) -> None:
+    """Give layers the mask `word`, of the size under `key`; `layer_types` wins over the family.
+
+    Without a size no layer has it. That is refused where the config lists such layers, and where
+    it is `needed`: some layers of the family always have one.
+    """
+    listed, size = _listed(table), table.maybe(key)
+    pattern = listed or by_family
+    if word not in pattern or (size is None and not listed and not needed):
+        return
+    if size is None:
+        kind = next(name for name, mask in LAYER_TYPES.items() if mask == word)
+        table.refuse(f"{key!r} is missing, but some layers have {kind}", f"add {key}")
+    values |= {word: size, "pattern": pattern}
+
+
+def _windows(
+    table: Table, values: Values, narrow: Callable[[int], bool], *, needed: bool = False
+) -> None:
+    """Give the layers that `narrow` names a window; all others see everything before them."""
+    pattern = ["window" if narrow(layer) else "causal" for layer in range(_layers(table))]
+    _narrowed(table, values, "window", "sliding_window", pattern, needed=needed)
+
+
+def window_everywhere(table: Table, values: Values) -> None:
+    """Windows in all layers, if there is one at all."""
+    _windows(table, values, lambda layer: True)
+
+
+def window_every_other(table: Table, values: Values) -> None:
+    """Windows in every other layer, from the first."""
+    _windows(table, values, lambda layer: layer % 2 == 0, needed=True)
+
+
+def window_but_every_nth(table: Table, values: Values) -> None:
+    """Windows in all layers but each `sliding_window_pattern`-th."""
+    every = table.count("sliding_window_pattern", 6)
+    _windows(table, values, lambda layer: (layer + 1) % every != 0, needed=True)
+
+
+def window_late(table: Table, values: Values) -> None:
+    """Windows from layer `max_window_layers` on, if they are switched on at all."""
+    if table.flag("use_sliding_window", False):
+        first = table.count("max_window_layers", 28, least=0)
+        _windows(table, values, lambda layer: layer >= first)
+
+
+def chunks(table: Table, values: Values) -> None:
+    """Chunks in all layers with rotary positions: `no_rope_layers` has 1 there."""
+    every, layers = table.count("no_rope_layer_interval", 4), range(_layers(table))
+    given = table.numbers("no_rope_layers") or ()
+    _each(table, "no_rope_layers", given)
+    rotary = given or tuple((layer + 1) % every for layer in layers)
+    pattern = ["chunk" if one else "causal" for one in rotary]
+    _narrowed(table, values, "chunk", "attention_chunk_size", pattern, needed=False)
+
+
+def mixtral_experts(table: Table, values: Values) -> None:
+    """Experts in every layer, in place of the feed-forward network."""
+    values["experts"] = {
+        "count": table.count("num_local_experts"),
+        "topk": table.count("num_experts_per_tok"),
+        "width": table.count("intermediate_size"),
+    }
+
+
+def qwen_experts(table: Table, values: Values) -> None:
+    """Experts in every `decoder_sparse_step`-th layer but those listed as dense."""
+    step = table.count("decoder_sparse_step", 1)
+    dense = frozenset(_known(table, "mlp_only_layers") or ())
+    layers = range(_layers(table))
+    shared = table.count("shared_expert_intermediate_size", 0, least=0)
+    values["experts"] = {
+        "count": _one_of(table, "num_experts", "num_local_experts"),
+        "topk": table.count("num_experts_per_tok"),
+        "width": table.count("moe_intermediate_size"),
+        "shared": shared,
+        "shared_gate": bool(shared),
+        "layers": [one for one in layers if one not in dense and (one + 1) % step == 0],
+    }
+
+
+def deepseek_experts(table: Table, values: Values) -> None:
+    """Experts from layer `first_k_dense_replace` on, and shared ones of their width."""
+    if "n_routed_experts" not in table:
+        return
+    width = table.count("moe_intermediate_size")
+    every, layers = table.count("moe_layer_freq", 1), _layers(table)
+    first = table.count("first_k_dense_replace", 0, least=0)
+    if first > layers:
+        table.refuse(f"'first_k_dense_replace' is {first}, but {_LAYERS_KEY} is {layers}", HINT)
+    values["experts"] = {
+        "count": table.count("n_routed_experts"),
+        "topk": table.count("num_experts_per_tok"),
+        "width": width,
+        "shared": width * table.count("n_shared_experts", 0, least=0),
+        "layers": [layer for layer in range(first, layers) if layer % every == 0],
+    }
+
+
+def llama4_experts(table: Table, values: Values) -> None:
+    """Experts in the layers listed, or in every so many-th; one shared expert."""
+    step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
+    width = table.count("intermediate_size")
+    listed = _known(table, "moe_layers")
+    values["ffn"] = table.count("intermediate_size_mlp", 16384)
+    values["experts"] = {
+        "count": table.count("num_local_experts"),
+        "topk": table.count("num_experts_per_tok", 1),
+        "width": width,
+        "shared": width,
+        "layers": list(range(step - 1, layers, step)) if listed is None else list(listed),
+    }
+
+
+def mla(table: Table, values: Values) -> None:
+    """Multi-head latent attention."""
+    values["mla"] = {
+        "q_rank": table.maybe("q_lora_rank"),
+        "kv_rank": table.count("kv_lora_rank"),
+        "nope_dim": table.count("qk_nope_head_dim"),
+        "rope_dim": table.count("qk_rope_head_dim"),
+        "value_dim": table.count("v_head_dim"),
+    }
+
+
+def routing_bias(table: Table, values: Values) -> None:
+    """Add the correction bias of the router: one number per expert."""
+    values["bias"] = [*values.get("bias", ()), "router"]
+
+
+def routing_and_expert_bias(table: Table, values: Values) -> None:
+    """Add the biases of router and experts."""
+    values["bias"] = [*values.get("bias", ()), "router", "ffn"]
+
+
+def neox_bias(table: Table, values: Values) -> None:
+    """Biases everywhere, unless attention has none."""
+    values["bias"] = [*["qkv", "out"] * table.flag("attention_bias", True), "ffn"]
+
+
+def vit_bias(table: Table, values: Values) -> None:
+    """Biases everywhere, unless queries, keys and values have none."""
+    values["bias"] = [*["qkv"] * table.flag("qkv_bias", True), "out", "ffn"]
+
+
+def next_tokens(table: Table, values: Values) -> None:
+    """Note prediction modules, which run in training only and are not counted unasked."""
+    modules = table.count("num_nextn_predict_layers", 0, least=0)
+    if modules:
+        is_are = "module is" if modules == 1 else "modules are"
+        note = f"{modules} multi-token-prediction {is_are} not counted; --mtp {modules} counts them"
+        values["notes"] = [note]
+
+
+def gpt2_width(table: Table, values: Values) -> None:
+    """Four times the hidden width, unless the config says another."""
+    values["ffn"] = table.count("n_inner", 4 * table.count("n_embd"))
+
+
+def falcon(table: Table, values: Values) -> None:
+    """Multi-query in the old form, grouped in the new one; one norm per block or two."""
+    heads, hidden = _one_of(table, "num_attention_heads", "n_head"), table.count("hidden_size")
+    new, parallel = table.flag("new_decoder_architecture"), table.flag("parallel_attn")
+    grouped = _one_of(table, "num_kv_heads", "n_head_kv", default=heads)
+    values["kv_heads"] = grouped if new else 1 if table.flag("multi_query") else heads
+    values["ffn"] = table.count("ffn_hidden_size", 4 * hidden)
+    norms = table.count("num_ln_in_parallel_attn", 2 if new else 1)
+    values["norms_per_block"] = norms if parallel else 2
+    values["bias"] = ["qkv", "out", "ffn"] * table.flag("bias", False)
+
+
+def _one_of(table: Table, *names: str, default: int | None = None) -> int:
+    """Return the count under the first of the names that is there."""
+    found = next((name for name in names if name in table), names[0])
+    return table.count(found, default)
+
+
+def bert(table: Table, values: Values) -> None:
+    """Learned positions and token types; heads by architecture."""
+    architecture = _architecture(table, "BertModel")
+    types = table.count("type_vocab_size", 2, least=0)
+    values["positions"] = table.count("max_position_embeddings") + types
+    language = architecture.endswith(("ForMaskedLM", "ForPreTraining", "LMHeadModel"))
+    values["head"] = values["transform"] = language
+    without = ("ForMaskedLM", "LMHeadModel", "TokenClassification", "QuestionAnswering")
+    values["pooler"] = not architecture.endswith(without)
+    if language:
+        values |= {"norms": 2, "loose": table.count("vocab_size")}
+    if architecture.endswith("ForPreTraining"):
+        values["classes"] = 2
+
+
+def _architecture(table: Table, default: str) -> str:
+    found = table.values.get("architectures")
+    return str(found[0]) if isinstance(found, list) and found else default
+
+
+def vit(table: Table, values: Values) -> None:
+    """Square images in patches; a classifier where the architecture has one."""
+    patch, size = table.count("patch_size"), table.count("image_size")
+    values["image"] = {"size": size, "patch": patch, "channels": table.count("num_channels", 3)}
+    values["positions"] = (size // patch) ** 2 + 1
+    values["loose"] = table.count("hidden_size")
+    if _architecture(table, "ViTModel").endswith("Classification"):
+        labels = table.values.get("id2label")
+        values["classes"] = (
+            len(labels) if isinstance(labels, dict) else table.count("num_labels", 2)
+        )
+    else:
+        values["pooler"] = True
+
+
+def t5(table: Table, values: Values) -> None:
+    """Encoder and decoder alike; relative positions once per stack."""
+    gated = str(table.values.get("feed_forward_proj", "relu")).startswith("gated")
+    buckets = table.count("relative_attention_num_buckets", 32)
+    alike = {key: values[key] for key in ("hidden", "heads", "head_dim", "ffn") if key in values}
+    loose = buckets * table.count("num_heads")
+    values |= {"glu": gated, "loose": loose}
+    values["encoder"] = {**alike, "layers": table.count("num_layers"), "glu": gated, "loose": loose}

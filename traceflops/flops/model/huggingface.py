@@ -1,0 +1,258 @@
+"""Hugging Face config.json -> model card.
+
+Each family says which keys it uses, what holds where a key is left out, and what its code fixes:
+biases, norms, tied embeddings. Read from the configuration and modelling files of transformers
+(4.x and 5.x); the parameter counts of published checkpoints are the test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from traceflops.errors import InputError, UsageError
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_table import build
+from traceflops.flops.model.config_rules import (
+    Rule,
+    Values,
+    bert,
+    biases,
+    chunks,
+    deepseek_experts,
+    falcon,
+    gpt2_width,
+    llama4_experts,
+    mixtral_experts,
+    mla,
+    neox_bias,
+    next_tokens,
+    qwen_experts,
+    routing_and_expert_bias,
+    routing_bias,
+    t5,
+    vit,
+    vit_bias,
+    window_but_every_nth,
+    window_every_other,
+    window_everywhere,
+    window_late,
+)
+from traceflops.flops.model.table import Table
+
+HINT = "describe the model in a TOML card, see docs/mfu.md"
+
+
+def parse_json(text: str, where: str) -> Mapping[str, object]:
+    """Return the object of a JSON text. Raises InputError."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{where}: invalid JSON: {reason}", "use the model's config.json"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: not a JSON object", "use the model's config.json")
+    return found
+
+
+def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
+    """Return the card of a parsed config.json. Raises UsageError for families that are unknown."""
+    kind, text = _kind(config, where), config.get("text_config")
+    if kind in FAMILIES:
+        return _card(FAMILIES[kind], config, kind, where)
+    if isinstance(text, Mapping) and "text_config" not in text:
+        usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
+        card = card_of_config({**usual, **text}, f"{where}, text_config")
+        whole = f"{kind[:40]!r}" if kind else "the model"
+        note = f"only the text part of {whole} is described, not its other towers"
+        return replace(card, notes=(*card.notes, note))
+    said = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
+    raise UsageError(f"{where}: {said}", f"{HINT}; known: {', '.join(FAMILIES)}")
+
+
+def _kind(config: Mapping[str, object], where: str) -> str:
+    """Return the model type, "" where there is none. Raises UsageError for what is no text."""
+    kind = config.get("model_type")
+    if kind is None or isinstance(kind, str):
+        return kind or ""
+    problem = f"'model_type' is not text: {str(kind)[:40]!r}"
+    raise UsageError(f"{where}: {problem}", f"{HINT}; known: {', '.join(FAMILIES)}")
+
+
+def _card(family: Family, config: Mapping[str, object], kind: str, where: str) -> ModelCard:
+    given = {key: value for key, value in config.items() if value is not None}
+    # A size that is null is none: only what the config does not mention has the class's default.
+    assumed = {key: size for key, size in family.assumed.items() if key not in config}
+    known = {**family.defaults, **assumed, **given}
+    table = Table(known, where, known, {})
+    values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
+    names: dict[str, str] = {}
+    for key, options in family.keys.items():
+        names[key] = next((one for one in options.split() if one in table), options.split()[0])
+        if names[key] in table:
+            values[key] = table.values[names[key]]
+    values |= family.fixed
+    for rule in family.rules:
+        rule(table, values)
+    taken = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
+    notes = (*values.pop("notes", ()), *_assumptions(taken, kind))
+    try:
+        return replace(build(values, where, names), notes=notes)
+    except UsageError as error:
+        hint = _renamed(error.hint, names | NOT_COPIED)
+        raise UsageError(error.message, "; ".join((hint, *_assumptions(taken, kind)))) from None
+
+
+def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
+    """Return a note on the sizes that the config leaves to the defaults of its class."""
+    if not taken:
+        return ()
+    sizes = ", ".join(f"{key} {size}" for key, size in taken.items())
+    return (f"not in the config, so defaults of {kind} apply: {sizes}",)
+
+
+def _renamed(hint: str, names: Mapping[str, str]) -> str:
+    """Return a hint in the words of a config in place of those of a card."""
+    return re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), hint)
+
+
+def _name(config: Mapping[str, object], kind: str) -> str:
+    name = config.get("_name_or_path")
+    plain = isinstance(name, str) and name.isprintable() and 0 < len(name) < 100
+    return str(name).rstrip("/").rpartition("/")[2] if plain else kind
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one model type is read: card key -> names in the config, fixed values, rules.
+
+    `defaults` hold where the config lacks a key or has null. `assumed` are sizes that transformers
+    supplies where the config does not mention them, so that is told.
+    """
+
+    keys: Mapping[str, str]
+    fixed: Mapping[str, object]
+    rules: tuple[Rule, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    assumed: Mapping[str, int] = field(default_factory=dict)
+
+
+_USUAL = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+}
+MASKED = {"sliding_window": "window", "attention_chunk_size": "chunk"}
+"""Sizes that matter only where a layer has such a mask, and the card's keys for these."""
+
+NOT_COPIED = {"topk": "num_experts_per_tok"}
+"""What a config calls further keys of a card."""
+
+_SHORT = {"hidden": "n_embd", "layers": "n_layer", "heads": "n_head", "vocab": "vocab_size"}
+_UNTIED = {"tie_word_embeddings": False}
+_TIED = {"tie_word_embeddings": True}
+_PLAIN = {"glu": False, "norm": "layernorm"}
+_GATED = {"glu": True, "norm": "rms"}
+_QWEN_BIAS = {**_GATED, "bias": ["qkv"]}
+_WITH_POSITIONS = {**_SHORT, "positions": "n_positions n_ctx", "tied": "tie_word_embeddings"}
+_DEEPSEEK = (biases, mla, deepseek_experts)
+_QWEN3 = {**_GATED, "qk_norm": True}
+_GEMMA = {**_GATED, "norms_per_block": 4}
+_WINDOW = {"sliding_window": 4096}
+_GEMMA3_SIZES = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    **_WINDOW,
+}
+_T5_KEYS = {
+    "hidden": "d_model",
+    "layers": "num_decoder_layers num_layers",
+    "heads": "num_heads",
+    "head_dim": "d_kv",
+    "ffn": "d_ff",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+}
+_V3 = Family(_USUAL, _GATED, (*_DEEPSEEK, routing_bias, next_tokens), _UNTIED)
+_GPT_OSS = (
+    *(biases, routing_and_expert_bias),
+    *(window_every_other, mixtral_experts),
+)
+
+
+def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
+    """Return the sizes assumed for a family whose class has a number of key and value heads."""
+    return {"num_key_value_heads": kv_heads, **more}
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(_USUAL, _GATED, (biases,), _UNTIED),
+    "mistral": Family(_USUAL, _GATED, (window_everywhere,), _UNTIED, _grouped(8, **_WINDOW)),
+    "mixtral": Family(_USUAL, _GATED, (window_everywhere, mixtral_experts), _UNTIED, _grouped(8)),
+    "qwen2": Family(_USUAL, _QWEN_BIAS, (window_late,), _UNTIED, _grouped(32, **_WINDOW)),
+    "qwen2_moe": Family(
+        *(_USUAL, _QWEN_BIAS, (window_late, qwen_experts), _UNTIED),
+        _grouped(16, **_WINDOW),
+    ),
+    "qwen3": Family(
+        _USUAL, _QWEN3, (biases, window_late), _UNTIED, _grouped(32, head_dim=128, **_WINDOW)
+    ),
+    "qwen3_moe": Family(
+        *(_USUAL, _QWEN3, (biases, window_late, qwen_experts)),
+        *(_UNTIED, _grouped(4, **_WINDOW)),
+    ),
+    "gemma": Family(_USUAL, _GATED, (biases,), _TIED, _grouped(16, head_dim=256)),
+    "gemma2": Family(
+        *(_USUAL, _GEMMA, (biases, window_every_other)),
+        *(_TIED, _grouped(4, head_dim=256, **_WINDOW)),
+    ),
+    "gemma3_text": Family(
+        *(_USUAL, {**_GEMMA, "qk_norm": True}, (biases, window_but_every_nth)),
+        *(_TIED, _GEMMA3_SIZES),
+    ),
+    "gpt2": Family(_WITH_POSITIONS, {**_PLAIN, "bias": True}, (gpt2_width,), _TIED),
+    "gpt_neox": Family(_USUAL, {**_PLAIN, "bias": ["ffn"]}, (neox_bias,), _UNTIED),
+    "falcon": Family(
+        {**_USUAL, "layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"},
+        _PLAIN,
+        (falcon,),
+        {**_TIED, "new_decoder_architecture": False, "parallel_attn": True, "multi_query": True},
+    ),
+    "phi": Family(
+        _USUAL,
+        {**_PLAIN, "bias": ["qkv", "out", "ffn", "head"], "norms_per_block": 1},
+        (),
+        _UNTIED,
+    ),
+    "phi3": Family(_USUAL, _GATED, (window_everywhere,), _UNTIED),
+    "deepseek_v2": Family(_USUAL, _GATED, _DEEPSEEK, _UNTIED),
+    "deepseek_v3": _V3,
+    "kimi_k2": _V3,
+    "gpt_oss": Family(
+        *(_USUAL, {**_GATED, "sinks": True}, _GPT_OSS, {**_UNTIED, "attention_bias": True}),
+        _grouped(8, head_dim=64, sliding_window=128),
+    ),
+    "llama4_text": Family(
+        *(_USUAL, _GATED, (biases, chunks, llama4_experts), _UNTIED),
+        _grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
+    ),
+    "bert": Family(_USUAL, {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, (bert,), _TIED),
+    "vit": Family(_USUAL, {**_PLAIN, "mask": "full"}, (vit_bias, vit), {"qkv_bias": True}),
+    "t5": Family(_T5_KEYS, {"norm": "rms"}, (t5,), _TIED),
+}
+"""Model types that are understood."""

@@ -1,0 +1,242 @@
+"""The recorded arguments of an op: shapes, types, strides and values, parsed from JSON texts.
+
+The texts come from whoever wrote the trace. They are decoded against a fixed schema and read by
+rules of a few lines; nothing of them is evaluated. What does not follow the schema is unknown,
+never an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+
+from traceflops.flops.ops.types import ElementType, element_type, numbered_type
+
+INT64_MAX: Final = 2**63 - 1
+MOST_DIMENSIONS: Final = 64
+LONGEST_VALUE: Final = 4096
+MOST_VALUES: Final = 256
+"""Limits: dimensions of a tensor, characters and elements of a recorded value."""
+
+Shape = tuple[int, ...]
+Value = None | bool | int | float | tuple["Value", ...]
+
+
+class Shapes(tuple[Shape, ...]):
+    """The shapes of the tensors of a list."""
+
+    __slots__ = ()
+
+
+class _Unreadable:
+    """Stands for a value that was not recorded or cannot be read."""
+
+
+UNREADABLE: Final = _Unreadable()
+Read = Value | _Unreadable
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+_Stride = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
+_DIMS: Final = msgspec.json.Decoder(list[list[_Size | list[_Size]]])
+_STRIDES: Final = msgspec.json.Decoder(list[list[_Stride | list[_Stride]]])
+_TEXTS: Final = msgspec.json.Decoder(list[Any])
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+_FLOAT: Final = re.compile(
+    r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,40}(?:e[+-]?[0-9]{1,4})?|e[+-]?[0-9]{1,4})|inf|nan)"
+)
+_WORDS: Final[dict[str, Value]] = {"": None, "None": None, "True": True, "False": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor: its shape, its strides in elements where they are recorded, and its type."""
+
+    shape: Shape
+    strides: Shape | None = None
+    type: ElementType | None = None
+
+    @property
+    def elements(self) -> int:
+        """Return the product of the dimensions."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Return the most distinct elements behind it: a dimension of stride 0 counts once.
+
+        Overlapping windows span no more than from the first to the last element.
+        """
+        if self.strides is None or self.elements == 0:
+            return self.elements
+        steps = [(size, abs(step)) for size, step in zip(self.shape, self.strides, strict=True)]
+        distinct = prod(size for size, step in steps if step)
+        return min(distinct, 1 + sum((size - 1) * step for size, step in steps))
+
+    @property
+    def bytes(self) -> int | None:
+        """Return the bytes that must at least be moved to read or write all of it."""
+        return None if self.type is None else self.stored * self.type.bytes
+
+    def like(self, shape: Shape) -> Tensor:
+        """Return a dense tensor of this type."""
+        return Tensor(shape, None, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one call, by their place in the op's schema.
+
+    `output` is the shape of the result where something else in the trace tells it, `enclosing`
+    the arguments of the op around this one, where that knows more.
+    """
+
+    shapes: tuple[Shape | Shapes, ...] = ()
+    types: tuple[str, ...] = ()
+    strides: tuple[Shape | Shapes, ...] = ()
+    values: tuple[Read, ...] = ()
+    output: Shape | None = None
+    enclosing: Arguments | None = None
+
+    def tensor(self, place: int | None) -> Tensor | None:
+        """Return the tensor at this place; None where there is none."""
+        shape = _at(self.shapes, place)
+        if not isinstance(shape, tuple) or isinstance(shape, Shapes):
+            return None
+        kind = element_type(_at(self.types, place) or "")
+        if not shape and kind is None:
+            return None  # an argument that is no tensor is written as one without dimensions
+        return Tensor(shape, _fitting(_at(self.strides, place), shape), kind)
+
+    def tensors(self, place: int) -> tuple[Tensor, ...] | None:
+        """Return the tensors of the list at this place; None where no shapes are recorded.
+
+        Types of the elements of a list are not recorded.
+        """
+        shapes = _at(self.shapes, place)
+        if not isinstance(shapes, Shapes):
+            return None
+        strides = _at(self.strides, place)
+        known = strides if isinstance(strides, Shapes) and len(strides) == len(shapes) else None
+        return tuple(
+            Tensor(shape, _fitting(known[number], shape) if known else None)
+            for number, shape in enumerate(shapes)
+        )
+
+    def value(self, place: int | None) -> Read:
+        """Return the value at this place: None for an argument that was not given or no number."""
+        return UNREADABLE if place is None else _at(self.values, place, UNREADABLE)
+
+    def boolean(self, place: int | None) -> bool | None:
+        """Return a truth value, None where there is none."""
+        value = self.value(place)
+        return value if isinstance(value, bool) else None
+
+    def integer(self, place: int | None) -> int | None:
+        """Return an integer, None where there is none."""
+        value = self.value(place)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def integers(self, place: int | None, count: int) -> Shape | None:
+        """Return `count` integers of a list; one number, or a list of one, stands for all."""
+        value = self.value(place)
+        items = value if isinstance(value, tuple) else (value,)
+        numbers = tuple(item for item in items if type(item) is int)
+        if len(numbers) != len(items):
+            return None
+        if len(numbers) == 1:
+            numbers = numbers * count
+        return numbers if len(numbers) == count else None
+
+    def type_at(self, place: int | None) -> ElementType | None:
+        """Return the type that an argument such as `out_dtype` names, None where none is given."""
+        number = self.integer(place)
+        return None if number is None else numbered_type(number)
+
+
+T = TypeVar("T")
+
+
+def _at(values: Sequence[T], place: int | None, missing: Any = None) -> Any:
+    return values[place] if place is not None and place < len(values) else missing
+
+
+def _fitting(strides: Shape | Shapes | None, shape: Shape) -> Shape | None:
+    if strides is None or isinstance(strides, Shapes) or len(strides) != len(shape):
+        return None
+    return strides
+
+
+def read_shapes(text: str) -> tuple[Shape | Shapes, ...] | None:
+    """Return the shape of each argument, or of each tensor of a list; None if that is no such text.
+
+    Sizes are from 0 to 2^63 - 1, and a tensor has at most 64 dimensions.
+    """
+    return _nested(_DIMS, text)
+
+
+def read_strides(text: str) -> tuple[Shape | Shapes, ...]:
+    """Return the strides of each argument, as shapes are read; none if the text is no such text."""
+    return _nested(_STRIDES, text) or ()
+
+
+def read_types(text: str) -> tuple[str, ...]:
+    """Return the type of each argument as it is written, `""` for what is none."""
+    return tuple(item if isinstance(item, str) else "" for item in _list(text))
+
+
+def read_values(text: str) -> tuple[Read, ...]:
+    """Return the value of each argument that is a number, a truth value or a flat list of them."""
+    return tuple(read_value(item) for item in _list(text))
+
+
+def read_value(text: object) -> Read:
+    """Return the value that one text stands for; UNREADABLE for any other text."""
+    if not isinstance(text, str) or len(text) > LONGEST_VALUE:
+        return UNREADABLE
+    if not (text.startswith("[") and text.endswith("]")):
+        return _scalar(text)
+    inner = text[1:-1].strip()
+    items = [_scalar(item.strip()) for item in inner.split(",")] if inner else []
+    if len(items) > MOST_VALUES or any(isinstance(item, _Unreadable) for item in items):
+        return UNREADABLE
+    return cast(Value, tuple(items))
+
+
+def _scalar(text: str) -> Read:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else UNREADABLE
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        return _TEXTS.decode(text)
+    except _UNDECODABLE:
+        return []
+
+
+def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:
+    try:
+        entries = tuple(_entry(item) for item in decoder.decode(text))
+    except _UNDECODABLE:
+        return None
+    return None if None in entries else cast("tuple[Shape | Shapes, ...]", entries)
+
+
+def _entry(items: list[Any]) -> Shape | Shapes | None:
+    """Return a shape, or the shapes of a list; None for a mixture of both."""
+    if items and all(isinstance(item, list) for item in items):
+        if any(len(item) > MOST_DIMENSIONS for item in items):
+            return None
+        return Shapes(tuple(item) for item in items)
+    flat = all(isinstance(item, int) for item in items) and len(items) <= MOST_DIMENSIONS
+    return tuple(items) if flat else None

@@ -1,0 +1,294 @@
+"""Attention cores: 2 pairs H (d_qk + d_v) FLOPs forward, twice that backward.
+
+Pairs are the (query, key) pairs that the mask leaves. A fused backward does not keep the scores and
+computes them again: 2 pairs H d_qk, its own part. H are query heads: keys and values that several
+of them share save bytes, not FLOPs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final, Literal
+
+from traceflops.flops.ops.arguments import Arguments, Tensor
+from traceflops.flops.ops.gemm import matrix_type
+from traceflops.flops.ops.pairs import Band
+from traceflops.flops.ops.work import (
+    Core,
+    NoteCode,
+    Part,
+    Result,
+    Unknown,
+    Work,
+    total_bytes,
+)
+
+Order = Literal["heads-first", "tokens-first"]
+"""[B, H, S, D], or [B, S, H, D] and [total, H, D] for packed sequences."""
+
+_STATISTICS_BYTES = 4
+"""A log-sum-exp per query and head, float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """Where the schema holds what the mask is.
+
+    `causal` are places of a truth value, the first that has one counts (schemas moved); `kind` is
+    the place of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
+    `window` are the places of the keys to the left and right (negative or none: all), or the one
+    place of a width that holds the query's own key. `tensor` is a mask or bias.
+    """
+
+    causal: tuple[int, ...] = ()
+    kind: int | None = None
+    window: tuple[int, ...] = ()
+    tensor: int | None = None
+    bottom_right: bool = False
+
+    def band(self, args: Arguments) -> Band | None:
+        """Return the recorded mask, None where it is not recorded."""
+        if self.kind is not None:
+            number = args.integer(self.kind)
+            if number not in (0, 1, 2):
+                return None
+            return self._windowed(args, number > 0, number == 2)
+        flags = (args.boolean(place) for place in self.causal)
+        causal = next((flag for flag in flags if flag is not None), None)
+        return None if causal is None else self._windowed(args, causal, self.bottom_right)
+
+    def unrecorded(self) -> Band:
+        """Return the mask with the fewest pairs: a causal one, with the least of windows if any."""
+        return Band(0 if self.window else None, 0, self.bottom_right)
+
+    def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
+        sides = [args.integer(place) for place in self.window]
+        left, right = (_bound(side) for side in (*sides, None, None)[:2])
+        if len(self.window) == 1 and left is not None:
+            left = left - 1 if left else None
+        return Band(left, 0 if causal else right, bottom_right)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the schema holds packed sequences.
+
+    `offsets` are the places of the cumulative lengths, `longest` those of the longest lengths of
+    queries and keys; a tensor at one of `used` says how much of each key sequence is valid, one at
+    one of `paged` that keys are in pages.
+    """
+
+    offsets: tuple[int, int] | None = None
+    longest: tuple[int, int] | None = None
+    used: tuple[int, ...] = ()
+    paged: tuple[int, ...] = ()
+
+
+DENSE: Final = Packing()
+"""No packed sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A fused attention, forward or backward; query, key and value are three places in a row."""
+
+    order: Order
+    masking: Masking
+    packing: Packing = DENSE
+    backward: bool = False
+    unfused: bool = False
+    """Computes all pairs by plain products, whatever the mask."""
+    statistics: int | None = None
+    """The place of whether the forward writes its log-sum-exp; always where there is none."""
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where lengths are not in the trace or shapes do not fit."""
+        first = 1 if self.backward else 0
+        q, k, v = (args.tensor(first + number) for number in range(3))
+        if q is None or k is None or v is None:
+            return Unknown("no-shapes")
+        if any(args.tensor(place) is not None for place in self.packing.paged):
+            return Unknown("not-in-trace")
+        core = self._core(args, q, k, v)
+        if isinstance(core, Unknown):
+            return core
+        return Work(
+            "attention_backward" if self.backward else "attention",
+            parts=self._parts(core),
+            min_bytes=self._moved(args, q, k, v, core),
+            dtype=matrix_type(q, k),
+            signature=core,
+            notes=self._notes(args, core),
+        )
+
+    def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
+        offsets = self.packing.offsets
+        packed = offsets is not None and args.tensor(offsets[0]) is not None
+        if packed:
+            return self._packed_core(args, q, k, v)
+        if any(args.tensor(place) is not None for place in self.packing.used):
+            return Unknown("not-in-trace")
+        return self._dense_core(args, q, k, v)
+
+    def _dense_core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
+        sides = [_dense(tensor, self.order) for tensor in (q, k, v)]
+        core = _fitted(*sides)
+        if core is None:
+            return Unknown("odd-shapes")
+        band = self.masking.band(args)
+        loose, tight = band or Band(), band or self.masking.unrecorded()
+        return replace(
+            core,
+            pairs=core.batch * loose.pairs(core.queries, core.keys),
+            pairs_at_least=core.batch * tight.pairs(core.queries, core.keys),
+            causal=None if band is None else band.causal,
+        )
+
+    def _packed_core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
+        if (len(q.shape), len(k.shape)) == (3, 4):
+            return Unknown("not-in-trace")  # keys in pages, whose used length no profiler records
+        core = _fitted(*(_packed(tensor) for tensor in (q, k, v)))
+        offsets = args.tensor(self.packing.offsets[0]) if self.packing.offsets else None
+        if core is None or core.batch != 1 or offsets is None or len(offsets.shape) != 1:
+            return Unknown("odd-shapes")
+        documents = max(0, offsets.shape[0] - 1)
+        band = self.masking.band(args)
+        longest = self._longest(args, core)
+        most, least = _bounds(band, self.masking.unrecorded(), core, documents, longest)
+        used = any(args.tensor(place) is not None for place in self.packing.used)
+        return replace(
+            core,
+            pairs=most,
+            pairs_at_least=0 if used else least,
+            causal=None if band is None else band.causal,
+            documents=documents,
+            cut=used or (band or self.masking.unrecorded()).cuts(max(longest)),
+        )
+
+    def _longest(self, args: Arguments, core: Core) -> tuple[int, int]:
+        """Return the longest sequence of queries and of keys, at most all of them."""
+        places = self.packing.longest or (None, None)
+        found = [args.integer(place) for place in places]
+        totals = (core.queries, core.keys)
+        lengths = [
+            total if length is None or length < 0 else min(length, total)
+            for length, total in zip(found, totals, strict=True)
+        ]
+        return lengths[0], lengths[1]
+
+    def _parts(self, core: Core) -> tuple[Part, ...]:
+        most, least = core.pairs, core.pairs_at_least
+        if self.unfused:
+            full = core.batch * core.queries * core.keys
+            hidden = Part("mask", core.forward(full - most), core.forward(full - most))
+            return (Part("forward", core.forward(most), core.forward(least)), hidden)
+        if not self.backward:
+            return (Part("forward", core.forward(most), core.forward(least)),)
+        return (
+            Part("backward", 2 * core.forward(most), 2 * core.forward(least)),
+            Part("algorithmic", core.scores(most), core.scores(least)),
+        )
+
+    def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:
+        """Return the bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
+
+        An unfused one also writes and reads the scores; the ops below it tell how often.
+        """
+        if self.unfused:
+            return None
+        rows = core.batch * core.heads * core.queries
+        out = q.like((rows * core.d_v,))
+        statistics = 0 if args.boolean(self.statistics) is False else _STATISTICS_BYTES * rows
+        forward = (q.bytes, k.bytes, v.bytes, out.bytes, statistics)
+        if not self.backward:
+            bias = args.tensor(self.masking.tensor)
+            return total_bytes(*forward, 0 if bias is None else bias.bytes)
+        gradients = (out, *(tensor.like(tensor.shape) for tensor in (q, k, v)))
+        return total_bytes(*forward, *(tensor.bytes for tensor in gradients))
+
+    def _notes(self, args: Arguments, core: Core) -> tuple[NoteCode, ...]:
+        notes: list[NoteCode] = []
+        if core.causal is None:
+            notes.append("mask-not-recorded")
+        if core.documents is not None and core.pairs != core.pairs_at_least:
+            notes.append("variable-lengths")
+        if args.tensor(self.masking.tensor) is not None:
+            notes.append("mask-tensor")
+        return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttention:
+    """Attention over cached keys: their length is in no argument that is recorded."""
+
+    def __call__(self, _args: Arguments) -> Result:
+        """Return unknown."""
+        return Unknown("not-in-trace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One operand as batch, heads, length and size per head."""
+
+    batch: int
+    heads: int
+    length: int
+    size: int
+
+
+def _dense(tensor: Tensor, order: Order) -> _Side | None:
+    """Return the sizes of an operand; without a batch or heads these are 1."""
+    if order == "tokens-first":
+        if len(tensor.shape) != 4:
+            return None
+        batch, length, heads, size = tensor.shape
+        return _Side(batch, heads, length, size)
+    if len(tensor.shape) < 2:
+        return None
+    *lead, length, size = tensor.shape
+    return _Side(prod(lead[:-1]), lead[-1] if lead else 1, length, size)
+
+
+def _packed(tensor: Tensor) -> _Side | None:
+    """Return the sizes of packed tokens: [total, H, D], or [1, total, H, D]."""
+    if len(tensor.shape) not in (3, 4):
+        return None
+    *lead, total, heads, size = tensor.shape
+    return _Side(prod(lead), heads, total, size)
+
+
+def _fitted(q: _Side | None, k: _Side | None, v: _Side | None) -> Core | None:
+    """Return the core without pairs; None if the three do not belong together."""
+    if q is None or k is None or v is None:
+        return None
+    alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
+    shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
+    if not (alike and shared and q.size == k.size):
+        return None
+    return Core(q.batch, q.heads, k.heads, q.length, k.length, q.size, v.size, 0, 0, None)
+
+
+def _bounds(
+    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the most and the least pairs of packed sequences.
+
+    Every row is taken to belong to a sequence, and each sequence to have as many queries as keys
+    where all queries are as many as all keys. Else a sequence's keys are at most the longest one's;
+    one query per sequence sees all keys, whatever their lengths.
+    """
+    loose, tight = band or Band(), band or unrecorded
+    if core.queries == core.keys and longest[0] == longest[1]:
+        most = loose.most(documents, core.queries, longest[0])
+        return most, min(most, tight.least(documents, core.queries))
+    most = min(core.queries * longest[1], core.keys * longest[0])
+    single = core.queries == documents and longest[0] == 1
+    if single and tight.left is None and (tight.bottom_right or tight.right is None):
+        return most, min(most, core.keys)
+    return most, 0
+
+
+def _bound(side: int | None) -> int | None:
+    """Return how many keys a window shows on one side, None for all."""
+    return None if side is None or side < 0 else side

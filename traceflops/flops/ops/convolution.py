@@ -1,0 +1,265 @@
+"""Convolutions: 2 N prod(out) Cout (Cin/groups) prod(kernel) FLOPs, and the same per gradient.
+
+A transposed convolution visits every point of its input instead of its output; its weight is stored
+as [Cin, Cout/groups, kernel...], so that both are
+
+    2 * N * prod(visited points) * prod(weight)
+
+and each gradient costs as much as the forward, whatever the groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
+from traceflops.flops.ops.gemm import factor, matrix_type
+from traceflops.flops.ops.work import (
+    Correlation,
+    NoteCode,
+    Part,
+    PartName,
+    Result,
+    Unknown,
+    Work,
+    total_bytes,
+)
+
+Asked = tuple[bool, bool]
+"""Whether the gradients of the input and of the weight are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A forward convolution, by the places of its arguments in the schema.
+
+    `transposed` is the place of a flag, or what the op always is. A place that is None has the
+    usual value: dilation 1, output padding 0; groups are then those that the channels tell, for a
+    transposed one 1.
+    """
+
+    stride: int
+    padding: int
+    dilation: int | None
+    groups: int | None
+    transposed: int | bool = False
+    output_padding: int | None = None
+    bias: int | None = 2
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the size of the output cannot be known."""
+        x, w = args.tensor(0), args.tensor(1)
+        if x is None or w is None:
+            return Unknown("no-shapes")
+        x = _batched(x, w)
+        transposed = _flag(args, self.transposed)
+        groups = 1 if self.groups is None and transposed else args.integer(self.groups)
+        geometry = _forward_geometry(x, w, transposed, groups)
+        if isinstance(geometry, Unknown):
+            return geometry
+        steps = self._steps(args, len(geometry.input))
+        if steps is None and args.output is None:
+            return Unknown("no-values")
+        output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
+        if output is None:
+            return Unknown("odd-shapes")
+        work = _forward(x, w, args.tensor(self.bias), replace(geometry, output=output))
+        return work if steps else replace(work, notes=("output-from-gradient",))
+
+    def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
+        """Return stride, padding, dilation and output padding; None if any is not recorded."""
+        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
+        stride, padding, dilation, extra = (
+            (number,) * spatial if place is None else args.integers(place, spatial)
+            for place, number in usual
+        )
+        if stride is None or padding is None or dilation is None or extra is None:
+            return None
+        return stride, padding, dilation, extra
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionBackward:
+    """The gradients of a convolution, by the places of its arguments; all sizes are in the shapes.
+
+    `mask` is the place of which gradients were asked for: input, weight, bias.
+    """
+
+    gradient: int = 0
+    input: int = 1
+    weight: int = 2
+    transposed: int | bool = 7
+    groups: int | None = 9
+    mask: int = 10
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the three shapes do not belong together."""
+        return self.gradients(args, _asked(args.value(self.mask)))
+
+    def gradients(self, args: Arguments, asked: Asked | None) -> Result:
+        """Return the work of the gradients asked for; None: between none and both of them."""
+        dy, x, w = (args.tensor(at) for at in (self.gradient, self.input, self.weight))
+        if dy is None or x is None or w is None:
+            return Unknown("no-shapes")
+        dy, x = _batched(dy, w), _batched(x, w)
+        transposed = _flag(args, self.transposed)
+        geometry = _backward_geometry(dy, x, w, transposed, args.integer(self.groups))
+        if isinstance(geometry, Unknown):
+            return geometry
+        each = flops(geometry) * factor(x, w)
+        names: tuple[PartName, PartName] = ("input_grad", "weight_grad")
+        wanted = zip(names, asked or (True, True), strict=True)
+        notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
+        return Work(
+            "convolution_backward",
+            parts=tuple(Part(name, each, each if asked else 0) for name, yes in wanted if yes),
+            min_bytes=_moved(dy, x, w, asked) if asked else None,
+            dtype=matrix_type(x, w),
+            signature=geometry,
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OneGradient:
+    """One of the two gradients, by an op whose own arguments do not hold all the shapes.
+
+    The op around it (`whole`) has them.
+    """
+
+    whole: ConvolutionBackward
+    input: bool
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the op around is not recorded."""
+        if args.enclosing is None:
+            return Unknown("no-shapes")
+        return self.whole.gradients(args.enclosing, (self.input, not self.input))
+
+
+def flops(geometry: Correlation) -> int:
+    """Return the FLOPs of the forward, which each gradient has too."""
+    visited = geometry.input if geometry.transposed else geometry.output
+    return 2 * geometry.batch * prod(visited) * prod(geometry.weight)
+
+
+def output_size(
+    geometry: Correlation, stride: Shape, padding: Shape, dilation: Shape, extra: Shape
+) -> Shape | None:
+    """Return the spatial size of the output, None if there is none.
+
+    forward     floor((in + 2 p - dilation (k - 1) - 1) / stride) + 1
+    transposed  (in - 1) stride - 2 p + dilation (k - 1) + output padding + 1
+    """
+    if min(*stride, *dilation) < 1:
+        return None
+    out = []
+    for size, kernel, step, pad, spread, more in zip(
+        geometry.input, geometry.weight[2:], stride, padding, dilation, extra, strict=True
+    ):
+        reach = spread * (kernel - 1)
+        if geometry.transposed:
+            out.append((size - 1) * step - 2 * pad + reach + more + 1)
+        else:
+            out.append((size + 2 * pad - reach - 1) // step + 1)
+    return tuple(out) if min(out) >= 0 else None
+
+
+def _as_gradient(gradient: Shape | None, geometry: Correlation) -> Shape | None:
+    """Return the spatial size of an output whose gradient has this shape, None if it cannot."""
+    if gradient is None or len(gradient) != len(geometry.weight):
+        return None
+    return gradient[2:] if gradient[0] == geometry.batch else None
+
+
+def _forward(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
+    y = None
+    if geometry.groups or not geometry.transposed:
+        channels = w.shape[1] * geometry.groups if geometry.transposed else w.shape[0]
+        y = x.like((geometry.batch, channels, *geometry.output)).bytes
+    return Work(
+        "convolution",
+        parts=(Part.exact("forward", flops(geometry) * factor(x, w)),),
+        min_bytes=total_bytes(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
+        dtype=matrix_type(x, w),
+        signature=geometry,
+    )
+
+
+def _batched(x: Tensor, w: Tensor) -> Tensor:
+    """Return an input with a batch dimension, which a single one may lack."""
+    if len(x.shape) != len(w.shape) - 1:
+        return x
+    return Tensor((1, *x.shape), (0, *x.strides) if x.strides else None, x.type)
+
+
+def _flag(args: Arguments, flag: int | bool) -> bool | None:
+    return flag if isinstance(flag, bool) else args.boolean(flag)
+
+
+def _forward_geometry(
+    x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
+) -> Correlation | Unknown:
+    """Return the sizes without the output; unknown if input and weight do not fit together."""
+    if len(w.shape) < 3 or len(x.shape) != len(w.shape):
+        return Unknown("odd-shapes")
+    fitting = [
+        (flag, count)
+        for flag in ((False, True) if transposed is None else (transposed,))
+        for count in (_groups(x.shape[1], w.shape, flag, groups),)
+        if count is not None
+    ]
+    if len(fitting) != 1:
+        return Unknown("no-values" if fitting else "odd-shapes")
+    flag, count = fitting[0]
+    return Correlation(x.shape[0], x.shape[2:], (), w.shape, count, flag)
+
+
+def _backward_geometry(
+    dy: Tensor, x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
+) -> Correlation | Unknown:
+    """Return the sizes; the backward of one kind is as the forward of the other one."""
+    if len(dy.shape) != len(x.shape) or len(x.shape) < 3 or dy.shape[0] != x.shape[0]:
+        return Unknown("odd-shapes")
+    mirrored = None if transposed is None else not transposed
+    sides = _forward_geometry(x, w, transposed, groups), _forward_geometry(dy, w, mirrored, groups)
+    if any(isinstance(side, Unknown) and side.reason == "odd-shapes" for side in sides):
+        return Unknown("odd-shapes")
+    flags = {
+        side.transposed is not mirror
+        for side, mirror in zip(sides, (False, True), strict=True)
+        if isinstance(side, Correlation)
+    }
+    if len(flags) != 1:
+        return Unknown("odd-shapes" if flags else "no-values")
+    known = max(side.groups for side in sides if isinstance(side, Correlation))
+    return Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, known, flags.pop())
+
+
+def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) -> int | None:
+    """Return the groups, 0 where they are not known; None if the channels do not fit."""
+    if transposed:
+        fits = channels == weight[0] and (groups is None or (groups > 0 and channels % groups == 0))
+        return (groups or 0) if fits else None
+    if groups is None:
+        groups = channels // weight[1] if weight[1] else 1
+    fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0
+    return groups if fits else None
+
+
+def _asked(mask: Read) -> Asked | None:
+    """Return which gradients a recorded output mask asks for, None where it is not recorded."""
+    if isinstance(mask, tuple) and len(mask) >= 2:
+        wants_input, wants_weight = mask[:2]
+        if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
+            return wants_input, wants_weight
+    return None
+
+
+def _moved(dy: Tensor, x: Tensor, w: Tensor, asked: Asked) -> int | None:
+    """Return the bytes: dy + w + dx for the input's, dy + x + dw for the weight's gradient."""
+    dx, dw = x.like(x.shape), w.like(w.shape)
+    of_input = (w.bytes, dx.bytes) if asked[0] else ()
+    of_weight = (x.bytes, dw.bytes) if asked[1] else ()
+    return total_bytes(dy.bytes, *of_input, *of_weight)

@@ -1,0 +1,188 @@
+"""The work of every op of a trace, computed once per distinct combination of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.flops.ops.arguments import (
+    Arguments,
+    Shapes,
+    read_shapes,
+    read_strides,
+    read_types,
+    read_values,
+)
+from traceflops.flops.ops.hints import enclosing_ops, output_shapes
+from traceflops.flops.ops.table import RULES
+from traceflops.flops.ops.work import Result, Rule, Unknown, Work
+from traceflops.table.columns import BoolArray, IntArray, codes, names
+from traceflops.table.grouping import first_rows, ranked
+
+UNKNOWN: Final = -1
+"""Stands for a count that is not known."""
+
+_COLUMNS: Final = ("name", "input_dims", "input_types", "input_strides", "concrete_inputs")
+_LARGEST_KEY: Final = 2**62
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OpWork:
+    """The distinct works of a trace's ops, and which one each op does.
+
+    `place[i]` is where op i's is in `works`; `rules` (None: not in the table) and the columns of
+    counts, int64 with UNKNOWN for what is not known, are parallel to `works`.
+    """
+
+    place: IntArray
+    works: tuple[Result, ...]
+    rules: tuple[Rule | None, ...]
+    flops: IntArray
+    at_least: IntArray
+    min_bytes: IntArray
+    vector_flops: IntArray
+
+    @property
+    def matrix(self) -> BoolArray:
+        """Return, per op, whether its kind does matrix work, known how much or not."""
+        does = [rule is not None and rule.matrix for rule in self.rules]
+        return np.array(does, dtype=np.bool_)[self.place]
+
+    @property
+    def wrapper(self) -> BoolArray:
+        """Return, per op, whether it counts only where nothing modelled is below it."""
+        wraps = [rule is not None and rule.role == "wrapper" for rule in self.rules]
+        return np.array(wraps, dtype=np.bool_)[self.place]
+
+    def of_ops(self, column: IntArray) -> IntArray:
+        """Return a column of counts per op instead of per work."""
+        return column[self.place]
+
+    def total(self, column: IntArray, rows: IntArray | BoolArray | None = None) -> int:
+        """Return the exact sum of a column over ops; those not known add nothing.
+
+        Sums of int64 wrap silently; this one is of Python integers.
+        """
+        places = self.place if rows is None else self.place[rows]
+        times = np.bincount(places, minlength=len(self.works)).tolist()
+        counts = column.tolist()
+        return sum(n * count for n, count in zip(times, counts, strict=True) if count != UNKNOWN)
+
+
+def count_ops(ops: pa.Table) -> OpWork:
+    """Return the work of every row of a trace's table of ops."""
+    modelled = _modelled(ops)
+    rows = np.flatnonzero(modelled)
+    output, enclosing = output_shapes(ops), enclosing_ops(ops)
+    own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
+    of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
+    of_row[rows] = own
+    key = _combined([own, output[rows], of_row[enclosing[rows]]])
+    first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
+    reader = _Reader(ops, output, enclosing)
+    found: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
+    found += map(reader.work, rows[first].tolist())
+    place = np.zeros(ops.num_rows, dtype=np.int64)
+    place[rows] = key + 1
+    works = tuple(work for work, _ in found)
+    return OpWork(
+        place,
+        works,
+        tuple(rule for _, rule in found),
+        flops=_column(works, lambda work: work.flops),
+        at_least=_column(works, lambda work: work.at_least),
+        min_bytes=_column(works, lambda work: work.min_bytes),
+        vector_flops=_column(works, lambda work: work.vector_flops),
+    )
+
+
+class _Texts(Generic[T]):
+    """The texts of one dictionary column, each parsed when it is first asked for."""
+
+    def __init__(self, ops: pa.Table, column: str, read: Callable[[str], T]) -> None:
+        self.codes = codes(ops[column])
+        self._texts = names(ops[column])
+        self._read = read
+        self._parsed: dict[int, T] = {}
+
+    def at(self, code: int) -> T | None:
+        """Return what the text with this code says, None for the code of a null."""
+        if code < 0:
+            return None
+        if code not in self._parsed:
+            self._parsed[code] = self._read(self._texts[code])
+        return self._parsed[code]
+
+    def of(self, row: int) -> T | None:
+        """Return what the text in this row says."""
+        return self.at(int(self.codes[row]))
+
+
+class _Reader:
+    """Looks rows of modelled ops up and computes their work."""
+
+    def __init__(self, ops: pa.Table, output: IntArray, enclosing: IntArray) -> None:
+        self._labels, self._names = names(ops["name"]), codes(ops["name"])
+        self._shapes = _Texts(ops, "input_dims", read_shapes)
+        self._types = _Texts(ops, "input_types", read_types)
+        self._strides = _Texts(ops, "input_strides", read_strides)
+        self._values = _Texts(ops, "concrete_inputs", read_values)
+        self._output, self._enclosing = output, enclosing
+
+    def work(self, row: int) -> tuple[Result, Rule]:
+        """Return the work of one op and its rule."""
+        rule = RULES[self._labels[int(self._names[row])]]
+        arguments = self._arguments(row)
+        if arguments is None:
+            return Unknown("odd-shapes"), rule
+        around = int(self._enclosing[row])
+        output = self._shapes.at(int(self._output[row]))
+        hinted = replace(
+            arguments,
+            output=output[0] if output and not isinstance(output[0], Shapes) else None,
+            enclosing=self._arguments(around) if around >= 0 else None,
+        )
+        work = rule.formula(hinted)
+        if isinstance(work, Work) and not work.fits:
+            return Unknown("too-large"), rule
+        return work, rule
+
+    def _arguments(self, row: int) -> Arguments | None:
+        """Return the arguments of one op, None where the shapes are written in no known way."""
+        shapes = self._shapes.of(row)
+        if shapes is None and self._shapes.codes[row] >= 0:
+            return None
+        return Arguments(
+            shapes or (),
+            self._types.of(row) or (),
+            self._strides.of(row) or (),
+            self._values.of(row) or (),
+        )
+
+
+def _modelled(ops: pa.Table) -> BoolArray:
+    known = np.array([name in RULES for name in names(ops["name"])], dtype=np.bool_)
+    return known[codes(ops["name"])] if len(known) else np.zeros(ops.num_rows, dtype=np.bool_)
+
+
+def _combined(columns: Iterable[IntArray]) -> IntArray:
+    """Return one number from 0 on per distinct combination of codes of -1 and above."""
+    key: IntArray = np.zeros(1, dtype=np.int64)
+    for column in columns:
+        size = int(column.max()) + 2 if len(column) else 1
+        if (int(key.max()) + 1 if len(key) else 1) * size > _LARGEST_KEY:
+            key = ranked(key)[1]
+        key = key * size + column + 1
+    return ranked(key)[1]
+
+
+def _column(works: tuple[Result, ...], count: Callable[[Work], int | None]) -> IntArray:
+    counts = (count(work) if isinstance(work, Work) else None for work in works)
+    values = [UNKNOWN if value is None else value for value in counts]
+    return np.array(values, dtype=np.int64)

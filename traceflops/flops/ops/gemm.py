@@ -1,0 +1,281 @@
+"""Matrix products: 2 b M N K FLOPs, grouped ones included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
+from traceflops.flops.ops.types import PACKED_FP4, ElementType
+from traceflops.flops.ops.work import (
+    Layout,
+    NoteCode,
+    Part,
+    Product,
+    Result,
+    Unknown,
+    Work,
+    total_bytes,
+)
+
+_REAL_PRODUCTS_OF_A_COMPLEX_ONE = 4
+"""4 multiplies and 4 adds for one complex multiply-add, where a real one takes 1 and 1."""
+
+Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
+"""How the operands' shapes are read: `linear` has the weight as N x K."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """One product, by the places of its operands in the schema.
+
+    `added` is what is added to it unless the value at `beta` is 0; `others` are operands that are
+    read besides (scales). The type of the result is that at `out_type`, that of the tensor at
+    `out`, what the op fixes (`result`), or that of the left operand.
+
+    TorchScript records some ops with all that is on its stack: more than `most` arguments.
+    """
+
+    spelling: Spelling
+    left: int = 0
+    right: int = 1
+    added: int | None = None
+    beta: int | None = None
+    out_type: int | None = None
+    out: int | None = None
+    result: ElementType | None = None
+    others: tuple[int, ...] = ()
+    most: int = 16
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the shapes are no such product's."""
+        left, right = args.tensor(self.left), args.tensor(self.right)
+        if left is None or right is None:
+            return Unknown("no-shapes")
+        signature = product_of(self.spelling, left, right)
+        if signature is None or len(args.shapes) > self.most:
+            return Unknown("odd-shapes")
+        kind = self._result_type(args) or left.type
+        out = Tensor((signature.batch, signature.m, signature.n), None, kind)
+        return Work(
+            "gemm",
+            parts=(Part.exact("product", signature.flops * factor(left, right)),),
+            min_bytes=total_bytes(left.bytes, right.bytes, out.bytes, *self._others(args)),
+            dtype=matrix_type(left, right),
+            signature=signature,
+        )
+
+    def _result_type(self, args: Arguments) -> ElementType | None:
+        out = args.tensor(self.out)
+        return args.type_at(self.out_type) or (out.type if out else None) or self.result
+
+    def _others(self, args: Arguments) -> list[int | None]:
+        beta = args.value(self.beta)
+        adds = isinstance(beta, int | float) and beta != 0
+        places = (*self.others, self.added) if adds or self.beta is None else self.others
+        given = [args.tensor(place) for place in places if place is not None]
+        return [tensor.bytes for tensor in given if tensor is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """An activation times a weight packed in a format of its own, by the K of one and the N given.
+
+    `columns` is (argument, dimension) of the N; the activation's type is the product's.
+    """
+
+    columns: tuple[int, int]
+    weight: int = 1
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where shapes are missing."""
+        left, weight = args.tensor(0), args.tensor(self.weight)
+        source = args.tensor(self.columns[0])
+        if left is None or weight is None or source is None:
+            return Unknown("no-shapes")
+        if not left.shape or len(source.shape) <= self.columns[1]:
+            return Unknown("odd-shapes")
+        *rows, k = left.shape
+        signature = Product(1, prod(rows), source.shape[self.columns[1]], k)
+        out = left.like((signature.m, signature.n))
+        return Work(
+            "gemm",
+            parts=(Part.exact("product", signature.flops),),
+            min_bytes=total_bytes(left.bytes, weight.bytes, out.bytes),
+            dtype=left.type.matrix if left.type else None,
+            signature=signature,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedProduct:
+    """Products of groups of rows, each with a matrix of its own.
+
+    2D x 3D: 2 rows K N (rows of a token by its expert); 2D x 2D: 2 M rows N (their weight
+    gradient); 3D x 2D: 2 M K rows; 3D x 3D: one product per group. Offsets are not recorded.
+    """
+
+    out_type: int
+    others: tuple[int, ...] = ()
+    offsets: int = 2
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the shapes are no such product's."""
+        left, right = args.tensor(0), args.tensor(1)
+        if left is None or right is None:
+            return Unknown("no-shapes")
+        signature = _grouped_product(left, right)
+        if signature is None:
+            return Unknown("odd-shapes")
+        stacked = len(left.shape) == len(right.shape) == 3
+        notes: tuple[NoteCode, ...] = () if stacked else ("rows-of-groups-not-recorded",)
+        scales = [args.tensor(place) for place in self.others]
+        return Work(
+            "grouped_gemm",
+            parts=(Part.exact("product", signature.flops),),
+            min_bytes=total_bytes(
+                left.bytes if stacked else _used(left, signature.n),
+                right.bytes if stacked else _used(right, signature.m),
+                self._written(args, left, right, signature),
+                *(scale.bytes for scale in scales if scale is not None),
+            ),
+            dtype=matrix_type(left, right),
+            signature=signature,
+            notes=notes,
+        )
+
+    def _written(
+        self, args: Arguments, left: Tensor, right: Tensor, signature: Product
+    ) -> int | None:
+        matrices: int | None = signature.batch
+        if len(left.shape) == len(right.shape) == 2:
+            offsets = args.tensor(self.offsets)
+            matrices = None if offsets is None else offsets.elements
+        kind = args.type_at(self.out_type) or left.type
+        if matrices is None:
+            return None
+        return Tensor((matrices, signature.m, signature.n), None, kind).bytes
+
+
+def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product | None:
+    """Return the sizes of the product of two operands, None if they do not fit together."""
+    a, b = left.shape, right.shape
+    if spelling == "linear":
+        b = (*b[:-2], *b[-2:][::-1])
+    sizes = _SIZES[spelling](a, b)
+    if sizes is None:
+        return None
+    batch, m, n, k = sizes
+    right_layout = layout(right)
+    if spelling == "linear" and right_layout:
+        right_layout = "column" if right_layout == "row" else "row"
+    return Product(batch, m, n, k * _packed(left, right), layout(left), right_layout)
+
+
+Sizes = tuple[int, int, int, int]
+
+
+def _mm(a: Shape, b: Shape) -> Sizes | None:
+    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
+        return None
+    return 1, a[0], b[1], a[1]
+
+
+def _bmm(a: Shape, b: Shape) -> Sizes | None:
+    if len(a) != 3 or len(b) != 3 or a[0] != b[0] or a[2] != b[1]:
+        return None
+    return a[0], a[1], b[2], a[2]
+
+
+def _mv(a: Shape, b: Shape) -> Sizes | None:
+    return _mm(a, (b[0], 1)) if len(b) == 1 else None
+
+
+def _matmul(a: Shape, b: Shape) -> Sizes | None:
+    """Return the sizes of `a @ b`: vectors get a dimension, batches broadcast.
+
+    Where only one side has a batch, its rows are those of one product.
+    """
+    if not a or not b:
+        return None
+    rows = a if len(a) > 1 else (1, *a)
+    columns = b if len(b) > 1 else (*b, 1)
+    if rows[-1] != columns[-2]:
+        return None
+    if len(columns) == 2:
+        return 1, prod(rows[:-1]), columns[1], rows[-1]
+    batch = broadcast(rows[:-2], columns[:-2])
+    return None if batch is None else (prod(batch), rows[-2], columns[-1], rows[-1])
+
+
+_SIZES = {
+    "mm": _mm,
+    "bmm": _bmm,
+    "matmul": _matmul,
+    "linear": _matmul,
+    "mv": _mv,
+}
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """Return the shape that shapes broadcast to, None if they do not."""
+    longest = max(map(len, shapes), default=0)
+    padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
+    out: list[int] = []
+    for sizes in zip(*padded, strict=True):
+        different = set(sizes) - {1}
+        if len(different) > 1:
+            return None
+        out.append(different.pop() if different else 1)
+    return tuple(out)
+
+
+def layout(operand: Tensor) -> Layout | None:
+    """Return whether rows or columns of a matrix are contiguous; None if both or neither are."""
+    if operand.strides is None or len(operand.shape) < 2:
+        return None
+    (rows, columns), (down, along) = operand.shape[-2:], operand.strides[-2:]
+    by_row = along == 1 and down >= columns
+    by_column = down == 1 and along >= rows
+    if by_row == by_column:
+        return None
+    return "row" if by_row else "column"
+
+
+def matrix_type(left: Tensor, right: Tensor) -> str | None:
+    """Return the data type of a product, None where the operands' differ or are not recorded."""
+    if left.type is None or right.type is None or left.type.matrix != right.type.matrix:
+        return None
+    return left.type.matrix
+
+
+def factor(left: Tensor, right: Tensor) -> int:
+    """Return how many real products one multiply-add of these operands takes."""
+    both = left.type and right.type and left.type.complex and right.type.complex
+    return _REAL_PRODUCTS_OF_A_COMPLEX_ONE if both else 1
+
+
+def _packed(left: Tensor, right: Tensor) -> int:
+    """Return how many values an element of both operands holds along K."""
+    names = {operand.type.name for operand in (left, right) if operand.type}
+    return 2 if names == {PACKED_FP4} else 1
+
+
+def _grouped_product(left: Tensor, right: Tensor) -> Product | None:
+    """Return the sizes of a grouped product as one product, or as one per group."""
+    a, b = left.shape, right.shape
+    if not {len(a), len(b)} <= {2, 3} or a[-1] != b[-2]:
+        return None
+    stacked = len(a) == len(b) == 3
+    if stacked and a[0] != b[0]:
+        return None
+    batch, k = a[0] if stacked else 1, a[-1] * _packed(left, right)
+    return Product(batch, a[-2], b[-1], k, layout(left), layout(right))
+
+
+def _used(operand: Tensor, rows: int) -> int | None:
+    """Return the bytes read of one operand, a stack only of as many matrices as there are rows."""
+    if len(operand.shape) != 3 or rows >= operand.shape[0]:
+        return operand.bytes
+    return operand.like((rows, *operand.shape[1:])).bytes

@@ -1,0 +1,295 @@
+"""Ops that multiply no matrices: what they read and write, and their operations per element.
+
+Each of + - * / max min, a comparison and a function such as exp or sqrt is one operation of the
+element it is applied to. These operations enter no utilisation. Bytes count every operand and every
+result once, which a kernel cannot go below unless it finds them in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
+from traceflops.flops.ops.gemm import broadcast
+from traceflops.flops.ops.types import BOOL, FLOAT, ElementType, promoted
+from traceflops.flops.ops.work import Kind, Result, Unknown, Work, total_bytes
+
+_OPTIMIZER_ELEMENT_BYTES = 2
+"""The smallest type that torch's fused optimizers take is of two bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An op that computes and moves nothing: it allocates, or looks at the same memory anew."""
+
+    def __call__(self, _args: Arguments) -> Result:
+        """Return no work."""
+        return Work("view", min_bytes=0, vector_flops=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """Operands that broadcast; `per_element` operations per element of the result.
+
+    `result` is the type: that of the promoted operands, bool, or that of the first operand, which
+    is also written where `in_place`. `reads_first` is False for an op that only writes it.
+    """
+
+    kind: Kind
+    per_element: int
+    operands: tuple[int, ...] = (0, 1)
+    result: Literal["promoted", "bool"] = "promoted"
+    in_place: bool = False
+    reads_first: bool = True
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where no operand has a shape."""
+        given = [args.tensor(place) for place in self.operands]
+        tensors = [tensor for tensor in given if tensor is not None]
+        if not tensors or (self.in_place and given[0] is None):
+            return Unknown("no-shapes")
+        shape = tensors[0].shape if self.in_place else broadcast(*(one.shape for one in tensors))
+        if shape is None:
+            return Unknown("odd-shapes")
+        read = tensors if self.reads_first else tensors[1:]
+        written = tensors[0].bytes if self.in_place else self._result(tensors, shape).bytes
+        return Work(
+            self.kind,
+            min_bytes=total_bytes(written, *(tensor.bytes for tensor in read)),
+            vector_flops=self.per_element * prod(shape),
+        )
+
+    def _result(self, tensors: list[Tensor], shape: Shape) -> Tensor:
+        return Tensor(shape, None, BOOL if self.result == "bool" else _result_type(tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """An op over whole tensors: reads those at `reads`, writes one like each of `writes`.
+
+    `per_element` is per element of the first one read. `mask` is the place of which of `writes`
+    are computed, `statistics` how many values besides are written, in the type of the first one
+    read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
+    """
+
+    kind: Kind
+    per_element: int
+    reads: tuple[int, ...] = (0,)
+    writes: tuple[int, ...] = (0,)
+    mask: int | None = None
+    statistics: Callable[[Arguments], int] | None = None
+    out_type: int | None = None
+    widened: int | None = None
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the first tensor has no shape."""
+        first = args.tensor(self.reads[0])
+        if first is None:
+            return Unknown("no-shapes")
+        read = [args.tensor(place) for place in self.reads]
+        moved = [tensor.bytes for tensor in read if tensor is not None]
+        extra = self.statistics(args) if self.statistics else 0
+        return Work(
+            self.kind,
+            min_bytes=total_bytes(*moved, *self._written(args), first.like((extra,)).bytes),
+            vector_flops=self.per_element * first.elements,
+        )
+
+    def _written(self, args: Arguments) -> list[int | None]:
+        mask = args.value(self.mask)
+        wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
+        kind = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
+        templates = [
+            args.tensor(place)
+            for place, yes in zip(self.writes, wanted, strict=False)
+            if yes is not False
+        ]
+        return [
+            Tensor(template.shape, None, kind or template.type).bytes
+            for template in templates
+            if template is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One tensor reduced along the dimensions at `over` (all where none are given)."""
+
+    per_element: int
+    over: int = 1
+    results: int = 1
+    result: ElementType | None = None
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the tensor has no shape."""
+        tensor = args.tensor(0)
+        if tensor is None:
+            return Unknown("no-shapes")
+        # With two arguments the second one is a type: all dimensions are reduced.
+        over = args.value(self.over) if len(args.values) > 2 else None
+        left = _remaining(tensor.shape, over)
+        out = Tensor((self.results * left,), None, self.result or tensor.type)
+        return Work(
+            "reduction",
+            min_bytes=total_bytes(tensor.bytes, out.bytes),
+            vector_flops=self.per_element * tensor.elements,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of a table by their numbers: read (at most the whole table once) and written."""
+
+    table: int = 0
+    indices: int = 1
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where a shape is missing or the table is no matrix."""
+        table, indices = args.tensor(self.table), args.tensor(self.indices)
+        if table is None or indices is None:
+            return Unknown("no-shapes")
+        if len(table.shape) != 2:
+            return Unknown("odd-shapes")
+        rows, width = table.shape
+        moved = table.like((indices.elements + min(indices.elements, rows), width))
+        return Work("gather", min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupBackward:
+    """The gradient of a lookup: rows are read and added to at most as many rows of the table.
+
+    `rows` is the place of the rows of the table. Filling the table with zeros is another op.
+    """
+
+    gradient: int = 0
+    indices: int = 1
+    rows: int = 2
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where a shape is missing."""
+        gradient, indices = args.tensor(self.gradient), args.tensor(self.indices)
+        if gradient is None or indices is None:
+            return Unknown("no-shapes")
+        if not gradient.shape:
+            return Unknown("odd-shapes")
+        rows = args.integer(self.rows)
+        touched = indices.elements if rows is None else min(indices.elements, max(rows, 0))
+        added = gradient.like((touched if rows is not None else 0, gradient.shape[-1]))
+        return Work(
+            "gather",
+            min_bytes=total_bytes(gradient.bytes, indices.bytes, added.bytes),
+            vector_flops=gradient.elements,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Slices of a tensor by their numbers along the dimension at place 1."""
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the dimension is not recorded."""
+        tensor, index = args.tensor(0), args.tensor(2)
+        if tensor is None or index is None:
+            return Unknown("no-shapes")
+        along = args.integer(1)
+        if along is None:
+            return Unknown("no-values")
+        if not -len(tensor.shape) <= along < len(tensor.shape):
+            return Unknown("odd-shapes")
+        sizes = list(tensor.shape)
+        read = min(index.elements, sizes.pop(along)) + index.elements
+        moved = tensor.like((read, *sizes))
+        return Work("gather", min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """A fused optimizer: lists that are read and written, and lists that are only read.
+
+    fp32 Adam: parameter, two averages read and written, gradient read: 28 bytes a parameter.
+    """
+
+    per_element: int
+    updated: tuple[int, ...]
+    reads: tuple[int, ...]
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the profiler did not record the shapes of lists."""
+        parameters = args.tensors(self.updated[0])
+        if parameters is None:
+            return Unknown("no-shapes")
+        updated = sum(_elements(args, place) for place in self.updated)
+        read = sum(_elements(args, place) for place in self.reads)
+        return Work(
+            "optimizer",
+            min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
+            vector_flops=self.per_element * _elements(args, self.updated[0]),
+            notes=("list-types-not-recorded",),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EachOfList:
+    """The same on every tensor of a list; the bytes are unknown, as the types are."""
+
+    kind: Kind
+    per_element: int
+
+    def __call__(self, args: Arguments) -> Result:
+        """Return the work; unknown where the profiler did not record the shapes of lists."""
+        if args.tensors(0) is None:
+            return Unknown("no-shapes")
+        return Work(self.kind, vector_flops=self.per_element * _elements(args, 0))
+
+
+def rows_of_layer_norm(args: Arguments) -> int:
+    """Return the values of one statistic of a layer norm: one per row."""
+    tensor, inner = args.tensor(0), args.value(1)
+    sizes = [size for size in inner if type(size) is int] if isinstance(inner, tuple) else []
+    width = prod(sizes)
+    return tensor.elements // width if tensor and width > 0 else 0
+
+
+def two_rows_of_layer_norm(args: Arguments) -> int:
+    """Return the values of mean and deviation of a layer norm."""
+    return 2 * rows_of_layer_norm(args)
+
+
+def two_per_channel(args: Arguments) -> int:
+    """Return the values of mean and deviation of a batch norm that trains: one per channel."""
+    tensor, trains = args.tensor(0), args.boolean(5)
+    return 2 * tensor.shape[1] if trains and tensor and len(tensor.shape) > 1 else 0
+
+
+def two_per_group(args: Arguments) -> int:
+    """Return the values of mean and deviation of a group norm: one per sample and group."""
+    samples, groups = args.integer(3), args.integer(6)
+    return 2 * max(0, samples or 0) * max(0, groups or 0)
+
+
+def _result_type(tensors: list[Tensor]) -> ElementType | None:
+    """Return the promoted type of operands; one without dimensions gives way within its rank."""
+    types = [tensor.type for tensor in tensors if tensor.type is not None]
+    if len(types) < len(tensors):
+        return None
+    shaped = promoted([one.type for one in tensors if one.shape and one.type is not None])
+    every = promoted(types)
+    return shaped if shaped and every and shaped.rank == every.rank else every
+
+
+def _remaining(shape: Shape, dims: object) -> int:
+    """Return the elements that are left of a shape reduced over these dimensions, none for all."""
+    if isinstance(dims, int) and not isinstance(dims, bool):
+        dims = (dims,)
+    if not isinstance(dims, tuple) or not dims or not shape:
+        return 1
+    gone = {dim % len(shape) for dim in dims if type(dim) is int}
+    return prod(size for at, size in enumerate(shape) if at not in gone)
+
+
+def _elements(args: Arguments, place: int) -> int:
+    return sum(tensor.elements for tensor in args.tensors(place) or ())

@@ -1,0 +1,256 @@
+"""What one op computes and moves: named parts in FLOPs, bytes, and what tells it from others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape
+
+Kind = Literal[
+    "gemm",
+    "grouped_gemm",
+    "convolution",
+    "convolution_backward",
+    "attention",
+    "attention_backward",
+    "softmax",
+    "norm",
+    "elementwise",
+    "reduction",
+    "gather",
+    "optimizer",
+    "copy",
+    "view",
+]
+
+MATRIX_KINDS: Final[frozenset[Kind]] = frozenset(
+    {
+        *("gemm", "grouped_gemm", "convolution", "convolution_backward"),
+        *("attention", "attention_backward"),
+    }
+)
+"""The kinds that do matrix work; all others have vector work at most."""
+
+Role = Literal["op", "wrapper"]
+"""A wrapper counts only where no modelled op below it does."""
+
+PartName = Literal[
+    "product", "forward", "input_grad", "weight_grad", "backward", "algorithmic", "mask"
+]
+"""
+product      one GEMM; whether of a forward or of which gradient, its place in the trace tells
+forward      of a convolution or an attention core
+input_grad, weight_grad    of a convolution
+backward     the four products of an attention core's gradient
+algorithmic  scores that a fused attention backward computes again
+mask         products on pairs that the mask hides, which an unfused attention computes
+"""
+
+Reason = Literal[
+    "not-modelled", "no-shapes", "odd-shapes", "no-values", "not-in-trace", "children", "too-large"
+]
+"""
+not-modelled  no row of the table
+no-shapes     the profiler did not record the shapes that are needed
+odd-shapes    the shapes are no such op's, or no shapes at all
+no-values     the profiler did not record the values (stride, padding) that are needed
+not-in-trace  no profiler records what is needed, such as cached lengths of paged attention
+children      a wrapper whose own shapes do not tell; the ops below it are counted
+too-large     beyond 2^63 - 1
+"""
+
+NoteCode = Literal[
+    "variable-lengths",
+    "mask-not-recorded",
+    "mask-tensor",
+    "output-mask-not-recorded",
+    "rows-of-groups-not-recorded",
+    "output-from-gradient",
+    "list-types-not-recorded",
+]
+
+NOTES: Final[dict[NoteCode, str]] = {
+    "variable-lengths": ("lengths of packed sequences were not recorded; the count is a range"),
+    "mask-not-recorded": ("whether attention was causal was not recorded; the count is a range"),
+    "mask-tensor": "the mask or bias is a tensor; masked elements are computed and counted",
+    "output-mask-not-recorded": (
+        "which gradients were computed was not recorded; the count is a range"
+    ),
+    "rows-of-groups-not-recorded": (
+        "rows per group were not recorded; rows after the last group are counted, "
+        "and the weights of every group that may have rows count as read"
+    ),
+    "output-from-gradient": (
+        "stride and padding were not recorded; the output size is that of its gradient"
+    ),
+    "list-types-not-recorded": (
+        "element types of lists were not recorded; two bytes each, the minimum for "
+        "an optimizer step"
+    ),
+}
+"""What each note says."""
+
+Layout = Literal["row", "column"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """FLOPs of one part; where they are not known exactly, `at_least` is a lower bound."""
+
+    name: PartName
+    flops: int
+    at_least: int
+
+    @classmethod
+    def exact(cls, name: PartName, flops: int) -> Part:
+        """Return a part of exactly so many FLOPs."""
+        return cls(name, flops, flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`batch` products M x K times K x N, and how each operand lies in memory.
+
+    `column` is a transposed operand (a weight used as it is stored, output by input); None where
+    strides are not recorded or both readings fit.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: Layout | None = None
+    right: Layout | None = None
+
+    @property
+    def flops(self) -> int:
+        """Return 2 b M N K: a multiply and an add each."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """The sizes of a convolution; `groups` is 0 where they are not known.
+
+    `weight` is as stored: [out, in/groups, kernel...], transposed [in, out/groups, kernel...].
+    """
+
+    batch: int
+    input: Shape
+    output: Shape
+    weight: Shape
+    groups: int
+    transposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The sizes of an attention core.
+
+    `pairs` are (query, key) pairs per head, summed over the batch; `heads` are query heads;
+    `queries` and `keys` are lengths, or totals of `documents` packed sequences where that is given.
+    `cut` says that a window may hide pairs of these, so that sums of lengths do not tell how many.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    d_qk: int
+    d_v: int
+    pairs: int
+    pairs_at_least: int
+    causal: bool | None
+    documents: int | None = None
+    cut: bool = False
+
+    def forward(self, pairs: int) -> int:
+        """Return the FLOPs of scores and output over so many pairs: 2 pairs H (d_qk + d_v)."""
+        return 2 * pairs * self.heads * (self.d_qk + self.d_v)
+
+    def scores(self, pairs: int) -> int:
+        """Return the FLOPs of the scores alone: 2 pairs H d_qk."""
+        return 2 * pairs * self.heads * self.d_qk
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an op computes and the least it moves.
+
+    `parts` are its matrix FLOPs, none for an op that multiplies no matrices. `vector_flops` are
+    operations of other kinds, which enter no utilisation, None where they are not counted.
+    `min_bytes` is a lower bound, None where a type is not recorded. `dtype` is the data type of
+    the matrix product, None where it is not known or there is none.
+    """
+
+    kind: Kind
+    parts: tuple[Part, ...] = ()
+    min_bytes: int | None = None
+    dtype: str | None = None
+    signature: Product | Correlation | Core | None = None
+    vector_flops: int | None = None
+    notes: tuple[NoteCode, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """Return the matrix FLOPs of all parts; an upper bound where they are not exact."""
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def at_least(self) -> int:
+        """Return the least the matrix FLOPs can be; equal to `flops` where they are exact."""
+        return sum(part.at_least for part in self.parts)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the FLOPs are known exactly."""
+        return self.flops == self.at_least
+
+    @property
+    def fits(self) -> bool:
+        """Return whether every count is an int64."""
+        counts = (self.flops, self.min_bytes or 0, self.vector_flops or 0)
+        return max(counts) <= INT64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The work of an op is not known, and why."""
+
+    reason: Reason
+
+
+Result = Work | Unknown
+Formula = Callable[[Arguments], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table: what kind of op it is, whether it only wraps others, how it counts."""
+
+    kind: Kind
+    formula: Formula
+    role: Role = "op"
+
+    @property
+    def matrix(self) -> bool:
+        """Return whether the op does matrix work."""
+        return self.kind in MATRIX_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """A wrapper that its own arguments do not tell the work of."""
+
+    def __call__(self, _args: Arguments) -> Result:
+        """Return unknown."""
+        return Unknown("children")
+
+
+def total_bytes(*counts: int | None) -> int | None:
+    """Return the sum of bytes, None if any is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,303 @@
+"""How much memory was allocated and reserved over time, per device and on the host.
+
+PyTorch records, with `profile_memory=True`, after each allocation and release what its allocator
+holds on that device: all of it on a GPU; on the host what was allocated since the recording began.
+Nsight Systems records changes alone, which add up from 0. Allocations are made by the host, ahead
+of the kernels that use them, so steps are those of the host where they are marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from traceflops.table.columns import IntArray, codes, floats, names, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.windows.choice import REPEATED
+from traceflops.windows.selection import HIDDEN
+from traceflops.windows.step_threads import Steps
+from traceflops.windows.steps import find_marked_steps
+
+if TYPE_CHECKING:
+    from traceflops.table.trace import Trace
+    from traceflops.windows.prepared import Prepared
+
+What = Literal["allocated", "reserved"]
+
+MOST_POINTS: Final = 1_000
+_KINDS: Final[tuple[What, ...]] = ("allocated", "reserved")
+_PER_BUCKET: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Bytes over time: `value` holds from its `time_ns` until the next.
+
+    At most MOST_POINTS of the `changes` recorded: of each stretch of time the first, the last, the
+    lowest and the highest, so no extreme is lost.
+    """
+
+    time_ns: IntArray
+    value: IntArray
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepUse:
+    """What was held in a step, from its start on: at most, and at its end."""
+
+    step: int
+    start_ns: int
+    most: int
+    at_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The memory of one kind: its curve, where it began and ended, its peak and that of each step.
+
+    `peak_step` is None outside the steps. `steps` are those of the chosen window, in order.
+    """
+
+    what: What
+    curve: Curve
+    first: int
+    last: int
+    peak: int
+    peak_ns: int
+    peak_step: int | None
+    steps: tuple[StepUse, ...]
+
+    @property
+    def growth(self) -> int | None:
+        """Return what the last step ended with more than the first; None without two steps."""
+        return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The memory of one device, or of the host, as one process used it.
+
+    `device` is the row of the devices table, None for the host and for a device without recorded
+    work. `is_total` is False where only changes were recorded, or only what was allocated since
+    the recording began: then values count from 0 at its beginning. `device_bytes` is the memory
+    that the device has, None where that is unknown. `unused_at_peak` is what was reserved and not
+    allocated when most was allocated, None where that is unknown.
+    """
+
+    process: int
+    rank: int | None
+    file: str
+    device: int | None
+    on_host: bool
+    is_total: bool
+    device_bytes: int | None
+    allocated: Series
+    reserved: Series | None
+    unused_at_peak: int | None
+
+    @property
+    def share_of_device(self) -> float | None:
+        """Return the peak as share of the device's memory, None where either is unknown."""
+        if not self.device_bytes or not self.is_total or self.on_host:
+            return None
+        return (self.reserved or self.allocated).peak / self.device_bytes
+
+
+def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
+    """Return what the trace says of memory: devices first, then the host, by process."""
+    trace = prepared.trace
+    if not trace.counters.num_rows:
+        return ()
+    rows = _Rows.of(trace)
+    finder = _StepFinder(prepared)
+    found = [
+        one
+        for key, mine in rows.by_owner()
+        if (one := _use(prepared, rows, key, mine, finder)) is not None
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def _order(one: MemoryUse) -> tuple[bool, int, bool, int]:
+    return one.on_host, one.process, one.device is None, one.device or 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of the counters that tell of memory, by time; `kind` is a place in _LABELS."""
+
+    process: IntArray
+    device: IntArray
+    time_ns: IntArray
+    value: IntArray
+    kind: IntArray
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Rows:
+        table = trace.counters
+        known = {label: place for place, label in enumerate(_LABELS)}
+        kind = np.array([known.get(name, -1) for name in names(table["name"])], dtype=np.int64)
+        kind = kind[codes(table["name"])]
+        rows = np.flatnonzero(kind >= 0)
+        rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
+        value = floats(table["value"])[rows].astype(np.int64)
+        process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
+        return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows])
+
+    def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
+        """Give the rows of each device of a process, and of its host."""
+        on_host = self.kind < len(_PARTS)
+        owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
+        for _, mine in groups(owner):
+            at = int(mine[0])
+            yield (int(self.process[at]), int(self.device[at]), bool(on_host[at])), mine
+
+
+_PARTS: Final = ("change", "allocated", "reserved")
+_LABELS: Final = tuple(
+    f"{side}_memory.{part}_bytes" for side in ("host", "device") for part in _PARTS
+)
+
+
+def _use(
+    prepared: Prepared,
+    rows: _Rows,
+    key: tuple[int, int, bool],
+    mine: IntArray,
+    finder: _StepFinder,
+) -> MemoryUse | None:
+    process, device, on_host = key
+    if not on_host and device >= 0 and device not in prepared.accounts:
+        return None
+    rank = prepared.trace.ranks[process]
+    if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
+        return None
+    steps = finder.of(process, device)
+    part = rows.kind[mine] % len(_PARTS)
+    totals, changes = mine[part == _PARTS.index("allocated")], mine[part == 0]
+    if len(totals):
+        time, value = rows.time_ns[totals], rows.value[totals]
+    else:
+        time, value = rows.time_ns[changes], np.cumsum(rows.value[changes])
+    if not len(time):
+        return None
+    allocated = _series("allocated", time, value, steps)
+    held = mine[part == _PARTS.index("reserved")]
+    reserved = None
+    if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
+        reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
+    return MemoryUse(
+        process=process,
+        rank=rank,
+        file=str(prepared.trace.processes["file"][process].as_py()),
+        device=device if device >= 0 else None,
+        on_host=on_host,
+        is_total=bool(len(totals)) and not on_host,
+        device_bytes=_device_bytes(prepared.trace, device),
+        allocated=allocated,
+        reserved=reserved,
+        unused_at_peak=_unused(rows, held, allocated) if reserved is not None else None,
+    )
+
+
+def _unused(rows: _Rows, held: IntArray, allocated: Series) -> int | None:
+    """Return what was reserved and not allocated at the peak of what was allocated.
+
+    None where that is unknown, or the two numbers contradict each other.
+    """
+    at = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
+    unused = int(rows.value[held[at]]) - allocated.peak if at >= 0 else -1
+    return unused if unused >= 0 else None
+
+
+def _device_bytes(trace: Trace, device: int) -> int | None:
+    return trace.devices["memory_bytes"][device].as_py() if device >= 0 else None
+
+
+def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
+    peak = int(np.argmax(value))
+    return Series(
+        what=what,
+        curve=_coarsened(time, value),
+        first=int(value[0]),
+        last=int(value[-1]),
+        peak=int(value[peak]),
+        peak_ns=int(time[peak]),
+        peak_step=steps.at(int(time[peak])),
+        steps=tuple(_by_step(time, value, steps)),
+    )
+
+
+def _by_step(time: IntArray, value: IntArray, steps: _HostSteps) -> Iterator[StepUse]:
+    """Give what was held in each step; in one without a change, what was held before."""
+    low = np.searchsorted(time, steps.start_ns, side="left")
+    high = np.searchsorted(time, steps.end_ns, side="left")
+    places = (steps.number, steps.start_ns, low, high)
+    for number, start, first, stop in zip(*(each.tolist() for each in places), strict=True):
+        if stop:  # else nothing was recorded before its end
+            begin = max(first - 1, 0)
+            yield StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1]))
+
+
+def _coarsened(time: IntArray, value: IntArray) -> Curve:
+    """Return a curve of at most MOST_POINTS, with the extremes of every stretch of time."""
+    if len(time) <= MOST_POINTS:
+        return Curve(time, value, len(time))
+    buckets = MOST_POINTS // _PER_BUCKET
+    span = int(time[-1] - time[0]) + 1
+    bucket = ((time - time[0]) * buckets) // span
+    opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
+    closes = np.append(opens[1:], len(bucket)) - 1
+    by_value = np.lexsort((value, bucket))  # stable, so places of buckets are the same
+    kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
+    return Curve(time[kept], value[kept], len(time))
+
+
+@dataclass(frozen=True, slots=True)
+class _HostSteps:
+    """The chosen steps of a process, by start, and all of them for the step of a time."""
+
+    number: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    all: Steps
+
+    def at(self, time_ns: int) -> int | None:
+        """Return the number of the step at a time."""
+        place = int(self.all.at(np.array([time_ns]))[0])
+        return int(self.all.number[place]) if place >= 0 else None
+
+
+class _StepFinder:
+    """Finds the steps of a process: those of the host, else the windows of its device."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        mark = prepared.selection.step_mark
+        is_host = prepared.plan.choice.source in ("markers", "annotation", "mark-regex")
+        found = None
+        if is_host:
+            found = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
+        self._marked = found.by_process if found is not None else {}
+        # Numbers that repeat are not those of the report, which then counts the steps.
+        self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
+
+    def of(self, process: int, device: int) -> _HostSteps:
+        steps = self._marked.get(process)
+        if steps is None:
+            steps = self._of_device(device)
+        elif self._counted:
+            steps = replace(steps, number=np.arange(len(steps)))
+        used = np.isin(steps.number, list(self._prepared.plan.used))
+        return _HostSteps(steps.number[used], steps.start_ns[used], steps.end_ns[used], steps)
+
+    def _of_device(self, device: int) -> Steps:
+        windows = self._prepared.windows.get(device, ())
+        rows = [(w.step, w.start_ns, w.end_ns) for w in windows if w.step is not None]
+        if not rows:
+            return Steps.none()
+        return Steps(*np.array(rows, dtype=np.int64).T)

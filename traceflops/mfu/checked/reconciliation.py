@@ -1,0 +1,301 @@
+"""A trace held against the description of its run: what the model needs, what was executed.
+
+    expected = F(description) of one step / devices of the job x step windows shown
+    residual = expected / counted - 1
+
+`expected` is what the trace should show as model FLOPs, counted exactly, padding included; MFU is
+of what the convention counts, over the devices' own windows. Above 2 % the difference gets a
+diagnosis. The signed difference of the two MFUs stands outside the waterfall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from traceflops.devices.missing_input import Lack
+from traceflops.flops.analytic.rates import Rate
+from traceflops.flops.analytic.run import Run
+from traceflops.flops.analytic.run_flops import default_convention, obstacle
+from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
+from traceflops.flops.ledger import Count
+from traceflops.flops.mfu_waterfall import Waterfall
+from traceflops.flops.model.card import ModelCard
+from traceflops.mfu.checked.bounds_check import beyond_counted
+from traceflops.mfu.checked.counts import Counts as Counts
+from traceflops.mfu.checked.counts import counts_of, of_job
+from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis, diagnose
+from traceflops.mfu.checked.job_size import JobSize, job_size
+from traceflops.mfu.checked.padding import described_padding, without_padding
+from traceflops.mfu.checked.passes import passes_of
+from traceflops.mfu.checked.recomputation import Recomputation, recomputation
+from traceflops.mfu.checked.trained_variants import adapter_flops, sizes_of_adapters
+from traceflops.mfu.checked.variants import Seen
+from traceflops.mfu.checked.waterfall import described_fall
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.trace_choice import main_type, peak_in_trace
+from traceflops.mfu.traced.executed import Executed
+from traceflops.units.exact import exact_percent
+from traceflops.windows.prepared import Prepared
+
+ROUGH: Final = (
+    "A parameter count gives only an estimate: describe the model (--model) for an "
+    "exact comparison."
+)
+CHECK: Final = "check model, tokens, GPUs and steps of the description"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """A description and a trace together.
+
+    `described` is the run with the trace's own step time (the mean device window); it has no rate
+    where that is not known or cannot be, and `lacks` says why. `counts` is None where the trace
+    does not tell FLOPs or steps. `waterfall` is from the description, where the trace alone allows
+    none. `measured` is what the trace shows, without padding where that is described and the two
+    agree; `is_padded` says that it is described.
+    """
+
+    described: Utilisation
+    job: JobSize
+    counts: Counts | None
+    diagnoses: tuple[Diagnosis, ...]
+    waterfall: Waterfall | None
+    lacks: tuple[Lack, ...]
+    measured: Measurement
+    recomputation: Recomputation | None = None
+    is_padded: bool = False
+
+    @property
+    def measured_mfu(self) -> Fraction | None:
+        """Return the MFU from the trace, without padding that was taken out."""
+        return self.measured.mfu
+
+    @property
+    def rate(self) -> Rate | None:
+        """Return MFU and HFU of the description over the device windows, if they can be."""
+        return self.described.rate
+
+    @property
+    def host_mfu(self) -> Fraction | None:
+        """Return the same MFU over the host's step markers in place of the device windows.
+
+        None where it is not known, and where the host ran so far ahead that it would pass 100 %.
+        """
+        rate, host_ns = self.rate, self.job.host_ns
+        if rate is None or rate.is_hfu or host_ns is None:
+            return None
+        found = rate.mfu * self.job.window_ns / host_ns
+        return None if found > 1 else found
+
+    @property
+    def host_ran_ahead(self) -> bool:
+        """Return whether the host's step markers are too short to be the time of the work."""
+        return self.host_mfu is None and self.job.host_ns is not None and not self._lacks_mfu
+
+    @property
+    def _lacks_mfu(self) -> bool:
+        return self.rate is None or self.rate.is_hfu
+
+    @property
+    def needed(self) -> Fraction | None:
+        """Return what the convention counts for the chosen windows; None without steps."""
+        return _in_windows(self.described.work.ledger.figure, self.job)
+
+    @property
+    def gap(self) -> Fraction | None:
+        """Return (needed - useful) / budget: the described MFU less that of the trace."""
+        if self.rate is None or self.rate.is_hfu or self.measured_mfu is None:
+            return None
+        return self.rate.mfu - self.measured_mfu
+
+    @property
+    def residual(self) -> Fraction | None:
+        """Return by how much more is described than counted, None where it is not known."""
+        return self.counts.residual if self.counts is not None else None
+
+    @property
+    def agree(self) -> bool | None:
+        """Return whether description and trace agree, None where nothing can be compared."""
+        return self.counts.agree if self.counts is not None else None
+
+    @property
+    def fitting(self) -> tuple[Diagnosis, ...]:
+        """Return the diagnoses that explain the difference, the simplest first."""
+        return tuple(one for one in self.diagnoses if one.fits)
+
+    @property
+    def findings(self) -> tuple[Diagnosis, ...]:
+        """Return what explains the differences: of model FLOPs, and of recomputation."""
+        again = self.recomputation.finding if self.recomputation is not None else None
+        return self.fitting if again is None else (*self.fitting, again)
+
+    @property
+    def sentence(self) -> str:
+        """Return in words how description and trace compare, "" where they cannot be."""
+        if self.counts is None:
+            return ""
+        again = self.recomputation.sentence if self.recomputation is not None else ""
+        if not self.counts.agree:
+            more = f" And {again}." if again else ""
+            found = f"The description needs {self.counts.difference}. {self._finding}{more}"
+        elif again:
+            agreement = self.counts.agreement
+            found = f"Description and trace {agreement}, but {again}."
+        else:
+            found = f"Description and trace {self.counts.agreement}."
+        return f"{found}{self._about_padding}"
+
+    @property
+    def _about_padding(self) -> str:
+        """Return whether padding that is described is in the figures of the trace, if there is."""
+        if not self.is_padded:
+            return ""
+        done = self.measured.executed
+        if not done.padding_flops:
+            return " The figures from the trace still include the described padding."
+        share = exact_percent(Fraction(done.padding_flops, done.executed_flops))
+        return f" Neither MFU includes padding ({share} of the executed FLOPs)."
+
+    @property
+    def in_doubt(self) -> Utilisation:
+        """Return the described run, with the finding as its first note where there is one."""
+        if self.agree is not False and not self.findings:
+            return self.described
+        notes = (self.sentence, *self.described.notes)
+        return replace(self.described, notes=notes)
+
+    @property
+    def _finding(self) -> str:
+        if not self.described.card.complete:
+            return ROUGH
+        if not self.diagnoses:
+            return f"No known cause explains it: {CHECK}."
+        best, *others = self.diagnoses
+        if best.fits:
+            also = [one for one in others if one.fits and one.score <= best.score + 1]
+            return f"It fits if {'; or if '.join(one.words for one in (best, *also[:1]))}."
+        near = next((one for one in self.diagnoses if one.is_near), None)
+        nothing = "No tested cause explains it: check the model and its sizes."
+        if near is None:
+            return nothing
+        return f"{nothing} Nearest: {near.words}, which leaves {exact_percent(near.distance)}."
+
+
+def reconcile(
+    measured: Measurement,
+    prepared: Prepared,
+    card: ModelCard,
+    run: Run,
+    convention: str | None = None,
+    gpus: int | None = None,
+) -> Reconciliation:
+    """Return what a description says of a trace, and whether the two agree.
+
+    `run` describes a step of the whole job; its devices are `gpus`, or else those that the trace
+    tells, and its time is the trace's. Raises UsageError where FLOPs cannot be counted.
+    """
+    job = job_size(prepared, gpus)
+    run = of_job(run, job)
+    choice = peak_in_trace(measured, prepared, run.dtype)
+    described = utilisation(card, run, choice, convention)
+    counts = counts_of(measured, card, run, job)
+    notes = (job.note, *described.notes, *_doubts(measured.executed, described, job, counts))
+    described = replace(described, notes=notes)
+    lacks, fall = _lacks(described, job), None
+    if (problem := beyond_counted(measured, card, run, job)) is not None:
+        lacks = (*lacks, Lack(problem, CHECK))
+    if measured.waterfall is None and described.rate is not None and not lacks:
+        fall, lacks = described_fall(described, prepared, job)
+    if lacks:
+        described = replace(described, rate=None)
+    padding = described_padding(card, run, measured.executed) if counts is not None else None
+    if padding is not None and counts is not None and counts.agree:
+        measured = without_padding(measured, prepared, padding, "as described")
+    return Reconciliation(
+        described,
+        job,
+        counts,
+        _diagnoses(measured, described, job, counts),
+        fall,
+        lacks,
+        measured,
+        recomputation(measured, card, run, job, counts),
+        is_padded=padding is not None,
+    )
+
+
+def _diagnoses(
+    measured: Measurement, described: Utilisation, job: JobSize, counts: Counts | None
+) -> tuple[Diagnosis, ...]:
+    """Return what may be different, where the two do not agree; a rule of thumb says too little."""
+    if counts is None or counts.agree or not described.card.complete:
+        return ()
+    seen = _seen(measured.executed.as_computed, job)
+    return diagnose(described.card, described.run, seen, job.known)
+
+
+def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
+    """Return what keeps MFU of the description back."""
+    choice, found = described.choice, []
+    if job.lack is not None:
+        found.append(job.lack)
+    if choice.peak is None:
+        found.append(Lack(choice.problem, choice.remedy))
+    rate = described.rate
+    if rate is not None and not described.is_possible:
+        value = exact_percent(max(rate.mfu, rate.hfu))
+        problem = f"the described work would be {value} of peak ({rate.convention})"
+        found.append(Lack(problem, CHECK))
+    return tuple(found)
+
+
+def _doubts(
+    done: Executed, described: Utilisation, job: JobSize, counts: Counts | None
+) -> Iterator[str]:
+    """Yield in what description and trace differ besides their model FLOPs."""
+    shown, choice = main_type(done), described.choice
+    if described.run.dtype is not None and shown is not None and choice.dtype != shown:
+        yield (
+            f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
+        )
+    if (problem := _uncountable(described)) is not None:
+        yield f"The description was not compared with the trace: {problem}."
+    if counts is not None and counts.agree:
+        yield from _other_adapters(done, described, job)
+
+
+def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Iterator[str]:
+    """Yield that the adapters are others than described, though they are too small to matter."""
+    card, run = described.card, described.run
+    seen = _seen(done.as_computed, job).adapters
+    if not seen or not run.is_frozen:
+        return
+    said = adapter_flops(card, run) if run.lora is not None else Fraction(0)
+    if abs(said - seen) <= AGREE * seen:
+        return
+    for _, size, remedy in sizes_of_adapters(card, run, seen):
+        yield f"The adapters in the trace {size} ({remedy})."
+
+
+def _in_windows(flops: Count, job: JobSize) -> Fraction | None:
+    """Return what of a step's FLOPs falls to the windows shown."""
+    return Fraction(flops) * job.windows / job.devices if job.windows else None
+
+
+def _uncountable(described: Utilisation) -> str | None:
+    """Return why the description cannot be counted exactly, whatever convention was asked for."""
+    card, run = described.card, described.run
+    return obstacle(card, run, default_convention(card, run))
+
+
+def _seen(done: Executed, job: JobSize) -> Seen:
+    """Return what the trace shows of one device in one step."""
+    ledger = done.ledger()
+    return Seen(
+        passes_of(ledger).times(Fraction(1, job.windows)),
+        Fraction(ledger.total("model.matmul.forward.adapter"), job.windows),
+        Fraction(ledger.total("model.matmul.forward.logits"), job.windows),
+    )

@@ -1,0 +1,230 @@
+"""Launches whose counters were read, one row each, the passes of a repeated run put together.
+
+Hardware counts only so much at once, so a run is repeated with other counters. The n-th launch of
+a kernel in one pass is that in another where all passes launch it equally often and in equal size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceflops.devices.counted_rates import with_sums
+from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, rank_in_group
+from traceflops.table.columns import BoolArray, IntArray, codes, floats, names, numbers
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+
+FloatArray = npt.NDArray[np.float64]
+
+LARGEST_EXACT: Final = 2.0**53
+"""From here on a counter as a double may not be the integer that was counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLaunches:
+    """Launches with their counters by plain name; NaN where one was not read, or is impossible.
+
+    Where passes give several values of a counter, `values` has the mean, and `spread` by how much
+    they differ, as a share of the largest. `device` is the row of the devices table, -1 for null.
+    `correlation` is ABSENT where it is not known. `uneven` are the names of kernels that the
+    passes do not launch equally often: of those one pass stands.
+    """
+
+    launches: Launches
+    device: IntArray
+    correlation: IntArray
+    values: Mapping[str, FloatArray] = field(hash=False)
+    spread: Mapping[str, FloatArray] = field(hash=False)
+    uneven: tuple[str, ...]
+
+
+def counted_launches(trace: Trace) -> CountedLaunches | None:
+    """Return the launches of the table of kernel counters, None where it is empty."""
+    table = trace.kernel_counters
+    if not table.num_rows:
+        return None
+    run = _Run.of(trace, table)
+    launch, first = run.launches()
+    kept, merged, uneven = _merged(run, launch, first)
+    values, spread = _values(table, kept[launch], len(merged))
+    rows = first[merged]
+    count = len(rows)
+    block = numbers(table["block_threads"], UNKNOWN_SIZE)[rows]
+    threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
+    made = Launches(
+        row=rows,
+        process=run.process[rows],
+        name=codes(table["name"])[rows],
+        names=names(table["name"]),
+        threads=_whole_blocks(threads, block),
+        block=np.where(block > 0, block, UNKNOWN_SIZE),
+        grid=np.full(count, UNKNOWN_SIZE, dtype=np.int64),
+        grid_axes=axes(table["grid"])[rows],
+        block_axes=axes(table["block"])[rows],
+        window=np.full(count, -1, dtype=np.int64),
+        used=np.ones(count, dtype=np.bool_),
+        ranks=run.ranks,
+    )
+    return CountedLaunches(
+        made,
+        numbers(table["device"])[rows],
+        numbers(table["correlation"], ABSENT)[rows],
+        values,
+        spread,
+        uneven,
+    )
+
+
+def _whole_blocks(threads: IntArray, block: IntArray) -> IntArray:
+    """Return the threads of all blocks, the last one whole."""
+    known = (threads > 0) & (block > 0)
+    size = np.where(known, block, 1)
+    return np.where(known, -(-threads // size) * size, UNKNOWN_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Which process, pass and launch each row of the table is of.
+
+    `process` is one number for what is the same process in every pass, that of a rank, else the
+    first, second... of its pass: its row of the processes table in the first pass that has it.
+    """
+
+    table: pa.Table
+    process: IntArray
+    repetition: IntArray
+    ranks: dict[int, int | None]
+
+    @classmethod
+    def of(cls, trace: Trace, table: pa.Table) -> _Run:
+        process, repetition = numbers(table["process"]), numbers(table["repetition"])
+        pair, first = group_rows([repetition, process])
+        pairs = list(zip(repetition[first].tolist(), process[first].tolist(), strict=True))
+        rows: dict[object, int] = {}
+        row_of, named = [], {}
+        for (_, row), (identity, rank) in zip(pairs, _identities(pairs, trace.ranks), strict=True):
+            if identity not in rows:
+                taken = row in rows.values()
+                rows[identity] = row if not taken else trace.processes.num_rows + len(rows)
+            row_of.append(rows[identity])
+            named[row_of[-1]] = rank
+        return cls(table, np.array(row_of, dtype=np.int64)[pair], repetition, named)
+
+    def launches(self) -> tuple[IntArray, IntArray]:
+        """Return the launch of each row, numbered in order of dispatch, and a row of each."""
+        table = self.table
+        order = numbers(table["dispatch"], ABSENT)
+        order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
+        order = np.where(order == ABSENT, np.arange(len(order)), order)
+        group, first = group_rows([self.process, self.repetition, order, codes(table["name"])])
+        return group, first
+
+
+def _identities(
+    pairs: Iterable[tuple[int, int]], ranks: tuple[int | None, ...]
+) -> Iterator[tuple[object, int | None]]:
+    """Yield for each pass and process what it is in every pass, its rank or its place; the rank."""
+    seen: Counter[int] = Counter()
+    for repetition, process in pairs:
+        rank = ranks[process] if 0 <= process < len(ranks) else None
+        yield ("rank", rank) if rank is not None else ("place", seen[repetition]), rank
+        seen[repetition] += 1
+
+
+def _merged(
+    run: _Run, launch: IntArray, first: IntArray
+) -> tuple[IntArray, IntArray, tuple[str, ...]]:
+    """Return the place of each launch when passes are put together, and the launch at each place.
+
+    Places are in the order of the first pass; -1 for launches of a pass that does not fit.
+    """
+    name = codes(run.table["name"])[first]
+    process, repetition = run.process[first], run.repetition[first]
+    of_kernel, _ = group_rows([process, name])
+    of_pass, one_of_pass = group_rows([of_kernel, repetition])
+    nth = rank_in_group(of_pass)
+    sizes = np.bincount(of_pass, minlength=len(one_of_pass))
+    pass_kernel = of_kernel[one_of_pass]
+    most, least = _extremes(pass_kernel, sizes)
+    even = most == least
+    together, representative = group_rows([of_kernel, nth])
+    sizes_of = [numbers(run.table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
+    sizes_of += [side for name in ("grid", "block") for side in axes(run.table[name]).T]
+    for size in sizes_of:
+        size = size[first]
+        differs = size != size[representative][together]
+        even[of_kernel[differs]] = False
+    keeper = _first_pass(pass_kernel, repetition[one_of_pass], len(even))
+    fits = even[of_kernel] | (repetition == keeper[of_kernel])
+    # In the order of the launches themselves, which is that of dispatch in the first pass.
+    lowest = np.full(len(representative), len(launch), dtype=np.int64)
+    np.minimum.at(lowest, together[fits], np.flatnonzero(fits))
+    places = distinct(lowest[lowest < len(launch)])
+    place = np.searchsorted(places, lowest[together])
+    place = np.where(fits, place, -1)
+    labels = names(run.table["name"])
+    uneven = tuple(sorted({labels[code] for code in name[~even[of_kernel]].tolist()}))
+    return place, places, uneven
+
+
+def _extremes(group: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
+    count = int(group.max()) + 1 if len(group) else 0
+    most, least = np.zeros(count, dtype=np.int64), np.full(count, np.iinfo(np.int64).max)
+    np.maximum.at(most, group, values)
+    np.minimum.at(least, group, values)
+    return most, least
+
+
+def _first_pass(kernel: IntArray, repetition: IntArray, count: int) -> IntArray:
+    found = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(found, kernel, repetition)
+    return found
+
+
+def _values(
+    table: pa.Table, place: IntArray, count: int
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Return the value of each counter that a formula has, by place, and its spread."""
+    labels, counter = names(table["counter"]), codes(table["counter"])
+    value = floats(table["value"])
+    values, spread = {}, {}
+    for name, code in _wanted(labels):
+        rows = np.flatnonzero(np.isin(counter, code) & (place >= 0))
+        values[name], spread[name] = _means(place[rows], value[rows], count)
+    values = with_sums(values)
+    nothing = np.zeros(count)
+    return values, {name: spread.get(name, nothing) for name in values}
+
+
+def _wanted(labels: list[str]) -> list[tuple[str, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for code, label in enumerate(labels):
+        if (plain := plain_counter(label)) in counters_used():
+            found.setdefault(plain, []).append(code)
+    return list(found.items())
+
+
+def _means(place: IntArray, value: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
+    """Return the mean of the values at each place, exact where all are one, and their spread."""
+    possible = np.isfinite(value) & (value >= 0) & (value <= LARGEST_EXACT)
+    bad = np.zeros(count, dtype=np.bool_)
+    bad[place[~possible]] = True
+    place, value = place[possible], value[possible]
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, place, value)
+    np.maximum.at(high, place, value)
+    times = np.bincount(place, minlength=count)
+    known: BoolArray = (times > 0) & ~bad
+    sums = np.bincount(place, weights=value, minlength=count)
+    mean = np.where(known & (low < high), sums / np.maximum(times, 1), np.where(known, high, 0.0))
+    spread = np.where(known & (high > 0), (high - low) / np.where(high > 0, high, 1.0), 0.0)
+    return np.where(known, mean, np.nan), np.where(known, spread, 0.0)

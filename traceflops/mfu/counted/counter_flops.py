@@ -1,0 +1,235 @@
+"""Work of kernels that no operator's shapes tell: from hardware counters, or from a paired run.
+
+Counters of a run and its times are two recordings, because reading counters makes kernels run one
+at a time. So the launches of the timed run get FLOPs and bytes from those of another run of the
+same program (see `kernelmatching`); times are always those of the timed run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.mfu.counted.counter_notes import (
+    FABRIC,
+    MEMORY,
+    SAME_RUN,
+    check_notes,
+    counter_notes,
+    join_notes,
+)
+from traceflops.mfu.counted.cross_check import ByShapes, CrossCheck, by_own_shapes, cross_check
+from traceflops.mfu.counted.impossible_bytes import too_fast_note, too_many_bytes
+from traceflops.mfu.counted.joins import Join, join_of
+from traceflops.mfu.counted.kernel_matching import match
+from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, flops_of
+from traceflops.mfu.counted.launches import launches_of
+from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
+from traceflops.mfu.counted.pair_notes import pair_notes
+from traceflops.mfu.counted.summed_work import summed_notes
+from traceflops.mfu.counted.work_sources import (
+    Source,
+    architectures,
+    missing_counters,
+    work_sources,
+)
+from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.traced.coverage import compute_kernels
+from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import group_rows
+from traceflops.table.op_tree import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note
+from traceflops.windows.prepared import Prepared
+
+
+def measured_work(
+    prepared: Prepared,
+    attribution: Attribution,
+    devices: Sequence[DevicePeaks],
+    pair: Prepared | None = None,
+    device: str | None = None,
+) -> MeasuredWork | None:
+    """Return what counters of a trace, or a paired run, tell of its kernels; None without either.
+
+    `device` is an id of the device table that the user gave, for counters of which nothing tells
+    the device. Raises UsageError for a paired run that tells nothing.
+    """
+    known = tuple(dict.fromkeys(architectures(prepared.trace, devices, device)))
+    sources = tuple(work_sources(prepared, known, pair))
+    if not sources:
+        return None
+    found = _Joiner(prepared, attribution, sources).work()
+    notes = (
+        *found.notes,
+        *summed_notes(prepared, (one.work for one in sources)),
+        *(pair_notes(prepared, devices, pair) if pair is not None else ()),
+    )
+    return _with_possible_bytes(replace(found, notes=notes), prepared, devices)
+
+
+def _with_possible_bytes(
+    work: MeasuredWork, prepared: Prepared, devices: Sequence[DevicePeaks]
+) -> MeasuredWork:
+    """Return work without the bytes of memory that exceed what it can move.
+
+    Those that AMD's devices count may be served by a cache behind the fabric: they can be more.
+    """
+    if {one.tool for one in work.families if one is not None} != {"ncu"}:
+        return work
+    counted = work.origin == ORIGINS.index("counters")
+    wrong = too_many_bytes(prepared, devices, np.where(counted, work.size, UNKNOWN))
+    if not wrong.any():
+        return work
+    note = too_fast_note(prepared, wrong)
+    return replace(work, size=np.where(wrong, UNKNOWN, work.size), notes=(*work.notes, note))
+
+
+class _Joiner:
+    """Puts together what several recordings tell of the launches of one."""
+
+    def __init__(
+        self, prepared: Prepared, attribution: Attribution, sources: tuple[Source, ...]
+    ) -> None:
+        self.prepared, self.attribution, self.sources = prepared, attribution, sources
+        self.launches = launches_of(prepared)
+        self.matched = [
+            match(self.launches, one.work, self._same(one), is_own=one.is_own) for one in sources
+        ]
+
+    def work(self) -> MeasuredWork:
+        """Return what all of them tell, of each launch the first that tells something."""
+        columns = self._columns()
+        owned = self.attribution.owner >= 0  # an op's shapes tell what these did
+        for column in columns.values():
+            column[owned] = -1
+        joins = tuple(self._joins())
+        check = self._check()
+        counters = [one.counters for one in self.sources if one.counters is not None]
+        return MeasuredWork(
+            **columns,
+            kinds=tuple(kind for found in self.matched for kind in found.kinds),
+            joins=joins,
+            counted=tuple(row for one in self.sources for row in one.counted),
+            families=tuple(dict.fromkeys(f for one in counters for f in one.families)),
+            missing=tuple(
+                dict.fromkeys(lack for one in counters for lack in missing_counters(one))
+            ),
+            check=check,
+            notes=tuple(self._notes(joins, check)),
+        )
+
+    def _columns(self) -> dict[str, IntArray]:
+        """Return kind, size, vector, how and origin of each activity."""
+        rows, count = self.launches.row, self.launches.count
+        names = ("kind", "size", "vector", "how", "origin")
+        found = {name: np.full(count, -1, dtype=np.int64) for name in names}
+        before = 0
+        for source, mine in zip(self.sources, self.matched, strict=True):
+            open_rows = found["kind"] < 0
+            new = open_rows & (mine.kind >= 0)
+            found["kind"][new] = mine.kind[new] + before
+            before += len(mine.kinds)
+            # Of several reasons why nothing is known the first in HOW says most.
+            better = new | (open_rows & ((found["how"] < 0) | (mine.how < found["how"])))
+            found["how"][better] = mine.how[better]
+            told = (mine.kind >= 0) | (mine.size >= 0) | (mine.vector >= 0)
+            first = new | (told & (found["origin"] < 0))
+            found["origin"][first] = ORIGINS.index(source.work.origin)
+            for name, values in (("size", mine.size), ("vector", mine.vector)):
+                found[name] = np.where(found[name] >= 0, found[name], values)
+        whole = {name: np.full(self._activities.num_rows, -1, dtype=np.int64) for name in names}
+        for name, values in found.items():
+            whole[name][rows] = values
+        return whole
+
+    @property
+    def _activities(self) -> pa.Table:
+        return self.prepared.trace.activities
+
+    def _same(self, source: Source) -> IntArray | None:
+        """Return, per launch, the counted launch that is the same one, None for another run.
+
+        Both have its correlation, which no other launch of the process has, and its name.
+        """
+        if not source.is_own or source.counters is None:
+            return None
+        counted, target = source.counters.counted, self.launches
+        table = self.prepared.trace.kernel_counters
+        theirs = (numbers(table["process"])[counted.launches.row], counted.correlation)
+        ours = (target.process, numbers(self._activities["correlation"], ABSENT)[target.row])
+        label = {name: at for at, name in enumerate(target.names)}
+        name = np.array([label.get(one, -2) for one in counted.launches.names], dtype=np.int64)
+        group, first = group_rows([np.concatenate(both) for both in zip(ours, theirs, strict=True)])
+        here, there = group[: target.count], group[target.count :]
+        alone = [np.bincount(side, minlength=len(first)) == 1 for side in (here, there)]
+        row = np.full(len(first), -1, dtype=np.int64)
+        row[there] = np.arange(len(there))
+        found = np.where((alone[0] & alone[1])[here] & (ours[1] != ABSENT), row[here], -1)
+        return np.where(taken(name[counted.launches.name], found, -2) == target.name, found, -1)
+
+    def _joins(self) -> Iterator[Join]:
+        chosen = in_chosen_window(self.prepared, window_of_activity(self.prepared))
+        wanted = (chosen & compute_kernels(self.prepared))[self.launches.row]
+        dur = numbers(self._activities["dur_ns"])[self.launches.row]
+        for source, found in zip(self.sources, self.matched, strict=True):
+            yield join_of(source.work.origin, source.file, found, wanted, dur)
+
+    def _check(self) -> CrossCheck | None:
+        """Return how counters compare with shapes: of the trace itself, else of the paired one."""
+        by_counters = self._flops("counters")
+        if by_counters is None:
+            return None
+        if len(self.attribution.executed):
+            shapes = by_own_shapes(self.prepared, self.attribution, by_counters)
+            return cross_check(self.prepared, shapes, by_counters)
+        paired = self._flops("pair")
+        if paired is None:
+            return None
+        return cross_check(self.prepared, ByShapes(paired, paired), by_counters)
+
+    def _flops(self, origin: Origin) -> IntArray | None:
+        """Return the FLOPs of each activity by one origin where they are exact, else -1."""
+        found = None
+        for source, mine in zip(self.sources, self.matched, strict=True):
+            if source.work.origin == origin:
+                exact = np.array(
+                    [all(p.flops == p.at_least for p in kind) for kind in mine.kinds],
+                    dtype=np.bool_,
+                )
+                flops = np.where(exact, flops_of(mine.kinds), -1)
+                if found is None:
+                    found = np.full(self._activities.num_rows, -1, dtype=np.int64)
+                rows, values = self.launches.row, taken(flops, mine.kind)
+                found[rows] = np.where(found[rows] >= 0, found[rows], values)
+        return found
+
+    def _is_said(self, note: Note) -> bool:
+        return any(one.code == note.code for one in self.prepared.trace.notes)
+
+    def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
+        for source, join in zip(self.sources, joins, strict=True):
+            yield from join_notes(join, source.work.launches.count)
+            if join.count("dispatch") and not self._is_said(SAME_RUN):
+                yield SAME_RUN
+            if source.counters is not None:
+                yield from counter_notes(source.counters)
+        yield from _bytes_notes(self.sources)
+        yield from check_notes(check)
+
+
+def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
+    """Yield where the bytes that were counted were counted."""
+    counted = [
+        one.counters for one in sources if one.counters is not None and (one.work.size >= 0).any()
+    ]
+    tools = {f.tool for one in counted for f in one.families if f is not None}
+    if counted and tools != {"ncu"}:
+        yield FABRIC
+    if "ncu" in tools:
+        yield MEMORY

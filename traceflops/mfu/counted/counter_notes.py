@@ -1,0 +1,165 @@
+"""What to say of counters and of how they and paired runs were joined."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices.device_facts import shown
+from traceflops.mfu.counted.counter_work import CounterWork
+from traceflops.mfu.counted.cross_check import CrossCheck
+from traceflops.mfu.counted.joins import Join
+from traceflops.mfu.counted.kernel_matching import KNOWN, How
+from traceflops.table.trace import Note
+from traceflops.units.exact import exact_percent
+from traceflops.units.words import several
+
+_WAYS: Final[dict[How, str]] = {
+    "dispatch": "by dispatch",
+    "order": "by launch order",
+    "step": "by order within the step",
+    "alike": "by name and size (all did equal work)",
+    "between": "by name and size (bounded by the smallest and largest)",
+}
+_MOST_NAMED: Final = 3
+
+
+def counter_notes(work: CounterWork) -> Iterator[Note]:
+    """Yield what is missing or assumed in the counters themselves."""
+    if count := int(np.count_nonzero(work.partial)):
+        text = (
+            f"{_launches(count, 'counted ')} without the counters of some data types of matrix "
+            "work: FLOPs unknown."
+        )
+        yield Note("missing", "counters-partial", text, count)
+    if count := int(np.count_nonzero(work.homeless)):
+        text = (
+            f"Counters of {_launches(count)} come from an unknown GPU, so their "
+            "matrix counters may be incomplete and FLOPs are unknown. Name it "
+            "with --device (see traceflops devices), or add the list of agents that "
+            "the profiler wrote."
+        )
+        yield Note("missing", "counters-without-device", text, count)
+    if count := int(np.count_nonzero(work.rounded)):
+        text = (
+            f"Counters of {_launches(count)} are averages over passes with decimals; "
+            "FLOPs are rounded."
+        )
+        yield Note("assumed", "counters-rounded", text, count)
+    if count := int(np.count_nonzero(work.disputed)):
+        text = (
+            f"Passes disagree on the matrix work of {_launches(count)}, so the "
+            "program did not repeat itself. Their FLOPs are unknown."
+        )
+        yield Note("missing", "counters-disagree", text, count)
+    if names := work.counted.uneven:
+        text = (
+            f"Passes of the counted run launch {_listed(names)} differently often or "
+            "in other sizes. Only the counters of the first pass count."
+        )
+        yield Note("assumed", "passes-uneven", text, len(names))
+    if count := int(np.count_nonzero(work.uncounted)):
+        text = (
+            f"The kernels of {_launches(count)} compute in XF32 by name, but the "
+            "counter (SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are "
+            "unknown."
+        )
+        yield Note("missing", "counters-without-xf32", text, count)
+
+
+def join_notes(join: Join, launches: int) -> Iterator[Note]:
+    """Yield how launches got their FLOPs; `launches` are those of the other recording."""
+    if not join.launches:
+        return
+    which = _which(join)
+    ways = ", ".join(
+        f"{part.launches:,} {_WAYS[part.how]}" for part in join.parts if part.how in KNOWN
+    )
+    of = _launches(join.launches)
+    share = exact_percent(join.share) if join.share is not None else "none"
+    how = f": {ways}" if ways else ""
+    text = (
+        f"{which} gives the FLOPs of {join.known:,} of {of} of compute kernels "
+        f"({share} of their time){how}. Times come from the timed run."
+    )
+    yield Note("assumed", f"{join.origin}-joined", text, join.known)
+    if count := join.count("ambiguous"):
+        text = (
+            f"FLOPs of {_launches(count)} are unknown: launches with the same name "
+            f"and size did different work in {which[0].lower()}{which[1:]}, in "
+            "another order or only in part."
+        )
+        yield Note("missing", f"{join.origin}-ambiguous", text, count)
+    if count := join.count("absent"):
+        text = (
+            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} "
+            f"no match by name and size among the {_launches(launches)} of "
+            f"{which[0].lower()}{which[1:]}."
+        )
+        yield Note("missing", f"{join.origin}-absent", text, count)
+
+
+def _which(join: Join) -> str:
+    what = "The paired trace" if join.origin == "pair" else "The counted run"
+    if not join.file:
+        return what
+    of = "of " if _SEVERAL.fullmatch(join.file) else ""
+    return f"{what} {of}{shown(join.file)}"
+
+
+_SEVERAL: Final = re.compile(r"[\d,]+ files")
+"""What stands for the name of a recording of several files."""
+
+SAME_RUN: Final = Note(
+    "assumed",
+    "counted-while-timed",
+    "Counters were read in the timed run, which serializes kernels. Idle time and "
+    "overlap differ from a normal run.",
+)
+"""What readers say themselves where they see it; of a trace without notes its ids tell it."""
+
+FABRIC: Final = Note(
+    "assumed",
+    "fabric-bytes",
+    "Kernel bytes were counted at the fabric. A cache behind it (Infinity Cache) may "
+    "have served some of them, so they can exceed the memory traffic.",
+)
+
+
+MEMORY: Final = Note(
+    "assumed",
+    "memory-bytes",
+    "Kernel bytes are memory reads and writes. Nsight Compute flushes the caches "
+    "before each kernel, so the timed run may have moved fewer.",
+)
+
+
+def check_notes(check: CrossCheck | None) -> Iterator[Note]:
+    """Yield that counters and shapes differ, where they do by more than 2 %."""
+    if check is None or check.agree:
+        return
+    more = "more" if check.difference > 0 else "less"
+    why = (
+        "counters include partial tiles in full, and work that is not an operator"
+        if check.difference > 0
+        else "a kernel may use another algorithm (Winograd), or the two runs differ"
+    )
+    text = (
+        f"Counters give {exact_percent(abs(check.difference))} {more} FLOPs than shapes, "
+        f"over {_launches(check.launches)} known from both ({why}). The largest "
+        f"difference is in {shown(check.kernel)}. Ledger and MFU use shapes."
+    )
+    yield Note("assumed", "counters-differ-from-shapes", text, check.launches)
+
+
+def _launches(count: int, what: str = "") -> str:
+    return several(count, f"{what}launch")
+
+
+def _listed(names: Sequence[str]) -> str:
+    some = ", ".join(shown(name) for name in names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{some} and {several(more, 'more kernel')}" if more > 0 else some

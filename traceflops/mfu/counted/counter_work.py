@@ -1,0 +1,219 @@
+"""FLOPs and bytes of launches from their hardware counters, by the formulas of `counters.toml`.
+
+A quantity is known of a launch only if all counters of its formula are: never a part of a sum in
+its place. So is the work of matrix units only if every data type that the hardware has is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.datatypes import float_type
+from traceflops.devices.counter_formulas import (
+    ACTIVE,
+    BUSY,
+    MATRIX,
+    MOVED,
+    READ,
+    VECTOR,
+    WRITTEN,
+    Family,
+    Formula,
+    formulas_of,
+    quantities,
+)
+from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
+from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
+from traceflops.mfu.counted.launches import Launches
+from traceflops.table.columns import BoolArray, IntArray
+
+BYTES_AGREE: Final = 0.02
+"""Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
+
+XF32: Final = "tf32"
+"""The data type that AMD calls so, as it is called here."""
+
+_TOO_MUCH: Final = 2.0**62
+
+
+@dataclass(frozen=True, slots=True)
+class CounterWork:
+    """What counters say of each launch; UNKNOWN where they do not say it.
+
+    `matrix` and `vector` are FLOPs by data type, `matrix_flops` and `vector_flops` all of them.
+    `partial` are launches of which some types are counted and others not, `homeless` such of which
+    nothing tells the device, so that it is not known which types there are, `uncounted` those of
+    kernels whose names say that they compute in XF32 while that was not counted, `rounded` those
+    whose FLOPs are of means with decimals, `disputed` those of whose FLOPs passes disagree.
+    """
+
+    counted: CountedLaunches
+    families: tuple[Family | None, ...]
+    matrix: Mapping[str, IntArray] = field(hash=False)
+    vector: Mapping[str, IntArray] = field(hash=False)
+    matrix_flops: IntArray
+    vector_flops: IntArray
+    read: IntArray
+    written: IntArray
+    moved: IntArray
+    busy: IntArray
+    active: IntArray
+    uncounted: BoolArray
+    partial: BoolArray
+    homeless: BoolArray
+    rounded: BoolArray
+    disputed: BoolArray
+
+    @property
+    def size(self) -> IntArray:
+        """Return the bytes read and written at the fabric, or at the memory."""
+        both = (self.read >= 0) & (self.written >= 0)
+        return np.where(both, self.read + self.written, self.moved)
+
+    def launch_work(self) -> LaunchWork:
+        """Return it as what any run says of its launches."""
+        kind, kinds = kinds_of(UNSPLIT_LINE, dict(self.matrix), self.matrix_flops >= 0)
+        return LaunchWork(
+            "counters", self.counted.launches, kind, kinds, self.size, self.vector_flops
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    """A quantity by launch, and how sure it is."""
+
+    value: IntArray
+    rounded: BoolArray
+    disputed: BoolArray
+
+
+def counter_work(
+    counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
+) -> CounterWork:
+    """Return what the counters say; `family` is the place of each launch's own in `families`."""
+    reader = _Reader(counted, families, family)
+    matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
+    needed = [one.matrix if one is not None else () for one in families]
+    of_vectors = [one.vector if one is not None else () for one in families]
+    work = {name: one.value for name, one in matrix.items()}
+    total = reader.total(work, needed)
+    uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
+    total = np.where(uncounted, UNKNOWN, total)
+    nobody = np.zeros(counted.launches.count, dtype=np.bool_)
+    partial = (total < 0) & _any(nobody, (one.value >= 0 for one in matrix.values()))
+    homeless = partial & np.array([one is None for one in families], dtype=np.bool_)[family]
+    return CounterWork(
+        counted=counted,
+        families=families,
+        matrix=work,
+        vector=(other := {name: one.value for name, one in vector.items()}),
+        matrix_flops=total,
+        vector_flops=reader.total(other, of_vectors),
+        read=reader.amount(READ, BYTES_AGREE).value,
+        written=reader.amount(WRITTEN, BYTES_AGREE).value,
+        moved=reader.amount(MOVED, BYTES_AGREE).value,
+        busy=reader.amount(BUSY, 1.0).value,
+        active=reader.amount(ACTIVE, 1.0).value,
+        uncounted=uncounted,
+        partial=partial & ~uncounted & ~homeless,
+        homeless=homeless & ~uncounted,
+        rounded=(total >= 0) & _any(nobody, (one.rounded for one in matrix.values())),
+        disputed=_any(nobody, (one.disputed for one in matrix.values())),
+    )
+
+
+def _in_xf32(launches: Launches) -> BoolArray:
+    """Return which launches are of kernels whose names say XF32: no total needs its counter."""
+    said = [float_type(name) == XF32 for name in launches.names]
+    found: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
+    return found
+
+
+def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
+    """Return where a data type was counted."""
+    column = work.get(dtype)
+    return np.zeros(1, dtype=np.bool_) if column is None else column >= 0
+
+
+class _Reader:
+    """Quantities by launch."""
+
+    def __init__(
+        self, counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
+    ) -> None:
+        self._counted, self._families, self._family = counted, families, family
+        self._count = counted.launches.count
+
+    def types(self, prefix: str) -> dict[str, _Amount]:
+        """Return the quantities under a prefix by data type."""
+        named = (quantities(prefix, family) for family in self._families)
+        names = dict.fromkeys(name for some in named for name in some)
+        return {name.removeprefix(prefix): self.amount(name, 0.0) for name in names}
+
+    def amount(self, quantity: str, agree: float) -> _Amount:
+        """Return a quantity; passes that differ by more than `agree` leave it unknown."""
+        nothing = np.zeros(self._count, dtype=np.bool_)
+        found = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
+        for place, family in enumerate(self._families):
+            mine = self._family == place
+            for formula in formulas_of(quantity, family):
+                found = _filled(found, _computed(self._counted, formula, agree), mine)
+        return found
+
+    def total(self, by_type: Mapping[str, IntArray], needed: list[tuple[str, ...]]) -> IntArray:
+        """Return the sum over data types where all that are needed are known."""
+        known = np.zeros(self._count, dtype=np.bool_)
+        for place, types in enumerate(needed):
+            if types:
+                all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
+                known |= (self._family == place) & all_known
+        large = sum(
+            (np.maximum(one, 0).astype(np.float64) for one in by_type.values()), np.zeros(1)
+        )
+        known &= large < _TOO_MUCH
+        sums = sum((np.maximum(one, 0) for one in by_type.values()), np.zeros(1, dtype=np.int64))
+        return np.where(known, sums, UNKNOWN)
+
+
+def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
+    """Return the sum of a formula; None where one of its counters was never read."""
+    if not formula.terms.keys() <= counted.values.keys():
+        return None
+    columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
+    known = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
+    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
+    known &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
+    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
+    # Whole parts as integers, so that nothing is rounded but what has decimals.
+    whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
+    rest: FloatArray = sum(
+        ((values - np.floor(values)) * factor for values, factor in columns), np.zeros(1)
+    )
+    value = whole + np.rint(rest).astype(np.int64)
+    decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
+    disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
+    possible = known & (value >= 0) & ~disputed
+    if formula.only_zero:
+        possible &= value == 0
+    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
+
+
+def _filled(found: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
+    """Return an amount with another in the places where it is not known yet."""
+    if other is None:
+        return found
+    taken = where & (found.value < 0)
+    return _Amount(
+        np.where(taken, other.value, found.value),
+        np.where(taken, other.rounded, found.rounded),
+        np.where(taken, other.disputed, found.disputed),
+    )
+
+
+def _any(nobody: BoolArray, columns: Iterable[BoolArray]) -> BoolArray:
+    return reduce(np.logical_or, columns, nobody)

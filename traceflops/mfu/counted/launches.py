@@ -1,0 +1,139 @@
+"""The launches of kernels in one run, in the order in which each process made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers, validity
+from traceflops.table.op_tree import taken
+from traceflops.table.rows import ABSENT
+from traceflops.windows.prepared import Prepared
+
+UNKNOWN_SIZE = -1
+_MOST_THREADS = 2.0**62
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Launches, one row each, those of a process in the order in which it made them.
+
+    `row` is where each is in its own table. `name` are places in `names`. `threads` counts the
+    threads of whole blocks, `block` those of one; UNKNOWN_SIZE where they are not recorded.
+    `grid` is the product of the grid as recorded: tools of AMD write threads there for some
+    launches and blocks for others. `grid_axes` and `block_axes` are the sizes x y z, UNKNOWN_SIZE
+    where not all three are recorded. `window` numbers the step and device a launch is of, -1 for
+    none; `used` says which are in chosen ones. `ranks` are by process.
+    """
+
+    row: IntArray
+    process: IntArray
+    name: IntArray
+    names: list[str]
+    threads: IntArray
+    block: IntArray
+    grid: IntArray
+    grid_axes: IntArray
+    block_axes: IntArray
+    window: IntArray
+    used: BoolArray
+    ranks: Mapping[int, int | None] = field(hash=False)
+
+    @property
+    def count(self) -> int:
+        """Return how many there are."""
+        return len(self.row)
+
+
+def launches_of(prepared: Prepared) -> Launches:
+    """Return the kernels of the devices of a prepared trace."""
+    activities = prepared.trace.activities
+    device = numbers(activities["device"])
+    mine = np.isin(device, list(prepared.accounts)) & _kernels(activities)
+    rows = _in_order(activities, np.flatnonzero(mine))
+    grid_axes, block_axes = (axes(activities[name])[rows] for name in ("grid", "block"))
+    grid, block = product_of(grid_axes), product_of(block_axes)
+    place = window_of_activity(prepared)
+    return Launches(
+        rows,
+        numbers(activities["process"])[rows],
+        codes(activities["name"])[rows],
+        names(activities["name"]),
+        _times(grid, block),
+        block,
+        grid,
+        grid_axes,
+        block_axes,
+        _steps(prepared, place, device)[rows],
+        in_chosen_window(prepared, place)[rows],
+        dict(enumerate(prepared.trace.ranks)),
+    )
+
+
+def axes(column: pa.ChunkedArray) -> IntArray:
+    """Return each triple as a row, UNKNOWN_SIZE three times for null and what is no size."""
+    if not len(column) or column.null_count == len(column):
+        return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    size = array.type.list_size
+    flat = array.values.slice(array.offset * size, len(array) * size)
+    sides = numbers(flat, 0).reshape(-1, size)
+    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _MOST_THREADS)
+    known = validity(array)
+    sized &= True if known is None else known
+    return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
+
+
+def product_of(sides: IntArray) -> IntArray:
+    """Return the product of each row of sizes, UNKNOWN_SIZE where they are not known."""
+    return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
+
+
+def _times(grid: IntArray, block: IntArray) -> IntArray:
+    known = (grid > 0) & (block > 0)
+    known &= grid.astype(np.float64) * block < _MOST_THREADS
+    return np.where(known, grid * block, UNKNOWN_SIZE)
+
+
+def _kernels(activities: pa.Table) -> BoolArray:
+    kinds = names(activities["kind"])
+    found: BoolArray = codes(activities["kind"]) == (
+        kinds.index("kernel") if "kernel" in kinds else len(kinds)
+    )
+    return found
+
+
+def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
+    """Return rows by process and launch: by correlation where all of a process have one."""
+    process = numbers(activities["process"])[rows]
+    correlation = numbers(activities["correlation"], ABSENT)[rows]
+    without = np.unique(process[correlation == ABSENT])
+    launched = np.where(np.isin(process, without), 0, correlation)
+    start = numbers(activities["start_ns"])[rows]
+    return rows[np.lexsort((start, launched, process))]
+
+
+def _steps(prepared: Prepared, place: IntArray, device: IntArray) -> IntArray:
+    """Return a number per device and step, -1 outside of steps."""
+    first, found = 0, np.full(len(place), -1, dtype=np.int64)
+    for one, windows in prepared.windows.items():
+        mine = device == one
+        is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
+        at = np.where(is_step[place[mine]], first + place[mine], -1)
+        found[mine] = at
+        first += len(windows)
+    return found
+
+
+def rank_in_group(group: IntArray) -> IntArray:
+    """Return, per row, how many rows of its group (numbers from 0) stand before it."""
+    order = np.argsort(group, kind="stable")
+    sizes = np.bincount(group[order]) if len(group) else np.zeros(0, dtype=np.int64)
+    first = np.cumsum(sizes) - sizes
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = np.arange(len(group)) - taken(first, group[order])
+    return found

@@ -1,1 +1,0 @@
-"""Hardware counters: FLOPs and bytes of launches by formulas."""

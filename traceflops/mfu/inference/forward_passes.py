@@ -1,0 +1,315 @@
+"""The forward passes of a model as the host issued them, and whether each is prefill or decode.
+
+A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
+embedding table to the next; without either, all that a process recorded is one. What kind of pass
+it is the first of these rules tells that can (`RULES`); where none can, it is not known. Without
+an annotation only a pass with a key-value cache is prefill or decode: vision towers, encoders and
+diffusion models have neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.flops.ops import Core, Product, Work
+from traceflops.flops.ops.arguments import Shape, read_shapes
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.nesting import innermost, parents
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import LinkedTrace
+from traceflops.units.words import several
+from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
+
+ALWAYS: Final = 2**62
+"""Farther in time than any event."""
+
+BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
+"""Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
+
+_LONGEST_NAME: Final = 4096
+_LOOKUP: Final = frozenset({"aten::embedding"})
+
+_CACHE: Final = re.compile(
+    r"kv_?cache|_and_cache|paged|unified_attention|store_cache|kv_buffer|"
+    r"cache_utils\.py\(\d+\): update",
+    re.IGNORECASE,
+)
+"""Operators, kernels and Python frames that read or write a key-value cache."""
+
+NO_RULE: Final = "unknown whether prefill or decode"
+NO_CACHE: Final = "no attention with a key-value cache"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """One pass on the host of one process: from when to when, what kind, and who says so.
+
+    `sequences`, `queries` (tokens computed) and `keys` (tokens attended to, per layer) are None
+    where they are not known.
+    """
+
+    process: int
+    start_ns: int
+    end_ns: int
+    kind: Kind | None = None
+    rule: str = NO_RULE
+    sequences: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was executed in a pass: attention cores, products with a weight, token indices.
+
+    `tables` are the rows of the embedding tables that were looked into, `indices` the shapes of
+    what was looked up. `names_cache` says that something named after a key-value cache ran.
+    """
+
+    cores: tuple[Core, ...] = ()
+    products: tuple[Product, ...] = ()
+    tables: tuple[int, ...] = ()
+    indices: tuple[Shape, ...] = ()
+    names_cache: bool = False
+
+    @property
+    def has_cache(self) -> bool:
+        """Return whether attention had a cache: it is named, or all had more keys than queries."""
+        longer = bool(self.cores) and all(_keys(one) > _queries(one) for one in self.cores)
+        return self.names_cache or longer
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rule says of a pass."""
+
+    kind: Kind | None
+    rule: str
+    sequences: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+
+
+def _by_attention(seen: Evidence) -> Told | None:
+    """Return what queries per sequence tell: one each is a decode."""
+    if not seen.cores:
+        return None
+    single = {_queries(core) == _sequences(core) for core in seen.cores}
+    sizes = {(_sequences(core), _queries(core), _keys(core)) for core in seen.cores}
+    counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
+    if single == {True}:
+        return Told("decode", "attention has one query per sequence", *counts)
+    if single == {False}:
+        return Told("prefill", "attention has several queries per sequence", *counts)
+    return Told("mixed", "some attention has one query per sequence, some has several")
+
+
+def _by_indices(seen: Evidence) -> Told | None:
+    """Return what token indices tell that are sequences x tokens."""
+    shapes = {shape for shape in seen.indices if len(shape) == 2}
+    if len(shapes) != 1 or len(shapes) != len(set(seen.indices)):
+        return None
+    ((sequences, each),) = shapes
+    kind: Kind = "decode" if each == 1 else "prefill"
+    return Told(kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each)
+
+
+def _by_head(seen: Evidence) -> Told | None:
+    """Return that logits of fewer rows than all else has are those of the last tokens."""
+    heads = {one.m for one in seen.products if one.n in seen.tables}
+    others = {one.m for one in seen.products if one.n not in seen.tables}
+    if len(heads) != 1 or not others or min(others) <= max(heads):
+        return None
+    (rows,) = heads
+    rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
+    return Told("prefill", rule, rows)
+
+
+def _by_rows(seen: Evidence) -> Told | None:
+    """Return that a single token is computed where every product has one row."""
+    if {one.m for one in seen.products} != {1}:
+        return None
+    return Told("decode", "every product has one row", 1, 1)
+
+
+RULES: Final[tuple[Callable[[Evidence], Told | None], ...]] = (
+    *(_by_attention, _by_indices, _by_head, _by_rows),
+)
+"""The rules in order, after that of the annotations."""
+
+
+def _sequences(core: Core) -> int:
+    return core.batch if core.documents is None else core.documents
+
+
+def _queries(core: Core) -> int:
+    return core.queries * (core.batch if core.documents is None else 1)
+
+
+def _keys(core: Core) -> int:
+    return core.keys * (core.batch if core.documents is None else 1)
+
+
+def judged(seen: Evidence) -> Told:
+    """Return what the first rule says that can."""
+    if not seen.has_cache:
+        return Told(None, NO_CACHE)
+    answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
+    return next(answers, Told(None, NO_RULE))
+
+
+def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
+    """Return the passes of a trace; those of one process do not overlap."""
+    trace = linked.trace
+    marked = tuple(_of_marks(trace))
+    if marked:
+        return marked
+    found = tuple(_between(trace, attribution))
+    seen = _evidence(linked, attribution, found)
+    return tuple(_told(one, judged(what)) for one, what in zip(found, seen, strict=True))
+
+
+def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
+    """Return, per instant of a process, the place of the pass around it, -1 for none."""
+    if not passes:
+        return np.full(len(at_ns), -1, dtype=np.int64)
+    own, start, end = np.array(
+        [(one.process, one.start_ns, one.end_ns) for one in passes], dtype=np.int64
+    ).T
+    return innermost(own, start, end, process, at_ns)
+
+
+def _told(one: ForwardPass, told: Told) -> ForwardPass:
+    return replace(
+        one,
+        kind=told.kind,
+        rule=told.rule,
+        sequences=told.sequences,
+        queries=told.queries,
+        keys=told.keys,
+    )
+
+
+def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
+    """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
+    marks = trace.marks
+    said = serving_marks(names(marks["name"]))
+    chosen = np.isin(codes(marks["name"]), list(said)) & _on_host(trace)
+    rows = np.flatnonzero(chosen)
+    process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"])[rows]
+    outermost = np.flatnonzero(parents(process, start, end) < 0)
+    for at in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
+        mark = said[int(codes(marks["name"])[rows[at]])]
+        yield _marked(int(process[at]), int(start[at]), int(end[at]), mark)
+
+
+def _marked(process: int, start_ns: int, end_ns: int, mark: ServingMark) -> ForwardPass:
+    rule = "according to its annotation" if mark.kind else "its annotation does not say"
+    return ForwardPass(
+        process, start_ns, end_ns, mark.kind, rule, mark.sequences, mark.queries, mark.keys
+    )
+
+
+def _on_host(trace: Trace) -> BoolArray:
+    kinds = names(trace.marks["kind"])
+    wanted = [code for code, kind in enumerate(kinds) if kind == "annotation"]
+    return np.isin(codes(trace.marks["kind"]), wanted)
+
+
+def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:
+    """Yield, per process, the times at which passes begin: look-ups in the largest table.
+
+    Models with several such tables look into all of them before the first product.
+    """
+    ops = trace.ops
+    rows = np.flatnonzero(named(ops, _LOOKUP))
+    tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
+    process, start = numbers(ops["process"]), numbers(ops["start_ns"])
+    work = attribution.executed
+    for one in distinct(process).tolist():
+        here = (process[rows] == one) & (tables == tables.max(initial=0))
+        times = np.sort(start[rows[here]])
+        done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
+        first = np.append(True, done[1:] > done[:-1])[: len(times)]
+        yield one, times[first].tolist()
+
+
+def _table(trace: Trace, row: int) -> tuple[int, Shape]:
+    """Return the rows of the table that an op looks into (0: not known) and what it looks up."""
+    text = trace.ops["input_dims"][row].as_py()
+    shapes = read_shapes(text) if text is not None else None
+    table, indices = shapes[:2] if shapes is not None and len(shapes) > 1 else ((), ())
+    sizes = tuple(size for size in indices if isinstance(size, int))
+    rows = table[0] if len(table) == 2 and isinstance(table[0], int) else 0
+    return rows, sizes
+
+
+def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
+    """Yield a pass from each look-up to the next; all of a process where it has none."""
+    for process, times in _lookups(trace, attribution):
+        for low, high in zip(times or [-ALWAYS], [*times[1:], ALWAYS], strict=True):
+            yield ForwardPass(process, low, high)
+
+
+def _evidence(
+    linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> list[Evidence]:
+    """Return what was executed in each pass."""
+    trace = linked.trace
+    ops, works = trace.ops, attribution.work.works
+    cached = _naming_a_cache(linked, passes)
+    place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
+    batched = named(ops, BATCHED)
+    executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
+    looked = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    found = []
+    for at, (done, looks) in enumerate(zip(executed, looked, strict=True)):
+        seen = distinct(attribution.work.place[done]).tolist()
+        signatures = [one.signature for work in seen if isinstance(one := works[work], Work)]
+        tables = [_table(trace, row) for row in looks.tolist()]
+        largest = max((rows for rows, _ in tables), default=0)
+        found.append(
+            Evidence(
+                tuple(one for one in signatures if isinstance(one, Core)),
+                tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
+                tuple({rows for rows, _ in tables}),
+                tuple(shape for rows, shape in tables if rows == largest),
+                at in cached,
+            )
+        )
+    return found
+
+
+def _naming_a_cache(linked: LinkedTrace, passes: tuple[ForwardPass, ...]) -> set[int]:
+    """Return the passes in which an op, a Python frame or a launch is named after a cache."""
+    trace, call = linked.trace, linked.links.call_of_activity
+    places = []
+    for table in (trace.ops, trace.marks):
+        rows = np.flatnonzero(_named_after_cache(table))
+        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
+        places.append(places_in(passes, *columns))
+    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
+    process, start = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
+    return set(np.concatenate([*places, places_in(passes, process, start)]).tolist())
+
+
+def _named_after_cache(table: pa.Table) -> BoolArray:
+    chosen = [_CACHE.search(label[:_LONGEST_NAME]) is not None for label in names(table["name"])]
+    return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
+
+
+def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    """Return which of these ops are in each pass."""
+    order = rows[np.argsort(place[rows], kind="stable")]
+    edges = np.searchsorted(place[order], np.arange(passes + 1))
+    return [order[low:high] for low, high in pairwise(edges.tolist())]

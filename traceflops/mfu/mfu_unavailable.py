@@ -1,0 +1,172 @@
+"""Why a trace has no utilisation; the first reason says most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Final
+
+from traceflops.devices.device_facts import shown
+from traceflops.devices.missing_input import (
+    NEXT_TIME,
+    NO_MATRIX_WORK,
+    PAIR,
+    Lack,
+    counters_alone,
+    counters_incomplete,
+    other_counters,
+    without_rates,
+    without_shapes,
+    without_times,
+)
+from traceflops.flops.mfu_waterfall import Waterfall
+from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.traced.executed import UNKNOWN_TYPE, Executed
+from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
+from traceflops.table.trace import Note
+from traceflops.units.exact import exact_percent
+from traceflops.windows.prepared import Prepared
+
+_UNTOLD_TYPES: Final = {
+    TF32_OR_FP32: "kernel names do not say whether float products ran as TF32 or FP32",
+    UNKNOWN_TYPE: "the data type of some products is unknown",
+}
+WHY_UNKNOWN: Final = {
+    "no-op": "launching operator unknown",
+    "no-modelled-op": "its operator is not supported yet",
+    "ambiguous": "equal launches did different work in the other run",
+    "uncounted": "its FLOPs are unknown in the other run too",
+    "absent": "the other run has no launch with its name and size",
+    "not-modelled": "its operator is not supported yet",
+    "no-shapes": "the shapes of its operator were not recorded",
+    "odd-shapes": "the recorded shapes do not fit its operator",
+    "no-values": "values that its operator needs, such as stride and padding, were not recorded",
+    "not-in-trace": "no profiler records what its FLOPs depend on",
+    "children": "the shapes of its operator are not enough",
+    "too-large": "its operation count is implausibly large",
+}
+_UNRECORDED: Final = {
+    "incomplete": Lack("GPU records are incomplete", "record the run again"),
+    "capture": Lack(
+        "captured kernels did not run",
+        "give this trace as --pair to the trace that launches the graph",
+    ),
+}
+_OTHER_STEPS: Final = "select other steps with --steps"
+LIKELY: Final = (
+    "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
+    "or of another data type, or wrong clocks"
+)
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight"}
+"""Tools that record no operators."""
+
+
+def why_no_figure(
+    prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
+) -> Iterator[Lack]:
+    """Yield what keeps the figures back; the first says most."""
+    kinds = prepared.trace.devices["type"].to_pylist()
+    if all(kinds[one.device] == "cpu" for one in devices):
+        yield _without_devices(prepared, done)
+        return
+    if not prepared.launch_records.is_judged:
+        yield _UNRECORDED[prepared.launch_records.state]
+        return
+    if not done.executed_flops:
+        yield _nothing_counted(prepared, done)
+        return
+    coverage = done.coverage
+    if coverage is None or coverage < TOO_LITTLE:
+        known = exact_percent(coverage or Fraction(0))
+        problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
+        yield Lack(problem, _largest_unknown(done))
+        return
+    yield from _without_peak(done, devices)
+
+
+def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
+    """Yield which kernels make a range of the figure, where too few FLOPs are known for one."""
+    if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
+        return
+    text = (
+        f"Compute kernels with {exact_percent(1 - done.coverage)} of the compute time have "
+        f"unknown FLOPs. At peak they would do {exact_percent(1 - fall.known_share)} of all "
+        f"FLOPs, so the figure is a range; {_largest_unknown(done)}."
+    )
+    yield Note("missing", "flops-unknown", text)
+
+
+def impossible(fall: Waterfall) -> Lack:
+    """Return that figures contradict each other."""
+    return Lack(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
+
+
+def _without_devices(prepared: Prepared, done: Executed) -> Lack:
+    counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
+    trace = prepared.trace
+    if counted and not trace.activities.num_rows and not trace.totals.num_rows:
+        return counters_alone(counted)
+    how = remedy(prepared.trace.source.format, "device work")
+    return without_times(prepared.trace, how)
+
+
+def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
+    ops = prepared.trace.ops
+    if done.work is not None and (lack := _nothing_told(done)) is not None:
+        return lack
+    if not ops.num_rows:
+        return _without_ops(prepared)
+    if ops["input_dims"].null_count == ops.num_rows:
+        how = remedy(prepared.trace.source.format, "shapes")
+        problem = "the operators have no shapes, so FLOPs are unknown"
+        return Lack(problem, f"record with {how} next time" if how else NEXT_TIME)
+    if done.outside.unattributed:
+        return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+    others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
+    return Lack("no operator with matrix work was executed", _OTHER_STEPS if others else PAIR)
+
+
+def _nothing_told(done: Executed) -> Lack | None:
+    """Return why counters or a paired run tell no FLOPs, None where they were not asked."""
+    work = done.work
+    if work is None or not work.joins:
+        return None
+    if any(join.known for join in work.joins):
+        return NO_MATRIX_WORK
+    told = any(row.flops is not None for row in work.counted)
+    if work.counted and not told and not any(join.origin == "pair" for join in work.joins):
+        if not any(row.by_type[one] is not None for row in work.counted for one in row.by_type):
+            return other_counters(work.families)
+        return counters_incomplete(work.families, work.missing)
+    return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+
+
+def _without_ops(prepared: Prepared) -> Lack:
+    tool = _TOOLS.get(family(prepared.trace.source.format))
+    if tool is None:
+        return Lack("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
+    from traceflops.devices.counter_formulas import family_of
+
+    named = prepared.trace.devices["architecture"].to_pylist()
+    return without_shapes(tool, [family_of(one) for one in named])
+
+
+def _largest_unknown(done: Executed) -> str:
+    """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
+    for one in done.outside.unattributed[:1]:
+        why = WHY_UNKNOWN.get(one.why, one.why)
+        return f"most of that time is {shown(one.kernel)} ({why})"
+    return PAIR
+
+
+def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
+    """Yield a lack per device whose rate for a counted data type is not known, each once."""
+    counted = {cell.dtype for cell in done.select() if cell.flops}
+    problems: dict[str, None] = {}
+    for one in devices:
+        for dtype in sorted(counted - one.rates.keys()):
+            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
+            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = None
+    yield from map(without_rates, problems)

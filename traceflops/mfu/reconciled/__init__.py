@@ -1,1 +1,0 @@
-"""A trace held against the description of its run, and what would make the two agree."""

@@ -1,0 +1,181 @@
+"""How much of the time of kernels their FLOPs and bytes need at the device's peaks.
+
+A kernel cannot be faster than its FLOPs at the peak rate, nor than its bytes at the peak bandwidth:
+the longer of both is what it needs. Bytes that caches serve may need more than the kernel took;
+then all of its time counts as needed. Where kernels run at once, the time counts in proportion.
+Bytes of lists of tensors, whose types are not recorded, are too rough and count as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.flops.ops import UNKNOWN, Work
+from traceflops.mfu.traced.moved_bytes import PATHS, MovedBytes
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import ranked
+from traceflops.table.op_tree import taken
+from traceflops.windows.chosen import chosen_time
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.trace_peaks import DevicePeaks
+    from traceflops.timeline.account import DeviceAccount
+    from traceflops.windows.prepared import Prepared
+
+_Component = Literal["memory", "compute"]
+_LOOSE: Final = "list-types-not-recorded"
+_Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RoofTime:
+    """Time of a component in the chosen windows of all devices, in ns.
+
+    `known_ns` is the part of kernels and copies whose work and peaks are known; of that their FLOPs
+    need `flops_ns` at the peak, and FLOPs and bytes `needed_ns`. Of memory work `time_ns` is the
+    component, and FLOPs are not looked at; of compute it is the part with counted FLOPs.
+    """
+
+    time_ns: int
+    known_ns: int
+    flops_ns: int
+    needed_ns: int
+
+    def __add__(self, other: RoofTime) -> RoofTime:
+        """Return the sum."""
+        return RoofTime(
+            self.time_ns + other.time_ns,
+            self.known_ns + other.known_ns,
+            self.flops_ns + other.flops_ns,
+            self.needed_ns + other.needed_ns,
+        )
+
+    @property
+    def excess_ns(self) -> int:
+        """Return the known time that is more than what is needed."""
+        return self.known_ns - self.needed_ns
+
+    @property
+    def bytes_ns(self) -> int:
+        """Return what the bytes need beyond the FLOPs."""
+        return self.needed_ns - self.flops_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RoofTimes:
+    """The times of memory work and of compute."""
+
+    memory: RoofTime
+    compute: RoofTime
+
+
+NO_ROOFS: Final = RoofTimes(RoofTime(0, 0, 0, 0), RoofTime(0, 0, 0, 0))
+
+
+def roof_times(
+    prepared: Prepared,
+    moved: MovedBytes,
+    devices: Sequence[DevicePeaks],
+    work: MeasuredWork | None = None,
+) -> RoofTimes:
+    """Return what the chosen windows need; `work` is what counters or a paired run tell."""
+    items = _Items(prepared, moved, work)
+    memory, compute = NO_ROOFS.memory, NO_ROOFS.compute
+    for peaks in devices:
+        account = prepared.accounts[peaks.device]
+        memory += items.time(account, peaks, "memory")
+        compute += items.time(account, peaks, "compute")
+    return RoofTimes(memory, compute)
+
+
+class _Items:
+    """What is looked at as one: an op with all its activities, and each activity without an op."""
+
+    def __init__(
+        self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
+    ) -> None:
+        self._prepared, self._moved, self._work = prepared, moved, work
+        ops, count = len(moved.op_size), len(moved.unit)
+        self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
+        own = moved.size
+        if work is not None:
+            own = np.where((moved.unit < 0) & (work.size >= 0), work.size, own)
+        work_of = moved.attribution.work
+        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in work_of.works]
+        is_loose = np.array(loose, dtype=np.bool_)[work_of.place]
+        self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), own])
+        self._path = np.concatenate([moved.op_path, moved.path])
+        self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
+        categorised = prepared.linked.categorised
+        tops = np.array(categorised.top(), dtype=np.str_)
+        self._top = tops[categorised.category]
+        self._mixed = np.zeros(len(self._size), dtype=np.bool_)
+        self._mixed[self._item[self._top != "memory"]] = True
+
+    def time(self, account: DeviceAccount, peaks: DevicePeaks, component: _Component) -> RoofTime:
+        """Return the time of a component of one device."""
+        rows = account.rows
+        windows = self._prepared.windows[peaks.device]
+        part = account.timeline.parts[component].intersect(chosen_time(windows))
+        mine = np.flatnonzero(self._top[rows.row] == component)
+        alone = part.length_within(rows.start_ns[mine], rows.end_ns[mine])
+        at_once = part.length_ns / max(1, int(alone.sum()))
+        item, place = ranked(self._item[rows.row[mine]])
+        whole_ns = np.bincount(place, rows.end_ns[mine] - rows.start_ns[mine], len(item))
+        inside = np.bincount(place, alone, len(item)) * at_once
+        flops_ns = np.zeros(len(item))
+        if component == "compute":
+            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+        needed_ns = np.minimum(np.maximum(flops_ns, self._bytes_ns(item, peaks)), whole_ns)
+        if component == "memory":
+            needed_ns[self._mixed[item]] = np.nan
+        known = np.isfinite(needed_ns) & (whole_ns > 0)
+        share = inside[known] / whole_ns[known]
+        return RoofTime(
+            round(float(inside[np.isfinite(flops_ns)].sum())),
+            round(float(inside[known].sum())),
+            round(float((flops_ns[known] * share).sum())),
+            round(float((needed_ns[known] * share).sum())),
+        )
+
+    def _bytes_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
+        """Return what the bytes of items need, NaN where they or their bandwidth are unknown."""
+        by_path = {"memory": peaks.bandwidth, "host": peaks.host_bandwidth, "peer": None}
+        rates = [by_path[path] for path in PATHS]
+        rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
+        size = self._size[item]
+        return np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
+
+    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
+        """Return what the FLOPs of items need, NaN where they or their peak are unknown."""
+        attribution, ops = self._moved.attribution, len(self._moved.op_size)
+        rates = np.array([float(peaks.rates.get(one) or np.nan) for one in self._dtypes])
+        op = np.where(item < ops, item, UNKNOWN)
+        flops = taken(attribution.work.of_ops(attribution.work.flops), op)
+        executed: BoolArray = attribution.has("executed")
+        known = (op >= 0) & (taken(executed.view(np.int8), op, missing=0) > 0) & (flops >= 0)
+        found = np.full(len(item), np.nan)
+        found[known] = flops[known] / rates[self._dtype[op[known]]]
+        if self._work is not None:
+            told = self._told_ns(self._work, peaks)
+            bare = item >= ops
+            found[bare] = told[item[bare] - ops]
+        return found
+
+    def _told_ns(self, work: MeasuredWork, peaks: DevicePeaks) -> _Times:
+        """Return the same of each activity, by what counters or a paired run tell."""
+        by_kind = np.zeros(len(work.kinds))
+        for _, dtype, most, _ in work.columns():
+            rate = float(peaks.rates.get(dtype) or np.nan)
+            by_kind += np.where(most > 0, most / rate, 0)
+        found = np.full(len(work.kind), np.nan)
+        known = work.kind >= 0
+        found[known] = by_kind[work.kind[known]]
+        return found

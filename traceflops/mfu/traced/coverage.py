@@ -1,0 +1,117 @@
+"""How much of the compute time has counted FLOPs, by device and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import BoolArray, IntArray, codes, names
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
+
+ENOUGH: Final = Fraction(95, 100)
+"""From this share of the FLOPs on what is counted stands for all; below, an interval is given.
+
+Unknown FLOPs are taken to be the most they can be: peak x time of kernels without counted FLOPs.
+"""
+
+TOO_LITTLE: Final = Fraction(50, 100)
+"""Below this share of the compute time there is no utilisation from the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeTime:
+    """Compute time of one device in one window, in ns.
+
+    `kernels_ns` adds up the parts of compute kernels inside the window, overlaps counted twice;
+    `counted_kernels_ns` those of kernels whose FLOPs are counted. `uncounted_ns` is the time in
+    which only compute kernels without counted FLOPs ran: u_j of the waterfall. A CPU has no
+    kernels, so there all are 0.
+    """
+
+    device: int
+    window: int
+    used: bool
+    kernels_ns: int
+    counted_kernels_ns: int
+    uncounted_ns: int
+
+
+def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, ...]:
+    """Return the compute times of every device and window; FLOPs of `counted` activities count."""
+    is_compute = compute_kernels(prepared)
+    return tuple(
+        time
+        for device, account in prepared.accounts.items()
+        for time in _of_device(prepared, counted, device, account, is_compute)
+    )
+
+
+def _of_device(
+    prepared: Prepared,
+    known: BoolArray,
+    device: int,
+    account: DeviceAccount,
+    is_compute: BoolArray,
+) -> Iterator[ComputeTime]:
+    rows = account.rows
+    compute = is_compute[rows.row]
+    counted = compute & known[rows.row]
+    start, end = (
+        np.array([getattr(window, edge) for window in prepared.windows[device]], dtype=np.int64)
+        for edge in ("start_ns", "end_ns")
+    )
+    covered = Intervals.of(rows.start_ns[counted], rows.end_ns[counted])
+    whole = Intervals.of(rows.start_ns[compute], rows.end_ns[compute])
+    bare = whole.subtract(covered)
+    figures = zip(
+        _added_within(rows.start_ns[compute], rows.end_ns[compute], start, end),
+        _added_within(rows.start_ns[counted], rows.end_ns[counted], start, end),
+        bare.length_within(start, end).tolist(),
+        strict=True,
+    )
+    for place, (kernels, mine, uncounted) in enumerate(figures):
+        used = prepared.windows[device][place].used
+        yield ComputeTime(device, place, used, kernels, mine, uncounted)
+
+
+def _added_within(
+    start_ns: IntArray, end_ns: IntArray, low_ns: IntArray, high_ns: IntArray
+) -> list[int]:
+    """Return, per window, the time of all intervals inside it, overlaps counted twice."""
+    edges = np.concatenate([low_ns, high_ns])
+    before = _elapsed(np.sort(start_ns), edges) - _elapsed(np.sort(end_ns), edges)
+    found: list[int] = (before[len(low_ns) :] - before[: len(low_ns)]).tolist()
+    return found
+
+
+def _elapsed(sorted_ns: IntArray, at_ns: IntArray) -> IntArray:
+    """Return, per time, how long ago all earlier ones were, added up.
+
+    Sums may wrap; differences of them that fit an int64 are right all the same.
+    """
+    sums = np.append(np.int64(0), np.cumsum(sorted_ns))
+    count = np.searchsorted(sorted_ns, at_ns, side="left")
+    with np.errstate(over="ignore"):
+        return count * at_ns - sums[count]
+
+
+def compute_kernels(prepared: Prepared) -> BoolArray:
+    """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
+    categorised = prepared.linked.categorised
+    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
+    found: BoolArray = top[categorised.category] & ~on_cpu(prepared)
+    return found
+
+
+def on_cpu(prepared: Prepared) -> BoolArray:
+    """Return, per activity, whether it is an operator of a CPU device."""
+    kinds = names(prepared.trace.activities["kind"])
+    kind = codes(prepared.trace.activities["kind"])
+    found: BoolArray = kind == (kinds.index("op") if "op" in kinds else len(kinds))
+    return found

@@ -1,0 +1,277 @@
+"""Executed FLOPs of a trace: its ledger by device, window, component and data type.
+
+`executed(prepare(trace))` attributes every op, tells its phase and adds up. The lines of a ledger
+sum exactly to what was executed; ghosts, duplicates, vector work and the time of kernels without
+counted FLOPs stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution.datatypes import UNKNOWN_TYPE as UNKNOWN_TYPE
+from traceflops.attribution.op_kernels import Attribution, attribute
+from traceflops.attribution.products import product_roles
+from traceflops.attribution.training_phases import Phases, phases
+from traceflops.flops.ledger import UNSPLIT, Ledger, Line
+from traceflops.mfu.traced.cells import Cell, OpenLine, cells_of, cells_of_kinds, open_lines
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times
+from traceflops.mfu.traced.known_lengths import with_told_lengths
+from traceflops.mfu.traced.layers import subnames
+from traceflops.mfu.traced.lines import PartTable, part_table
+from traceflops.mfu.traced.uncounted import Outside, outside
+from traceflops.mfu.traced.window_of import window_of_activity
+from traceflops.table.columns import numbers
+from traceflops.table.op_tree import taken
+from traceflops.table.trace import Note
+from traceflops.units.words import several
+from traceflops.windows.prepared import Prepared
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counted.measured_work import MeasuredWork
+
+TRACE: Final = "trace"
+"""The convention of a ledger that was read from a trace: what was executed, by the op."""
+
+LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
+"""Families of lines; those under `model` are F_model of the trace, all together F_executed.
+
+Of the last one it is not known what it was for: any of the others.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """A line that shapes leave open: FLOPs between `at_least` and `at_most`, `flops` by strides."""
+
+    line: str
+    at_least: int
+    flops: int
+    at_most: int
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is asked for often
+class Executed:
+    """What a trace says was executed.
+
+    `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
+    figures below are of them unless told otherwise. `times` are the compute times of every device
+    and window. `open_lines` are lines that shapes leave open, in the chosen windows.
+    `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
+    it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
+    does.
+    """
+
+    cells: tuple[Cell, ...]
+    times: tuple[ComputeTime, ...]
+    open_lines: tuple[OpenLine, ...]
+    outside: Outside
+    notes: tuple[Note, ...]
+    attribution: Attribution = field(repr=False, compare=False)
+    work: MeasuredWork | None = field(default=None, repr=False, compare=False)
+
+    def select(
+        self, device: int | None = None, window: int | None = None, *, used: bool = True
+    ) -> tuple[Cell, ...]:
+        """Return the cells of a device (None: all) and a window; only chosen ones if `used`."""
+        found = self._used if used else self.cells
+        if device is None and window is None:
+            return found
+        return tuple(
+            cell
+            for cell in found
+            if (device is None or cell.device == device)
+            and (window is None or cell.window == window)
+        )
+
+    @cached_property
+    def _used(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.used)
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """Return the data types of the FLOPs of the chosen windows."""
+        return frozenset(cell.dtype for cell in self.select() if cell.flops)
+
+    def ledger(
+        self, device: int | None = None, window: int | None = None, *, used: bool = True
+    ) -> Ledger:
+        """Return the ledger; its lines sum to everything that was executed there."""
+        return ledger_of(self.select(device, window, used=used))
+
+    @property
+    def model_flops(self) -> int:
+        """Return F_model of the chosen windows: what the model lines add up to; the most."""
+        return int(self.ledger().total("model"))
+
+    @property
+    def model_at_least(self) -> int:
+        """Return the least that F_model of the chosen windows can be."""
+        return sum(cell.at_least for cell in self.select() if cell.line.startswith("model."))
+
+    @property
+    def executed_flops(self) -> int:
+        """Return F_executed of the chosen windows; the most where counts are not exact."""
+        return sum(cell.flops for cell in self.select())
+
+    @property
+    def unsplit_flops(self) -> int:
+        """Return the part of them of which it is not known what it was for."""
+        return int(self.ledger().total(UNSPLIT))
+
+    @property
+    def executed_at_least(self) -> int:
+        """Return the least that F_executed of the chosen windows can be."""
+        return sum(cell.at_least for cell in self.select())
+
+    @property
+    def padding_flops(self) -> int:
+        """Return the part of them that is padding, as far as that was taken out."""
+        return sum(cell.flops for cell in self.select() if cell.was)
+
+    @property
+    def as_computed(self) -> Executed:
+        """Return it with padding that was taken out (see `padding`) where it was computed."""
+        if not any(cell.was for cell in self.cells):
+            return self
+        cells = (replace(c, line=c.was, was="") if c.was else c for c in self.cells)
+        notes = tuple(note for note in self.notes if note.code != "padding-taken-out")
+        return replace(self, cells=tuple(cells), notes=notes)
+
+    @cached_property
+    def coverage(self) -> Fraction | None:
+        """Return the share of compute-kernel time with counted FLOPs; None without any."""
+        total = sum(time.kernels_ns for time in self.times if time.used)
+        counted = sum(time.counted_kernels_ns for time in self.times if time.used)
+        return Fraction(counted, total) if total else None
+
+    @property
+    def unattributed_ns(self) -> int:
+        """Return the time in which only compute kernels without counted FLOPs ran."""
+        return sum(time.uncounted_ns for time in self.times if time.used)
+
+    def rules(self, family: str) -> dict[str, tuple[int, int]]:
+        """Return ops and FLOPs of the lines under a name by the rule that decided them."""
+        found: dict[str, tuple[int, int]] = {}
+        for cell in self.select():
+            if cell.line == family or cell.line.startswith(f"{family}."):
+                ops, flops = found.get(cell.rule, (0, 0))
+                found[cell.rule] = (ops + cell.ops, flops + cell.flops)
+        return found
+
+    def ranges(self) -> tuple[LineRange, ...]:
+        """Return the lines that shapes leave open; the sum of the lines is none of them."""
+        counted = self.ledger()
+        found = []
+        for one in self.open_lines:
+            flops = int(counted.total(one.line))
+            mine = sum(c.open_flops for c in self.select() if _is_under(c.line, one.line))
+            certain = flops - mine
+            found.append(LineRange(one.line, certain, flops, certain + one.flops))
+        return tuple(found)
+
+
+def executed(
+    prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
+) -> Executed:
+    """Return what a prepared trace says was executed.
+
+    `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
+    """
+    attribution, told = with_told_lengths(prepared, attribute(prepared.linked))
+    parts, phase = parts_of(prepared, attribution)
+    windows = window_of_activity(prepared)
+    cells = cells_of(prepared, attribution, parts, windows)
+    assert sum(cell.flops for cell in cells) == _total(prepared, attribution)
+    work = measure_others(attribution) if measure_others is not None else None
+    counted = attribution.owner >= 0
+    if work is not None:
+        cells = (*cells, *cells_of_kinds(prepared, work, windows))
+        counted = counted | (work.kind >= 0)
+    return Executed(
+        cells,
+        compute_times(prepared, counted),
+        open_lines(prepared, attribution, parts, windows),
+        outside(prepared, attribution, work),
+        (*told, *_notes(attribution, parts), *_phase_notes(phase)),
+        attribution,
+        work,
+    )
+
+
+def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
+    """Return the FLOPs of all executed ops by line, and the phases that lines hang on."""
+    trace = prepared.trace
+    phase = phases(trace, attribution)
+    roles = product_roles(trace, attribution, phase)
+    subname = subnames(trace, attribution, phase, roles)
+    return part_table(attribution, phase, roles, subname), phase
+
+
+def ledger_of(cells: Iterable[Cell]) -> Ledger:
+    """Return the ledger of some cells, its lines in the order of LINE_ORDER."""
+    sums: dict[str, int] = {}
+    for cell in cells:
+        sums[cell.line] = sums.get(cell.line, 0) + cell.flops
+    order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
+    return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
+
+
+def _total(prepared: Prepared, attribution: Attribution) -> int:
+    """Return the FLOPs of all executed ops of the chosen devices, added up another way."""
+    rows = attribution.executed
+    device = numbers(prepared.trace.activities["device"])
+    mine = np.isin(taken(device, attribution.main[rows]), list(prepared.accounts))
+    return attribution.work.total(attribution.work.flops, rows[mine])
+
+
+def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
+    found = []
+    if attribution.untold:
+        found.append(_UNTOLD)
+    doubtful = int((parts.flops != parts.at_least).sum())
+    if doubtful:
+        text = (
+            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a "
+            "range, because the trace does not record lengths or masks. Ledger, "
+            "waterfall and tables show upper bounds. Annotations can give lengths "
+            "(docs/selfdescribing.md)."
+        )
+        found.append(Note("assumed", "flops-between-bounds", text, doubtful))
+    lost = int(attribution.has("lost").sum())
+    if lost:
+        text = (
+            f"{several(lost, 'launched operator')} with matrix work, but without a kernel in the "
+            "trace: FLOPs not counted."
+        )
+        found.append(Note("missing", "kernels-of-ops-missing", text, lost))
+    return tuple(found)
+
+
+_UNTOLD: Final = Note(
+    "assumed",
+    "ghosts-not-told",
+    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
+    "unexecuted operators cannot be detected: all operators are counted.",
+)
+
+
+def _phase_notes(phase: Phases) -> tuple[Note, ...]:
+    if not phase.unconfirmed:
+        return ()
+    text = (
+        f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
+        "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
+        "second derivative."
+    )
+    return (Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed),)
+
+
+def _is_under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")

@@ -1,0 +1,250 @@
+"""Kernels and ops of the chosen windows by name: FLOPs, time, least bytes.
+
+The FLOPs and bytes of an op belong to its main kernel, so that they are there once; kernels that
+help it (split-K reductions, conversions) have their time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.categories.model import Category
+from traceflops.flops.int_sums import exact_sums
+from traceflops.flops.ops import UNKNOWN
+from traceflops.flops.roofline import Measured, WorkBasis
+from traceflops.mfu.counted.named_work import named_work
+from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
+from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.op_tree import taken
+from traceflops.windows.prepared import Prepared
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.named_work import NamedWork
+
+
+_BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
+"""What tells the bytes of a kernel and of a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All kernels of one name in the chosen windows.
+
+    `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of copies, fills
+    and those that alone moved the bytes of an op that has none; its FLOPs are None where there are
+    neither.
+    `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes` are the
+    data types of the products it was the main kernel of. `basis` is what tells its FLOPs and bytes,
+    None where nothing does. `vector_flops` are of vector units, where counters tell. `path` is what
+    its bytes move over, None where they take several.
+    """
+
+    name: str
+    category: Category
+    count: int
+    sum_ns: int
+    counted: int
+    measured: Measured
+    dtypes: tuple[str, ...] = ()
+    basis: WorkBasis | None = None
+    vector_flops: int | None = None
+    path: Path | None = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """All executed ops of one name in the chosen windows, and the time of all their kernels.
+
+    `launches` counts the activities. Ops without matrix work have 0 FLOPs and no data types. `path`
+    is what its bytes move over, None where they take several.
+    """
+
+    name: str
+    count: int
+    launches: int
+    measured: Measured
+    dtypes: tuple[str, ...] = ()
+    path: Path | None = "memory"
+
+
+def kernel_rows(
+    prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
+) -> tuple[KernelRow, ...]:
+    """Return a row per name of kernel, those with most time first.
+
+    `work` is what counters or a paired run tell of kernels, beside what shapes do.
+    """
+    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    found = _kernel_rows(prepared, moved, rows)
+    if work is not None:
+        others = named_work(work, prepared, rows)
+        found = (_joined(row, others.get(row.name)) for row in found)
+    return tuple(sorted(found, key=_by_time))
+
+
+def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
+    """Return a row with the launches whose work shapes do not tell and something else does."""
+    if other is None:
+        return row
+    if not row.counted:
+        return replace(
+            row,
+            counted=other.counted,
+            measured=other.measured,
+            dtypes=other.dtypes,
+            basis=other.basis,
+            vector_flops=other.vector_flops,
+        )
+    if not other.counted:
+        return row
+    return replace(
+        row,
+        counted=row.counted + other.counted,
+        measured=row.measured + other.measured,
+        dtypes=tuple(sorted({*row.dtypes, *other.dtypes})),
+    )
+
+
+def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
+    """Return a row per name of op that did matrix work or moved known bytes, most time first."""
+    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    unit = moved.unit[rows]
+    found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
+    return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
+
+
+def _by_time(row: KernelRow) -> tuple[int, str]:
+    return -row.sum_ns, row.name
+
+
+def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:
+    """Return, per activity, the count of the op whose main kernel it is, 0 for others."""
+    found = np.zeros(count, dtype=np.int64)
+    ops = attribution.executed[attribution.main[attribution.executed] >= 0]
+    found[attribution.main[ops]] = attribution.work.of_ops(column)[ops]
+    return found
+
+
+def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
+    activities, categorised = prepared.trace.activities, prepared.linked.categorised
+    name, labels = codes(activities["name"]), names(activities["name"])
+    group, first = group_rows([name[rows]])
+    count, dur = len(first), numbers(activities["dur_ns"])[rows]
+    attribution, is_copy = moved.attribution, moved.is_copy[rows]
+    counted = (attribution.owner[rows] >= 0) & ~is_copy
+    work = attribution.work
+    flops, least, size = (
+        _of_main(attribution, column, activities.num_rows)[rows]
+        for column in (work.flops, work.at_least, work.min_bytes)
+    )
+    sums = [
+        exact_sums(group, values, count)
+        for values in (dur, np.where(counted, dur, 0), flops, least, np.maximum(size, 0))
+    ]
+    alone = _moved_alone(moved, rows, dur, group, count)
+    copies = np.bincount(group[is_copy], minlength=count).tolist()
+    paths = common_paths(group, moved.path[rows], count)
+    dtypes = _types_by_group(prepared, attribution, group, rows, count)
+    times = np.bincount(group, minlength=count).tolist()
+    known = np.bincount(group[counted], minlength=count).tolist()
+    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
+    for at, row in enumerate(rows[first].tolist()):
+        all_ns, counted_ns, done, at_least, bytes_ = (values[at] for values in sums)
+        measured = Measured(done, None if sizeless[at] else bytes_, counted_ns, at_least)
+        launches, basis = known[at], _BASES[copies[at] > 0]
+        if not launches:
+            launches, measured = alone[at]
+        yield KernelRow(
+            labels[int(name[row])],
+            categorised.categories[int(categorised.category[row])],
+            times[at],
+            all_ns,
+            launches,
+            measured,
+            dtypes[at],
+            basis if launches else None,
+            path=paths[at],
+        )
+
+
+def _moved_alone(
+    moved: MovedBytes, rows: IntArray, dur_ns: IntArray, group: IntArray, count: int
+) -> list[tuple[int, Measured]]:
+    """Return, per name, the launches that alone moved known bytes without FLOPs, and their work.
+
+    These are copies and fills, and the only kernels of their ops: of several it is not known which
+    moved the bytes.
+    """
+    of_op = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
+    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
+    by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
+    own = moved.size[rows]
+    size = np.where(own != UNKNOWN, own, by_op)
+    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
+    mine &= size != UNKNOWN
+    launches = np.bincount(group[mine], minlength=count).tolist()
+    sums = (exact_sums(group, np.where(mine, one, 0), count) for one in (size, dur_ns))
+    return [
+        (number, Measured(0, bytes_, time_ns) if number else Measured(None, None, 0))
+        for number, bytes_, time_ns in zip(launches, *sums, strict=True)
+    ]
+
+
+def _op_rows(
+    prepared: Prepared, moved: MovedBytes, rows: IntArray, unit: IntArray
+) -> Iterator[OpRow]:
+    ops, attribution = prepared.trace.ops, moved.attribution
+    name, labels = codes(ops["name"]), names(ops["name"])
+    dur = numbers(prepared.trace.activities["dur_ns"])[rows]
+    done = distinct(unit)
+    group, first = group_rows([name[done]])
+    count = len(first)
+    group_of = group[np.searchsorted(done, unit)]
+    work = attribution.work
+    flops, least = (work.of_ops(column)[done] for column in (work.flops, work.at_least))
+    size = moved.op_size[done]
+    sums = [
+        exact_sums(group_of, dur, count),
+        *(exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size)),
+    ]
+    product = attribution.has("executed")[done]
+    dtype, types = types_of_ops(prepared, attribution)
+    dtypes = _types_seen(group[product], dtype[done[product]], types, count)
+    paths = common_paths(group, moved.op_path[done], count)
+    launches = np.bincount(group_of, minlength=count).tolist()
+    times = np.bincount(group, minlength=count).tolist()
+    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
+    for at, row in enumerate(done[first].tolist()):
+        time_ns, counted, at_least, bytes_ = (values[at] for values in sums)
+        measured = Measured(counted, None if sizeless[at] else bytes_, time_ns, at_least)
+        label = labels[int(name[row])]
+        yield OpRow(label, times[at], launches[at], measured, dtypes[at], path=paths[at])
+
+
+def _types_by_group(
+    prepared: Prepared, attribution: Attribution, group: IntArray, rows: IntArray, count: int
+) -> list[tuple[str, ...]]:
+    """Return the data types of the products whose main kernels are in each group of activities."""
+    dtype, labels = types_of_ops(prepared, attribution)
+    owner = attribution.owner[rows]
+    main = (owner >= 0) & (taken(attribution.main, owner) == rows)
+    return _types_seen(group[main], dtype[owner[main]], labels, count)
+
+
+def _types_seen(
+    group: IntArray, dtype: IntArray, labels: list[str], count: int
+) -> list[tuple[str, ...]]:
+    found: list[list[str]] = [[] for _ in range(count)]
+    _, first = group_rows([group, dtype])
+    for place, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
+        found[place].append(labels[code])
+    return [tuple(sorted(types)) for types in found]

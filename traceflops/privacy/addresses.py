@@ -1,0 +1,140 @@
+"""What is told by its shape to lead to a person, a machine or a place, whatever words it is of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Final
+
+from traceflops.privacy.library_words import is_library_word, words_of
+
+_URL: Final = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_PATH: Final = re.compile(
+    r"(?<![\w.)>*&])(?:[A-Za-z]:|~|\.{1,2})?(?:[/\\]{1,2}[\w.@+-]+){2,}[/\\]?|"
+    r"(?<![\w.])(?:[A-Za-z]:|~)[/\\][\w.@+-]+"
+)
+_EMAIL: Final = re.compile(r"[^\s@<>()\[\]{},;:|\"']+@[\w.-]+")
+_V4: Final = re.compile(
+    r"(?<!\d)(?P<quad>\d{1,3}(?:\.\d{1,3}){3}(?:\.\d+)*)(?:/\d{1,2}(?!\d))?(?::\d{1,5}(?!\d))?|"
+    r"(?<!\d)(?<!\d_)(?P<joined>\d{1,3}(?:_\d{1,3}){3})(?!_?\d)"
+)
+"""Four numbers, whatever stands beside them: a port, a name, the end of a sentence."""
+_PRIVATE: Final = re.compile(r"0*(?:10_|127_|192_0*168_|172_0*(?:1[6-9]|2\d|3[01])_|169_0*254_)")
+"""How addresses begin that are given out inside of networks; joined by `_`, others are sizes."""
+_HARDWARE: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}"
+    r"(?![0-9A-Za-z])|(?<![0-9A-Za-z.])[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}(?![0-9A-Za-z])"
+)
+_COLONS: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
+_OF_V6: Final = re.compile(r"(?:%[\w.-]+)?(?:\](?::\d{1,5}(?!\d))?)?")
+_SHORTEST_V6, _LONGEST_V6 = 5, 64
+_NUMBERED: Final = re.compile(
+    r"(?<![A-Za-z])(?:node|host|server|worker|machine|gpu|compute|login|rack|blade|box|vm|nid|dgx|"
+    r"hgx|slurm|pod)[_-]?\d+(?![A-Za-z])",
+    re.IGNORECASE,
+)
+"""What machines are called where they have a number and no name."""
+_MACHINES: Final = frozenset(
+    {"node", "nodes", "server", "machine", "cluster", "gpu", "login", "rack"}
+)
+_BYTE: Final = 255
+_DOMAINS: Final = frozenset(
+    {
+        *("internal", "local", "localdomain", "localnet", "lan", "corp", "intra", "intranet"),
+        *("private", "home", "arpa", "domain", "cluster", "com", "org", "net", "edu", "gov", "mil"),
+    }
+)
+_JOINED: Final = re.compile(r"(?<![\w.-])\w+(?:[.-]\w+)+")
+_MODULES: Final = re.compile(r"(?:torch|aten|triton|cuda|nccl|c10|cublas|cutlass|cute)[.]")
+_VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)*")
+
+
+def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
+    """Return a text in which paths, addresses and names of machines are replaced."""
+    if "://" in text:
+        text = _URL.sub(lambda found: replace(found.group()), text)
+    if "/" in text or "\\" in text:
+        text = _PATH.sub(lambda found: replace(found.group()), text)
+    if "@" in text:
+        text = _EMAIL.sub(lambda found: replace(found.group()), text)
+    if ":" in text or "-" in text or "." in text:
+        text = _HARDWARE.sub(lambda found: replace(found.group()), text)
+    if ":" in text:
+        text = _v6_replaced(text, replace)
+    if "." in text or "_" in text:
+        text = _V4.sub(lambda found: _v4(found, replace), text)
+    if "." in text or "-" in text:
+        text = _JOINED.sub(lambda found: _machine(found.group(), replace), text)
+    return _NUMBERED.sub(lambda found: replace(found.group()), text)
+
+
+def _v4(found: re.Match[str], replace: Callable[[str], str]) -> str:
+    """Return a placeholder for the address; sizes in names of kernels may be joined by `_`."""
+    joined = found["joined"]
+    if joined is not None:
+        parts = [int(part) for part in joined.split("_")]
+        if max(parts) > _BYTE or not _PRIVATE.match(joined):
+            return found.group()
+    return replace(found.group())
+
+
+def _v6_replaced(text: str, replace: Callable[[str], str]) -> str:
+    """Return a text with placeholders for addresses of version 6; `a::b` of C++ is none."""
+    made, at = [], 0
+    for run in _COLONS.finditer(text):
+        if run.start() < at:
+            continue
+        low, high = _v6_in(text, run.start(), run.end())
+        if low < high:
+            end = _OF_V6.match(text, high)
+            low -= text[low - 1 : low] == "[" and text[high : high + 1] in ("]", "%")
+            made += [text[at:low], replace(text[low : end.end() if end is not None else high])]
+            at = end.end() if end is not None else high
+    return "".join([*made, text[at:]])
+
+
+def _v6_in(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return where in a run of hexadecimal digits and colons an address is; none where empty.
+
+    What is as short as `f16::d` is rather of C++, unless it stands in brackets.
+    """
+    if end - start > _LONGEST_V6:  # no name has so many
+        return (start, end) if any(char.isdigit() for char in text[start:end]) else (end, end)
+    starts = [n for n in range(start, end) if n == start or text[n - 1] == ":"]
+    ends = [n for n in range(end, start, -1) if not text[n : n + 1].isalnum()]
+    ends = [n for n in ends if text[n : n + 1] in ("", ":", ".") or n == end]
+    for low in starts:
+        for high in ends:
+            is_short = sum(map(str.isalnum, text[low:high])) < _SHORTEST_V6
+            in_brackets = text[low - 1 : low] == "[" and text[high : high + 1] == "]"
+            if low < high and (in_brackets or not is_short) and _is_v6(text[low:high]):
+                return low, high
+    return end, end
+
+
+def _is_v6(text: str) -> bool:
+    """Return whether a text is an address, with a digit and no namespace of PyTorch's."""
+    if not any(char.isdigit() for char in text) or text.startswith("c10::"):
+        return False
+    with suppress(ValueError):
+        ip_address(text)
+        return ":" in text
+    return False
+
+
+def _machine(text: str, replace: Callable[[str], str]) -> str:
+    """Return a placeholder for words joined as in names of machines, unless libraries join them."""
+    in_domain = "." in text and text.rpartition(".")[2].lower() in _DOMAINS
+    if in_domain and not _MODULES.match(text):
+        return replace(text)
+    if _VERSION.fullmatch(text) or _MODULES.match(text):
+        return text
+    if "-" not in text and text.count(".") < 2:
+        return text
+    is_domain = text.count(".") > 1 or any(char.isdigit() for char in text)
+    words = [word for part in re.split(r"[.-]", text) for word in words_of(part)]
+    is_domain |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
+    known = text.isascii() and all(map(is_library_word, words))
+    return text if known and not is_domain else replace(text)

@@ -1,0 +1,113 @@
+"""Placeholders that stand for names: numbered as they come up, one and the same for equal names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from traceflops.privacy.addresses import replaced_addresses
+from traceflops.privacy.library_codes import is_plain_number, is_tensile, is_tensile_code, pieces
+from traceflops.privacy.library_words import is_library_word
+from traceflops.table.rows import Names
+
+_TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
+_LONGEST: Final = 4_096
+"""What stands behind so many characters of a name is left out."""
+
+
+class Placeholders:
+    """Gives names their placeholders, and counts how many names got one, by kind.
+
+    A name is replaced as a whole ("module 3"), or the words in it that are not those of libraries
+    ("name2_gemm_kernel"). Different names stay different.
+    """
+
+    def __init__(self) -> None:
+        self._whole: dict[str, Names] = {}
+        self._words = Names()
+        self._partly: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
+        self._tokens: dict[tuple[bool, str], str] = {}
+        self.changed: Counter[str] = Counter()
+        self._counted: set[tuple[str, str]] = set()
+
+    def whole(self, kind: str, text: str) -> str:
+        """Return what stands for a whole name."""
+        self.count(kind, text)
+        return f"{kind} {self._whole.setdefault(kind, Names())[text] + 1}"
+
+    def partly(self, kind: str, text: str) -> str:
+        """Return a name in which the words that no library uses are replaced."""
+        found = self._partly.get(text)
+        if found is None:
+            found = self._partly[text] = self._distinct(text, self._replaced(text))
+        if found != text:
+            self.count(kind, text)
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of a kind that were replaced as a whole, the longest first."""
+        return sorted(self._whole.get(kind, ()), key=len, reverse=True)
+
+    def count(self, kind: str, text: str) -> None:
+        """Count a text as replaced, once."""
+        if (kind, text) not in self._counted:
+            self._counted.add((kind, text))
+            self.changed[kind] += 1
+
+    def _distinct(self, text: str, made: str) -> str:
+        """Return what was made of a text, marked where the same was made of another one."""
+        place, found = 1, made
+        while self._taken.setdefault(found, text) != text:
+            place += 1
+            found = f"{made} ({place})"
+        return found
+
+    def _replaced(self, text: str) -> str:
+        if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
+            return self._word(text)
+        made = replaced_addresses(text[:_LONGEST], self._word)
+        return _TOKEN.sub(partial(self._once, is_tensile(made)), made)
+
+    def _once(self, of_tensile: bool, found: re.Match[str]) -> str:
+        """Return what a token becomes; names are made of few tokens, so each is looked at once."""
+        token = found.group()
+        made = self._tokens.get((of_tensile, token))
+        if made is None:
+            is_code = is_tensile_code if of_tensile else _no_code
+            made = self._tokens[of_tensile, token] = self._token(token, is_code)
+        return made
+
+    def _token(self, token: str, is_code: Callable[[str], bool]) -> str:
+        """Return a token as it is, or with what no library uses replaced in it.
+
+        Where a digit stands beside an unknown word, both together may be a name.
+        """
+        if not token.isascii():
+            return self._word(token)
+        if is_code(token):
+            return token
+        parts = list(pieces(token))
+        numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
+        known = [_is_known(kind, part, alone=not numbered) for kind, part in parts]
+        if numbered and not all(known):
+            return self._word(token)
+        kept = zip(parts, known, strict=True)
+        return "".join(part if stays else self._word(part) for (_, part), stays in kept)
+
+    def _word(self, word: str) -> str:
+        return f"name{self._words[word] + 1}"
+
+
+def _no_code(_: str) -> bool:
+    return False
+
+
+def _is_known(kind: str, part: str, *, alone: bool) -> bool:
+    """Return whether a piece may stay; one letter beside a digit may be a name together with it."""
+    if kind == "word":
+        return is_library_word(part) and (alone or len(part) > 1)
+    return kind == "code" or is_plain_number(part)

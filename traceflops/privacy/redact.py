@@ -1,0 +1,261 @@
+"""Takes the words of its author out of a trace, for a report that strangers may read.
+
+What is known to be nobody's stays: words of libraries, of the device table, of our own sentences,
+numbers. All else becomes a placeholder or goes: names of files, groups, annotations, modules and
+Python functions as a whole, of kernels and operators the words that no library uses. What marks a
+step keeps its number. Times, shapes and categories stay, so the figures do not change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories.rules import NO_RULE, built_in
+from traceflops.privacy.note_words import is_describing, is_term_of_notes, is_word_of_notes
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact_policies import Policies, Policy, policies
+from traceflops.table.columns import codes, dictionary_column, names
+from traceflops.table.rows import Names
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Note, Source, SourceFile, Trace
+
+if TYPE_CHECKING:
+    from traceflops.timeline.aggregates import Untimed
+
+
+_IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")
+_PATH: Final = re.compile(
+    r"(?<![\w.])(?:[A-Za-z]:|~|\.{1,2})?(?:[/\\][\w.@+-]+)+[/\\]?|[\w.@+-]+(?:[/\\][\w.@+-]+){2,}"
+)
+_CHUNK: Final = re.compile(r"\S+")
+_WORDS: Final = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+_LETTERS: Final = re.compile(r"[A-Za-z]+")
+_IDENTIFIER: Final = re.compile(
+    r"_|::|[a-z][A-Z]|\w[.@]\w|\d[A-Za-z]|[A-Za-z]\d|[^\x00-\x7f\u2026\u00d7\u2192\u2013\u00b7\u00b5]"
+)
+_QUOTING: Final = frozenset(
+    {
+        *("unknown-category", "very-long", "profiler-warning", "file-not-read", "not-a-trace"),
+        *("description-left-out", "set-aside", "same-run", "siblings-not-read", "repeated-passes"),
+    }
+)
+"""Notes that quote words of the recording, of a folder or of an error, in no fixed place."""
+_NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
+"""Words of a trace's own description whose values are no names."""
+_PLURALS: Final = {
+    "text of a note": "texts of notes",
+    "type of an argument": "types of arguments",
+    "category of record": "categories of record",
+    "fact of a compiled kernel": "facts of compiled kernels",
+    "list of ranks": "lists of ranks",
+    "kind of wait": "kinds of wait",
+    "shape of an argument": "shapes of arguments",
+    "direction of a copy": "directions of copies",
+    "word of the description": "words of the description",
+}
+
+
+class Redaction:
+    """Takes names out of a trace, and counts what it took.
+
+    `step_mark` is the expression by which marks are steps. Placeholders may be those of another
+    trace of the same report, which equal names then share.
+    """
+
+    def __init__(self, placeholders: Placeholders, step_mark: str | None = None) -> None:
+        self._shown = placeholders
+        self._policies = policies(placeholders, step_mark)
+
+    def trace(self, trace: Trace) -> Trace:
+        """Return the trace with placeholders, and a note that counts them; all rows stay."""
+        files = [file.name for file in trace.source.files]
+        for name in (*files, *(note.file for note in trace.notes if note.file is not None)):
+            self._shown.whole("file", name)
+        tables = {
+            name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
+        }
+        source = _source(trace.source, self._shown)
+        notes = tuple(_note(note, self._shown) for note in trace.notes)
+        notes = (*notes, removed(self._shown))
+        return replace(trace, tables=tables, source=source, notes=notes, places=())
+
+    def untimed(self, found: Untimed) -> Untimed:
+        """Return the totals of a trace without a timeline with placeholders."""
+        rows, counted = found.rows, found.counted
+        if rows.num_rows:
+            rows = _with(rows, "name", _by_kind(rows, self._policies["totals", "name"]))
+            rows = _with(rows, "rule", _all_alike(rows["rule"], self.rule))
+        if counted.num_rows:
+            name = self._policies["kernel_counters", "name"](None)
+            counted = _with(counted, "name", _all_alike(counted["name"], name))
+            counted = _with(counted, "rule", _all_alike(counted["rule"], self.rule))
+        counter = self._policies["kernel_counters", "counter"](None)
+        counters = tuple(filter(None, map(counter, found.counters)))
+        return replace(found, rows=rows, counted=counted, counters=counters)
+
+    def rule(self, name: str) -> str:
+        """Return what to call a rule of categories; those of the author's own are numbered."""
+        return name if name in _known_rules() else self._shown.whole("rule", name)
+
+    def _table(self, name: str, table: pa.Table) -> pa.Table:
+        for field in table.schema:
+            policy = self._policies.get((name, field.name))
+            if policy is None or not table.num_rows:
+                continue
+            by_kind = field.name == "name" and "kind" in table.schema.names
+            column = (
+                _by_kind(table, policy) if by_kind else _all_alike(table[field.name], policy(None))
+            )
+            table = _with(table, field.name, column)
+        return table
+
+
+def removed(shown: Placeholders) -> Note:
+    """Return the note that says, by kind, how many names were replaced or removed."""
+    counted = [
+        f"{count:,} {kind if count == 1 else _PLURALS.get(kind, f'{kind}s')}"
+        for kind, count in shown.changed.items()
+    ]
+    text = (
+        "With --redact, names, or the words in them that no library uses, are replaced by "
+        f"placeholders: {', '.join(counted) or 'none'}. Equal names have equal placeholders. Host "
+        "and user names, home directories, paths, command lines and environments are removed; "
+        "times, sizes, shapes and product names remain."
+    )
+    return Note("dropped", "redacted", text, sum(shown.changed.values()))
+
+
+def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), column)
+
+
+def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:
+    texts = names(column)
+    interned, recode = Names(), np.full(len(texts) + 1, -1, dtype=np.int64)
+    for code, text in enumerate(texts):
+        made = policy(text)
+        recode[code] = -1 if made is None else interned[made]
+    return dictionary_column(recode[codes(column)], list(interned))
+
+
+def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
+    """Return the names, each by the policy of its row's kind; one name may be of several kinds."""
+    name, kind = codes(table["name"]), codes(table["kind"])
+    texts, of_kind = names(table["name"]), [policy(one) for one in names(table["kind"])]
+    both = kind * len(texts) + name
+    pairs, first = np.unique(both, return_index=True)
+    interned, recode = Names(), np.empty(len(pairs), dtype=np.int64)
+    for at in np.argsort(first, kind="stable").tolist():
+        place, code = divmod(int(pairs[at]), len(texts))
+        made = of_kind[place](texts[code])
+        recode[at] = -1 if made is None else interned[made]
+    return dictionary_column(recode[np.searchsorted(pairs, both)], list(interned))
+
+
+@cache
+def _known_rules() -> frozenset[str]:
+    own = ("peer-copy", "migration", "too-many-names", "collective-metadata", NO_RULE)
+    kinds = ("kind-memcpy", "kind-memset", "kind-graph")
+    return frozenset((*(rule.id for rule in built_in()), *own, *kinds))
+
+
+def _source(source: Source, shown: Placeholders) -> Source:
+    """Return where a trace came from, without names and without what ties it to a machine."""
+    described = source.description
+    return replace(
+        source,
+        files=tuple(
+            SourceFile(shown.whole("file", f.name), f.bytes, f.text_bytes) for f in source.files
+        ),
+        tool=shown.partly("fact", source.tool) if source.tool is not None else None,
+        clock=None,
+        facts={
+            shown.partly("fact", key): shown.partly("fact", value)
+            for key, value in source.facts.items()
+        },
+        event_counts={
+            shown.partly("category of record", name): count
+            for name, count in source.event_counts.items()
+        },
+        identities=(),
+        description=dict(_described(described, shown)) if described is not None else None,
+    )
+
+
+def _described(values: Mapping[str, object], shown: Placeholders) -> Iterator[tuple[str, object]]:
+    """Give what a trace says of its run: its numbers, under keys that a description can have."""
+    for key, value in values.items():
+        known = _WORDS.fullmatch(key) and all(map(is_describing, _LETTERS.findall(key)))
+        kept = key if known else shown.partly("word of the description", key)
+        if isinstance(value, Mapping):
+            yield kept, dict(_described(value, shown))
+        elif isinstance(value, list):
+            yield kept, list(_listed(value, shown))
+        elif isinstance(value, str) and key in _NO_NAMES:
+            yield kept, shown.partly("word of the description", value)
+        elif isinstance(value, str):
+            shown.count("word of the description", f"{key} {value}")
+        else:
+            yield kept, value
+
+
+def _listed(values: Sequence[object], shown: Placeholders) -> Iterator[object]:
+    """Give the values of a list in a description that are no texts."""
+    for value in values:
+        if isinstance(value, Mapping):
+            yield dict(_described(value, shown))
+        elif isinstance(value, list):
+            yield list(_listed(value, shown))
+        elif isinstance(value, str):
+            shown.count("word of the description", value)
+        else:
+            yield value
+
+
+def _note(note: Note, shown: Placeholders) -> Note:
+    """Return a note of the parser without the names that it quotes."""
+    file = shown.whole("file", note.file) if note.file is not None else None
+    if note.code in _QUOTING:
+        shown.count("text of a note", note.text)
+        text = f"A note is hidden because it quotes names from the recording ({note.code})."
+    else:
+        text = _scrubbed(note.text, shown)
+    return replace(note, text=text, file=file, wording=None, values=())
+
+
+def _scrubbed(text: str, shown: Placeholders) -> str:
+    """Return a sentence of ours with placeholders for the names, quotes and paths in it."""
+    for name in shown.names("file"):
+        if name in text:
+            text = text.replace(name, shown.whole("file", name))
+    text = _IN_QUOTES.sub(lambda found: _quote(found.group(), shown), text)
+    text = _PATH.sub(lambda found: _path(found.group(), shown), text)
+    return _CHUNK.sub(lambda found: _said(found.group(), shown), text)
+
+
+def _said(chunk: str, shown: Placeholders) -> str:
+    """Return what stands between two spaces: as it is where it is of words of our sentences."""
+    words = _LETTERS.findall(chunk)
+    if is_term_of_notes(chunk):
+        return chunk
+    if not _IDENTIFIER.search(chunk) and all(map(is_word_of_notes, words)):
+        return chunk
+    return shown.partly("quote", chunk)
+
+
+def _path(text: str, shown: Placeholders) -> str:
+    return text if is_term_of_notes(text) else shown.whole("path", text)
+
+
+def _quote(text: str, shown: Placeholders) -> str:
+    if is_term_of_notes(text[1:-1]):
+        return text
+    return text[0] + shown.partly("quote", text[1:-1]) + text[-1]

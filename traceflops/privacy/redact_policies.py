@@ -1,0 +1,172 @@
+"""What is done with the texts in each column of a trace that is redacted.
+
+Nothing stays because nobody thought of it: a column without a policy of its own has the one that
+keeps the words of libraries and replaces all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.mfu.checked.run_marks import is_ours
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.product_words import product
+from traceflops.table.columns import NAME_TYPE
+from traceflops.table.schema import TABLES
+from traceflops.windows.engine_passes import serving_marks
+from traceflops.windows.steps import step_number
+
+Policy = Callable[[str], str | None]
+"""What becomes of a name; None where nothing may be left of it."""
+
+Policies = Callable[[str | None], Policy]
+"""The policy for the rows of a kind; of None in a table without kinds."""
+
+_BUILT_IN_MARK: Final = re.compile(
+    r"ProfilerStep\s*#\s*\d+|(?:nccl|c10d|gloo|rccl):\w+|record_param_comms|Optimizer\.(?:step|zero_grad)#\w+\.\w+|"
+    r"(?:DistributedDataParallel|FullyShardedDataParallel|FSDP)[.:]+[\w.: ]+|"
+    r"enumerate\(DataLoader\)#\w+(?:\.\w+)?|Torch-Compiled Region: ?[\d/]*|PyTorch Profiler \(\d\)|"
+    r"(?:Iteration Start|Record Window End)\b[\w: ]*"
+)
+"""Annotations that PyTorch itself writes."""
+_TORCH_FRAME: Final = re.compile(
+    r"(?:(?:[^\s:]*[/\\])?(?:site|dist)-packages[/\\])?"
+    r"(torch[/\\](?:(?:_awaits|_dispatch|_dynamo|_export|_functorch|_higher_order_ops|_inductor|_library|"
+    r"_logging|_numpy|_prims|_refs|_subclasses|amp|ao|autograd|backends|compiler|cuda|distributed|"
+    r"distributions|export|fft|func|futures|fx|jit|linalg|masked|mps|multiprocessing|nested|nn|"
+    r"onnx|optim|package|profiler|quantization|signal|sparse|special|testing|utils|xpu)[/\\]"
+    r"[\w/\\]+|_\w+|functional|hub|library|overrides|random|serialization|storage|types)"
+    r"\.py\(\d+\): [\w<>]+)"
+)
+"""Frames of PyTorch as it is installed: its packages, and the modules right below it."""
+_WORDS: Final = re.compile(r"[^\W_]+")
+_SUM: Final = re.compile(
+    r"(?:(?:s[qk]){0,2}\d{1,19})+|(?:s[qk]){1,2}|"
+    r"sumsq|seqlens|bs|toks?|padded|Executor|reqs|model|runner"
+)
+"""Words of marks of serving engines and of ours, with their numbers."""
+
+_MODULE: Final = "nn.Module: "
+_RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
+_GROUP: Final = re.compile(r"\d{0,8}|default_pg")
+_SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
+_DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
+_ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
+
+
+def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
+    """Return the policies of all columns of texts, by table and column."""
+    word = _always(partial(shown.partly, "word"))
+    texts = {
+        (table, column.name): word
+        for table, columns in TABLES.items()
+        for column in columns
+        if column.type == NAME_TYPE
+    }
+    return {**texts, **_own_policies(shown, step_mark)}
+
+
+def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
+    """Return the policies of columns that have one of their own."""
+    kernel, op = partial(shown.partly, "kernel name"), partial(shown.partly, "operator name")
+    call = partial(shown.partly, "call name")
+    marks = partial(_mark, shown, step_mark)
+    group = _always(_unless(_GROUP, partial(shown.whole, "group")))
+    ranks = _always(_unless(_RANKS, partial(_gone, shown, "list of ranks")))
+    collective = _always(partial(shown.partly, "collective"))
+    shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
+    counter = _always(_counter(partial(shown.partly, "counter")))
+    in_total = {"call": call} | dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    return {
+        ("processes", "host"): _always(partial(_gone, shown, "host name")),
+        ("processes", "file"): _always(partial(shown.whole, "file")),
+        ("devices", "product"): _always(partial(product, shown)),
+        ("devices", "architecture"): _always(
+            _unless(_ARCHITECTURE, partial(shown.partly, "product of a device"))
+        ),
+        ("activities", "direction"): _always(
+            _unless(_DIRECTION, partial(shown.partly, "direction of a copy"))
+        ),
+        ("counters", "name"): counter,
+        ("kernel_counters", "counter"): counter,
+        ("ops", "input_dims"): shapes,
+        ("ops", "input_strides"): shapes,
+        ("activities", "name"): lambda kind: op if kind == "op" else kernel,
+        ("kernel_counters", "name"): _always(kernel),
+        ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
+        ("calls", "name"): _always(call),
+        ("calls", "kernel"): _always(kernel),
+        ("ops", "name"): _always(op),
+        ("ops", "input_types"): _always(partial(shown.partly, "type of an argument")),
+        ("ops", "concrete_inputs"): _always(partial(shown.partly, "argument")),
+        ("ops", "generated_kernel"): _always(partial(_gone, shown, "fact of a compiled kernel")),
+        ("marks", "name"): marks,
+        ("marks", "sync_kind"): _always(partial(shown.partly, "kind of wait")),
+        **{(table, "collective"): collective for table in ("activities", "ops")},
+        **{(table, "collective_group"): group for table in ("activities", "ops")},
+        **{(table, "collective_group_ranks"): ranks for table in ("activities", "ops")},
+    }
+
+
+def _always(policy: Policy) -> Policies:
+    return lambda _: policy
+
+
+def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
+    return lambda text: text if harmless.fullmatch(text) else policy(text)
+
+
+def _gone(shown: Placeholders, kind: str, text: str) -> None:
+    shown.count(kind, text)
+
+
+def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
+    """Return what is done with marks of a kind."""
+    if kind == "module":
+        return partial(shown.whole, "module")
+    if kind == "python":
+        return partial(_frame, shown)
+    if kind in ("annotation", "gpu_annotation"):
+        return partial(_annotation, shown, step_mark)
+    return partial(shown.partly, "mark")
+
+
+def _frame(shown: Placeholders, text: str) -> str:
+    """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
+    found = _TORCH_FRAME.fullmatch(text)
+    if found is not None:
+        return shown.partly("Python function", found[1])
+    return shown.whole("module" if text.startswith(_MODULE) else "Python function", text)
+
+
+def _counter(policy: Policy) -> Policy:
+    """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
+
+    def shown(text: str) -> str | None:
+        return text if plain_counter(text) in counters_used() else policy(text)
+
+    return shown
+
+
+def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
+    """Return what stands for an annotation; of one that begins a step, its number is left."""
+    if serving_marks([text]) or is_ours(text):
+        return _WORDS.sub(lambda found: _counted(shown, found.group()), text)
+    if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
+        return shown.partly("annotation", text)
+    number = step_number(text, step_mark)
+    if number is None:
+        return shown.whole("annotation", text)
+    made = f"step {number}" if number >= 0 else "step"
+    if made != text:
+        shown.count("step mark", text)
+    return made
+
+
+def _counted(shown: Placeholders, token: str) -> str:
+    """Return a word of a mark that counts; the numbers in it are sums and may be large."""
+    return token if _SUM.fullmatch(token) else shown.partly("annotation", token)

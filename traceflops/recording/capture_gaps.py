@@ -1,0 +1,260 @@
+"""What a trace does not have, what that costs, and how its tool would have recorded it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices.counter_formulas import family_of
+from traceflops.remedies import command, remedy
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE, Trace
+from traceflops.timeline.coarse_times import lacks_copies
+from traceflops.windows.device_records import launch_calls
+from traceflops.windows.steps import find_marked_steps
+
+_QUEUED: Final = "dispatch"
+"""What a call is named that stands for the moment at which a kernel was put into its queue."""
+_TRACED: Final = (
+    "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does"
+)
+_COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something the trace does not have, what that costs, and how to record it."""
+
+    what: str
+    cost: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One thing that a trace may lack, by its name among the remedies, and how to see it."""
+
+    lack: str
+    lacking: Callable[[Trace], bool]
+    what: str
+    cost: str
+
+
+def missing_from(trace: Trace) -> tuple[Missing, ...]:
+    """Return what the trace does not have, of what its tool records."""
+    return tuple(_missing(trace, _lacks(trace)))
+
+
+def how_to_record(trace: Trace) -> str | None:
+    """Return the command line that records what is missing and all that is there.
+
+    None where nothing of it is missing, and for tools without a command line.
+    """
+    wanted = [*_EVERYTHING, "collectives"] if _has_collectives(trace) else list(_EVERYTHING)
+    if _no_work(trace) and _is_cuda_traced(trace):
+        return None  # it would be recorded as it was
+    lacks = {check.lack for check in _lacks(trace)}
+    return command(trace.source.format, wanted) if lacks & {*wanted, *_FIRST} else None
+
+
+def _lacks(trace: Trace) -> list[_Check]:
+    return [check for check in _CHECKS if check.lacking(trace)]
+
+
+def _missing(trace: Trace, lacks: Iterable[_Check]) -> Iterator[Missing]:
+    for check in lacks:
+        how = remedy(trace.source.format, check.lack)
+        if how is not None and check.lack == "kernel counters":
+            how = _counting(trace) or how
+        if check.lack in _OF_CUDA and _no_work(trace) and _is_cuda_traced(trace):
+            how = _TRACED if check.lack == "device work" else None
+        if how is not None:
+            yield Missing(check.what, check.cost, how)
+
+
+def _counting(trace: Trace) -> str | None:
+    """Return the counters that the devices of a trace have, as options; None where unknown."""
+    known = {family_of(one) for one in trace.devices["architecture"].to_pylist()}
+    family = known.pop() if len(known) == 1 else None
+    if family is None:
+        return None
+    runs = ", ".join(family.options)
+    without = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
+    each = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
+    return f"{runs} ({each}{without})"
+
+
+def _empty(table: str) -> Callable[[Trace], bool]:
+    return lambda trace: trace.table(table).num_rows == 0
+
+
+def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
+    def test(trace: Trace) -> bool:
+        values = trace.table(table)[column]
+        return len(values) > 0 and values.null_count == len(values)
+
+    return test
+
+
+def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
+    def test(trace: Trace) -> bool:
+        marks = trace.marks
+        wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind in kinds]
+        return not any((codes(marks["kind"]) == k).any() for k in wanted)
+
+    return test
+
+
+def _no_steps(trace: Trace) -> bool:
+    return find_marked_steps(trace, None) is None
+
+
+def _no_work(trace: Trace) -> bool:
+    return not trace.activities.num_rows
+
+
+def _is_untimed(trace: Trace) -> bool:
+    return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
+
+
+def _is_cuda_traced(trace: Trace) -> bool:
+    return trace.source.facts.get(CUDA_TRACE) == "true"
+
+
+def _no_calls(trace: Trace) -> bool:
+    """Return whether there are no calls, not even the moments at which work was queued."""
+    return not trace.calls.num_rows
+
+
+def _only_queueing(trace: Trace) -> bool:
+    """Return whether all calls are but the moments at which work was queued."""
+    calls = trace.calls["name"]
+    queued = [place for place, name in enumerate(names(calls)) if name == _QUEUED]
+    return len(calls) > 0 and bool(np.isin(codes(calls), queued).all())
+
+
+def _copies(trace: Trace) -> IntArray:
+    kinds = trace.activities["kind"]
+    wanted = names(kinds).index("memcpy") if "memcpy" in names(kinds) else -2
+    return np.flatnonzero(codes(kinds) == wanted)
+
+
+def _no_sizes(trace: Trace) -> bool:
+    copies = _copies(trace)
+    sizes = numbers(trace.activities["bytes"], ABSENT)[copies]
+    return len(copies) > 0 and bool((sizes == ABSENT).all())
+
+
+def _has_collectives(trace: Trace) -> bool:
+    """Return whether kernels of NCCL or RCCL ran."""
+    labels = trace.activities["name"]
+    named = [place for place, label in enumerate(names(labels)) if _COLLECTIVE.search(label)]
+    return bool(named) and bool(np.isin(codes(labels), named).any())
+
+
+def _no_collectives(trace: Trace) -> bool:
+    """Return whether no kernel says which collective it ran, though some ran one."""
+    told = trace.activities["collective"]
+    return told.null_count == len(told) and _has_collectives(trace)
+
+
+_FIRST: Final = ("device records", "device work", "copies")
+_OF_CUDA: Final = ("device work", "calls")
+"""What tracing of CUDA records."""
+_EVERYTHING: Final = ("timeline", "calls", "steps")
+
+_CHECKS: Final = (
+    _Check(
+        "device records",
+        lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
+        "device records",
+        "when GPU work ran, and for how long, is unknown; no GPU times, no MFU",
+    ),
+    _Check(
+        "device work",
+        lambda trace: _no_work(trace) and not _is_untimed(trace) and not launch_calls(trace),
+        "device work",
+        "only CPU work can be shown; no GPU times, no MFU",
+    ),
+    _Check(
+        "timeline",
+        lambda trace: _no_work(trace) and _is_untimed(trace),
+        "a timeline",
+        "no idle time, no overlap, no steps, no MFU; only totals by name, or counters",
+    ),
+    _Check(
+        "copies",
+        lacks_copies,
+        "memory copies",
+        "time spent copying counts as idle",
+    ),
+    _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
+    _Check(
+        "calls",
+        _no_calls,
+        "runtime calls",
+        "idle time cannot be split by cause; work cannot be linked to steps or operators",
+    ),
+    _Check(
+        "calls",
+        _only_queueing,
+        "runtime calls",
+        "launching calls and CPU activity during idle time are unknown; work cannot be linked to "
+        "steps or operators",
+    ),
+    _Check(
+        "collectives",
+        _no_collectives,
+        "RCCL calls",
+        "which collective a kernel ran, and its size, are unknown",
+    ),
+    _Check(
+        "operators",
+        _empty("ops"),
+        "framework operators",
+        "kernels cannot be linked to code; no FLOPs from shapes",
+    ),
+    _Check(
+        "shapes",
+        _all_null("ops", "input_dims"),
+        "operator shapes",
+        "executed FLOPs cannot be counted; MFU needs a model description",
+    ),
+    _Check(
+        "kernel counters",
+        _empty("kernel_counters"),
+        "kernel counters",
+        "FLOPs and bytes measured by hardware are unknown",
+    ),
+    _Check(
+        "steps",
+        _no_steps,
+        "step markers",
+        "steps are inferred from repetition, or the whole trace is one window",
+    ),
+    _Check(
+        "stacks",
+        _no_marks("python", "module"),
+        "Python stacks",
+        "which module or line launched a kernel is unknown",
+    ),
+    _Check(
+        "device",
+        _all_null("devices", "product"),
+        "GPU properties",
+        "peak and MFU are unknown unless you name the device",
+    ),
+    _Check(
+        "rank",
+        _all_null("processes", "rank"),
+        "rank",
+        "ranks are identified by file name only",
+    ),
+    _Check("memory", _empty("counters"), "memory events", "no memory use over time"),
+)
+"""What is looked for, in the order in which it is said."""

@@ -1,0 +1,148 @@
+"""What is in a trace, what is missing, and what the missing parts cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
+from traceflops.devices.partitions import partition_text
+from traceflops.devices.processes import ranks_of_devices
+from traceflops.errors import UsageError
+from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
+from traceflops.table.columns import numbers
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Note, Source, Trace
+from traceflops.windows.selection import Selection
+from traceflops.windows.steps import find_marked_steps
+
+Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """One device: properties as the trace gives them, None where it does not.
+
+    `ranks` are those of all processes that worked on it. `run` is which of the runs one after the
+    other on a GPU this row is about, and `runs` how many there are; None where there is but one.
+    """
+
+    rank: int | None
+    ranks: tuple[int, ...]
+    file: str
+    type: str
+    local_id: int
+    product: str | None
+    memory_bytes: int | None
+    sm_count: int | None
+    architecture: str | None
+    clock_hz: int | None
+    dies: int | None
+    partition: str | None
+    activities: int
+    run: int | None = None
+    runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What is in a trace.
+
+    `rows` are the rows of each table, `steps` the marked steps' numbers, `record` the command line
+    that would record what is missing. `jobs` are those that the files are
+    of, where there are several.
+    """
+
+    source: Source
+    ranks: tuple[int | None, ...]
+    world_size: int | None
+    devices: tuple[DeviceEntry, ...]
+    rows: dict[str, int]
+    steps: tuple[int, ...]
+    steps_text: str
+    missing: tuple[Missing, ...]
+    record: str | None
+    notes: tuple[Note, ...]
+    jobs: tuple[JobReport, ...] = ()
+    of_jobs: tuple[Inventory | None, ...] = ()
+
+
+def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
+    """Return what is in a trace, or in each of its jobs where none is chosen.
+
+    `shown` returns what a selection leaves of a trace, and the step mark, as they may be shown.
+    """
+    if not is_undecided(trace):
+        return take_inventory(*shown(trace, selection))
+    found: list[Inventory | None] = []
+    for job in trace.jobs:
+        mine = replace(selection, job=job.number)
+        try:
+            found.append(take_inventory(*shown(of_job(trace, mine.job), mine)))
+        except UsageError as error:
+            found.append(None)
+            refused = error
+    if not any(found):
+        raise refused
+    empty = take_inventory(*shown(of_no_job(trace), Selection()))
+    return replace(empty, missing=(), record=None, of_jobs=tuple(found))
+
+
+def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
+    """Return what is in the trace."""
+    found = find_marked_steps(trace, step_mark)
+    if found is None and step_mark is not None:
+        raise UsageError(
+            f"no annotation matches --step-mark {step_mark!r}",
+            "traceflops export --table marks lists them",
+        )
+    steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []
+    sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
+    return Inventory(
+        source=trace.source,
+        ranks=trace.ranks,
+        world_size=max(sizes) if sizes else None,
+        devices=tuple(_devices(trace)),
+        rows={name: trace.table(name).num_rows for name in TABLES},
+        steps=tuple(steps),
+        steps_text=found.text if found else "no step markers",
+        missing=missing_from(trace),
+        record=how_to_record(trace),
+        notes=trace.notes,
+    )
+
+
+def _devices(trace: Trace) -> list[DeviceEntry]:
+    processes = trace.processes.to_pylist()
+    ranks = ranks_of_devices(trace)
+    counts = np.bincount(numbers(trace.activities["device"]), minlength=trace.devices.num_rows)
+    return [
+        DeviceEntry(
+            rank=processes[row["process"]]["rank"],
+            ranks=ranks[row["device"]],
+            file=processes[row["process"]]["file"],
+            type=row["type"],
+            local_id=row["local_id"],
+            product=row["product"],
+            memory_bytes=row["memory_bytes"],
+            sm_count=row["sm_count"],
+            architecture=row["architecture"],
+            clock_hz=row["clock_hz"],
+            dies=row["dies"],
+            partition=partition_text(row),
+            activities=int(counts[row["device"]]),
+            **_run(trace, row["device"]),
+        )
+        for row in trace.devices.to_pylist()
+    ]
+
+
+def _run(trace: Trace, device: int) -> dict[str, int]:
+    """Return which run of its GPU a device is, of how many; nothing where there is but one."""
+    if not trace.runs:
+        return {}
+    gpu, run = trace.runs[device]
+    count = sum(one == gpu for one, _ in trace.runs)
+    return {"run": run, "runs": count} if count > 1 else {}

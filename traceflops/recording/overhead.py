@@ -1,0 +1,75 @@
+"""The profiler's own work on the host, and how much of the devices' idle time it falls in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.units.words import several, time_amount
+
+OF_PROFILER: Final = "profiler: "
+"""How the name of an overhead begins that a program without a profiler would not have."""
+
+
+def profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
+    """Return what to say of the time in which the profiler held up the program."""
+    rows = _rows(trace)
+    if not len(rows):
+        return ()
+    by_process = _by_process(trace, rows)
+    spent = sum(one.length_ns for one in by_process.values())
+    idle = _idle_by_process(trace, accounts)
+    within = sum(
+        working.intersect(idle[process]).length_ns
+        for process, working in by_process.items()
+        if process in idle
+    )
+    text = (
+        f"The profiler itself ran {several(len(rows), 'time')} on the CPU, {time_amount(spent)} "
+        f"total; {_idle_devices(len(accounts))} for {time_amount(within)} of that. Without the "
+        "profiler this idle time would not occur."
+    )
+    return (Note("assumed", "profiler-overhead", text, len(rows)),)
+
+
+def _idle_devices(count: int) -> str:
+    return "the GPU was idle" if count == 1 else "at least one GPU of its process was idle"
+
+
+def _rows(trace: Trace) -> IntArray:
+    """Return the marks that are the profiler's."""
+    marks = trace.marks
+    labels = names(marks["name"]) if marks.num_rows else []
+    wanted = [place for place, label in enumerate(labels) if label.startswith(OF_PROFILER)]
+    if not wanted:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(np.isin(codes(marks["name"]), wanted))
+
+
+def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
+    process = numbers(trace.marks["process"])[rows]
+    start = numbers(trace.marks["start_ns"])[rows]
+    end = start + numbers(trace.marks["dur_ns"])[rows]
+    return {
+        one: Intervals.of(start[process == one], end[process == one])
+        for one in distinct(process).tolist()
+    }
+
+
+def _idle_by_process(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, Intervals]:
+    """Return when at least one device of each process was idle."""
+    gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
+    process = numbers(trace.activities["process"])
+    for account in accounts.values():
+        idle = Intervals.of(account.idle.gap_start_ns, account.idle.gap_end_ns)
+        for one in distinct(process[account.rows.row]).tolist():
+            gaps[one].append(idle)
+    return {one: mine[0].union(*mine[1:]) for one, mine in gaps.items()}

@@ -1,0 +1,162 @@
+"""Rows that share a number, found by sorting: never by looking at every row for each number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import BoolArray, IntArray, WholeArray
+from traceflops.table.rows import ABSENT
+
+_GAPS: Final = 4
+_FEW: Final = 1 << 10
+_AT_ONCE: Final = 1 << 17
+
+
+def in_order(*keys: IntArray) -> IntArray:
+    """Return the order of rows by some keys, of which the first counts most; ties stay as they are.
+
+    What is in order already, as most columns of times are, is only looked at.
+    """
+    falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
+    for key in reversed(keys):
+        falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
+    return np.lexsort(keys[::-1]) if falls.any() else np.arange(len(keys[0]))
+
+
+def by_code(codes: IntArray) -> IntArray:
+    """Return the order of rows by codes, none of which is negative; ties stay as they are."""
+    order = np.argsort(codes.astype(np.uint16), kind="stable")  # few bits take no comparisons
+    high = codes >> 16
+    if high.any():
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
+
+
+def slices(count: int) -> Iterator[slice]:
+    """Yield parts of so many rows, each so small that what is made of it stays in the cache."""
+    for begin in range(0, count, _AT_ONCE):
+        yield slice(begin, min(begin + _AT_ONCE, count))
+
+
+def distinct(values: WholeArray) -> IntArray:
+    """Return the distinct numbers in order.
+
+    `np.unique` looks each up in a table of hashes instead, several times as slow for many, and
+    loads masked arrays for it.
+    """
+    close = _ticked(values)
+    if close is not None:
+        return _there(*close)
+    ordered = np.sort(values).astype(np.int64, copy=False)
+    return ordered[_opens(ordered)]
+
+
+def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield each distinct number and the rows that have it, both in order."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(_opens(ordered))
+    if len(first):
+        yield from zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True)
+
+
+def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
+    """Return one number per distinct pair, in the order of the pairs."""
+    values, codes = ranked(second)
+    return np.multiply(first, max(1, len(values)), dtype=np.int64) + codes
+
+
+def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct numbers in order, and for each row the place of its number among them.
+
+    Numbers that lie close together, ABSENT aside, are ticked off in a table and not sorted.
+    """
+    close = _ticked(values)
+    if close is None:
+        found, places = np.unique(values, return_inverse=True)
+        return found.astype(np.int64, copy=False), places.reshape(-1)
+    ticked, low = close
+    rank, places = np.cumsum(ticked) - 1, np.empty(len(values), dtype=np.int64)
+    for some in slices(len(values)):
+        places[some] = rank[_place(values[some], low)]
+    return _there(ticked, low), places
+
+
+def _ticked(values: WholeArray) -> tuple[BoolArray, int] | None:
+    """Return whether there is ABSENT, `low`, and each number after it; and `low`.
+
+    None where the numbers are so far apart that such a table would be large.
+    """
+    known = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    if high - low > _GAPS * len(known) + _FEW:
+        return None
+    ticked = np.zeros(high - low + 2, dtype=np.bool_)
+    for some in slices(len(values)):
+        ticked[_place(values[some], low)] = True
+    return ticked, low
+
+
+def _place(values: WholeArray, low: int) -> IntArray:
+    """Return the places of numbers in a table that begins with ABSENT and then `low`."""
+    return np.where(values == ABSENT, 0, np.subtract(values, low - 1, dtype=np.int64))
+
+
+def _there(ticked: BoolArray, low: int) -> IntArray:
+    """Return the numbers that are ticked off in such a table."""
+    found = np.flatnonzero(ticked) + (low - 1)
+    if ticked[0]:
+        found[0] = ABSENT
+    return found
+
+
+def first_rows(group: IntArray, count: int) -> IntArray:
+    """Return the first row of each of `count` groups, -1 of one without rows."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the first one is written last
+    return found
+
+
+def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
+    """Return the group of each row (rows equal in all columns) and the first row of each group.
+
+    Groups are in the order of the columns, of which the first counts most.
+    """
+    rows = len(columns[0])
+    joint, size = np.zeros(rows, dtype=np.int64), 1
+    most = _GAPS * rows + _FEW
+    for column in columns if rows else ():
+        low, width = _range(column)
+        if size * width > most:
+            # Made dense again, the product never grows beyond rows * codes.
+            (known, joint), (values, column) = ranked(joint), ranked(column)
+            size, low, width = len(known), 0, len(values)
+        if width > 1:
+            joint = joint * width + np.subtract(column, low, dtype=np.int64)
+            size *= width
+    found, joint = ranked(joint)
+    return joint, first_rows(joint, len(found) if rows else 0)
+
+
+def _range(values: WholeArray) -> tuple[int, int]:
+    """Return the least number, and how many there are from it to the largest one."""
+    low, high = int(values.min()), int(values.max())
+    return low, high - low + 1
+
+
+def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+    """Return all places of several runs [first, stop), and of which run each is."""
+    counts = np.maximum(stop - first, 0)
+    which = np.repeat(np.arange(len(first)), counts)
+    offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return first[which] + offsets, which
+
+
+def _opens(ordered: IntArray) -> BoolArray:
+    """Return which of sorted numbers differ from the one before them."""
+    opens = np.ones(len(ordered), dtype=np.bool_)
+    opens[1:] = ordered[1:] != ordered[:-1]
+    return opens

@@ -1,0 +1,143 @@
+"""Which interval encloses an instant, for intervals that may nest and overlap in any way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct, in_order, slices
+
+
+class LastAbove:
+    """Finds the last position up to p whose value is above t.
+
+    A tree of maxima over the values: O(n) to build, O(log n) a question, all questions of a call
+    answered together, whatever the shape of the data.
+    """
+
+    def __init__(self, values: IntArray) -> None:
+        self._reach = np.maximum.accumulate(values)
+        self._levels = [values]
+        while len(self._levels[-1]) > 1:
+            below = self._levels[-1]
+            even = np.maximum(below[:-1:2], below[1::2])
+            rest = below[len(below) // 2 * 2 :]
+            self._levels.append(np.concatenate([even, rest]))
+
+    def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
+        """Return, for each question, the last position <= upto with value > threshold, or -1."""
+        found = np.full(len(upto), -1, dtype=np.int64)
+        for some in slices(len(upto) if len(self._reach) else 0):
+            found[some] = self._find(upto[some], threshold[some])
+        return found
+
+    def _find(self, upto: IntArray, threshold: IntArray) -> IntArray:
+        # Most questions are answered by the position itself, or by no value before it at all.
+        at = np.maximum(upto, 0)
+        found = np.where(self._levels[0][at] > threshold, upto, -1)
+        open_rows = np.flatnonzero((found < 0) & (upto >= 0) & (self._reach[at] > threshold))
+        found[open_rows] = self._search(upto[open_rows], threshold[open_rows])
+        return found
+
+    def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
+        node = np.full(len(upto), -1, dtype=np.int64)
+        height = np.zeros(len(upto), dtype=np.int64)
+        edge = upto + 1
+        for level, maxima in enumerate(self._levels):
+            # An odd edge leaves one node on its left that no later, higher level looks at alone.
+            asks = np.flatnonzero((node < 0) & (edge % 2 == 1))
+            last = edge[asks] - 1
+            hit = maxima[last] > threshold[asks]
+            node[asks[hit]] = last[hit]
+            height[asks[hit]] = level
+            edge = edge // 2
+        return self._descend(node, height, threshold)
+
+    def _descend(self, node: IntArray, height: IntArray, threshold: IntArray) -> IntArray:
+        for level in range(len(self._levels) - 1, 0, -1):
+            down = np.flatnonzero((height == level) & (node >= 0))
+            if len(down) == 0:
+                continue
+            below = self._levels[level - 1]
+            right = node[down] * 2 + 1
+            exists = right < len(below)
+            takes_right = exists & (below[np.where(exists, right, 0)] > threshold[down])
+            node[down] = np.where(takes_right, right, right - 1)
+            height[down] = level - 1
+        return node
+
+
+def innermost(
+    group: IntArray, start_ns: IntArray, end_ns: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return, for each instant, the row of the latest-started interval around it, or -1.
+
+    Intervals are [start, end) and count only for instants of their own group (a thread). Of
+    intervals that start together the shorter one is the inner one.
+    """
+    order = by_start(group, start_ns, end_ns)
+    upto = _last_started(group, start_ns, order, at_group, at_ns)
+    around = _Around(order, group, end_ns)
+    found = np.empty(len(upto), dtype=np.int64)
+    for some in slices(len(upto)):
+        found[some] = around.find(upto[some], at_group[some], at_ns[some])
+    return found
+
+
+def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """Return the order of intervals by group and start; of those that start together the longer."""
+    return in_order(group, start_ns, -end_ns)
+
+
+def parents(
+    group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
+) -> IntArray:
+    """Return, for each interval, the row of the innermost one in which it starts, or -1.
+
+    A child may end a little after its parent, as profilers write it. `order` is `by_start`.
+    """
+    order = by_start(group, start_ns, end_ns) if order is None else order
+    around = _Around(order, group, end_ns)
+    found = np.empty(len(order), dtype=np.int64)
+    for some in slices(len(order)):
+        row = order[some]
+        before = np.arange(some.start, some.stop) - 1
+        found[row] = around.find(before, group[row], start_ns[row])
+    return found
+
+
+def _last_started(
+    group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return, for each instant, the last place in `order` of those begun in its group, or earlier.
+
+    Times are replaced by their ranks, so that one number holds a group and a time.
+    """
+    known, starts = distinct(group), np.sort(start_ns)
+    if len(known) == 1:  # what is asked for another group finds none of its own anyway
+        return np.searchsorted(starts, at_ns, side="right") - 1
+    apart = len(starts) + 1
+    key = np.searchsorted(known, group) * apart + np.searchsorted(starts, start_ns, side="left")
+    begun = np.searchsorted(starts, at_ns, side="right") - 1
+    asked = np.searchsorted(known, at_group) * apart + begun
+    return np.searchsorted(key[order], asked, side="right") - 1
+
+
+class _Around:
+    """Finds intervals around instants, by their places in an order."""
+
+    def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
+        self._order, self._group = order, group
+        self._ends = LastAbove(end_ns[order])
+
+    def find(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the row of the last place up to `upto` that ends after the instant, or -1.
+
+        The places of a group are together and the last ones up to `upto`, so if one of another
+        group is found there is none in the own one.
+        """
+        place = self._ends.find(upto, at_ns)
+        if not len(self._order):
+            return place
+        row = self._order[np.maximum(place, 0)]
+        return np.where((place >= 0) & (self._group[row] == at_group), row, -1)

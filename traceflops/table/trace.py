@@ -1,0 +1,200 @@
+"""A trace: declared Arrow tables, where they came from, and what the reader must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+
+from traceflops.table.schema import TABLES, arrow_schema, empty_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
+
+EVERYWHERE: Final = "everywhere "
+"""A place of a device that begins so is its own of all there are, on whatever machine."""
+CUDA_TRACE: Final = "cuda_trace"
+"""The fact that says whether CUDA was to be traced: "true" or "false", absent if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing about the input or the method that the reader must know.
+
+    `code` names the kind of note and is stable; `text` is a whole sentence; `count` is how many
+    records it is about, where that can be counted. `wording` is the sentence without that figure
+    and the `values` it is about, by which notes of several files become one (see `notes`).
+    """
+
+    kind: NoteKind
+    code: str
+    text: str
+    count: int | None = None
+    file: str | None = None
+    wording: str | None = field(default=None, compare=False, repr=False)
+    values: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what is shown of it, by name."""
+        names = ("kind", "code", "text", "count", "file")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file: its base name, size in bytes as stored, and size of its text."""
+
+    name: str
+    bytes: int | None
+    text_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trace came from.
+
+    `origin_unix_ns` added to a time of the tables gives nanoseconds since 1970; None where the
+    trace's clock is not tied to the calendar. `clock` names the clock itself where two traces may
+    share one (the boot of a machine, as a digest): times of equal clocks compare as they are; None
+    where that is unknown. `facts` are versions and switches of the recording
+    (never environment, host or user). `identities` are the host and user names the files give;
+    they are there to be taken out of what is shared. `event_counts` counts the records by
+    category, read or not. `description` is what the files say of their run, by the words in
+    docs/selfdescribing.md: plain JSON values, as they were written. `lifetimes` are the first and
+    the last moment of each process on the trace's clock, where the file states them.
+    `resolution_ns` are the steps in which the text of the file writes starts.
+    `kinds_apart` says that kernels and copies are recorded, or exported, each by themselves.
+    """
+
+    format: str
+    files: tuple[SourceFile, ...]
+    tool: str | None = None
+    origin_unix_ns: int | None = None
+    clock: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    identities: tuple[str, ...] = ()
+    description: Mapping[str, object] | None = None
+    lifetimes: tuple[tuple[int, int], ...] = ()
+    resolution_ns: int = 1
+    kinds_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The traces of files that belong together, and the number of their job, counted from 1."""
+
+    number: int
+    traces: tuple[Trace, ...] = field(repr=False, compare=False)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the files."""
+        return tuple(file.name for trace in self.traces for file in trace.source.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one or more input files were read into. Tables follow `traceflops.table.schema`.
+
+    `places` say for each row of the devices table where in its machine the device is, so that it is
+    known again in another file of the same clock; None where the file does not tell, and empty
+    where it tells of none. They are in no table. `clocks` name the clock of each process where not
+    all have the same; times of different clocks cannot be compared. `runs` say for each row of the
+    devices table of which GPU it is, by number, and which run on it, counted from 1; they are empty
+    where no GPU did work of several runs. `jobs` are there where the files are of several; `job` is
+    the one of them that the tables are of, None for all (see `jobs`).
+    """
+
+    source: Source
+    tables: Mapping[str, pa.Table]
+    notes: tuple[Note, ...] = ()
+    places: tuple[str | None, ...] = ()
+    clocks: tuple[str, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
+    jobs: tuple[Job, ...] = ()
+    job: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse tables that do not follow the declared schema."""
+        for name, table in self.tables.items():
+            if name not in TABLES:
+                raise ValueError(f"a trace has no table {name!r}")
+            if not table.schema.equals(arrow_schema(name)):
+                raise ValueError(f"table {name!r} does not follow its declared schema")
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table by name; one the source did not fill is empty."""
+        return self.tables[name] if name in self.tables else empty_table(name)
+
+    @property
+    def activities(self) -> pa.Table:
+        """Return the work of devices, one row per kernel, copy or fill."""
+        return self.table("activities")
+
+    @property
+    def calls(self) -> pa.Table:
+        """Return the runtime and driver API calls of the host."""
+        return self.table("calls")
+
+    @property
+    def ops(self) -> pa.Table:
+        """Return the framework operators of the host."""
+        return self.table("ops")
+
+    @property
+    def marks(self) -> pa.Table:
+        """Return named ranges and instants: steps, annotations, python frames, waits."""
+        return self.table("marks")
+
+    @property
+    def counters(self) -> pa.Table:
+        """Return values over time, such as allocated memory."""
+        return self.table("counters")
+
+    @property
+    def kernel_counters(self) -> pa.Table:
+        """Return hardware counters of launches; their times are serialised and not here."""
+        return self.table("kernel_counters")
+
+    @property
+    def totals(self) -> pa.Table:
+        """Return sums by name of a source without a timeline."""
+        return self.table("totals")
+
+    @property
+    def devices(self) -> pa.Table:
+        """Return the devices that did work."""
+        return self.table("devices")
+
+    @property
+    def processes(self) -> pa.Table:
+        """Return the processes (ranks) of the job."""
+        return self.table("processes")
+
+    @property
+    def ranks(self) -> tuple[int | None, ...]:
+        """Return the rank of each process, None where it is unknown."""
+        return tuple(self.processes["rank"].to_pylist())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the activities, so that `pyarrow.table(trace)` and its peers work."""
+        return self.activities.__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> dict[str, pa.Table]:
+        """Return all tables by name."""
+        return {name: self.table(name) for name in TABLES}
+
+    def to_pandas(self, table: str = "activities") -> pd.DataFrame:
+        """Return one table as a DataFrame; names become categoricals."""
+        frame: pd.DataFrame = self.table(table).to_pandas()
+        return frame
+
+    def __repr__(self) -> str:
+        """Return one line: format, files and rows of each filled table."""
+        rows = ", ".join(f"{n} {t.num_rows:,}" for n, t in self.tables.items() if t.num_rows)
+        return f"<Trace {self.source.format}: {len(self.source.files)} file(s); {rows}>"

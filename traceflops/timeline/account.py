@@ -1,0 +1,227 @@
+"""One device: its windows, the account of each, the longest gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from traceflops.categories.activities import Categorised
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct, runs
+from traceflops.table.links import Links
+from traceflops.table.op_tree import OpTree
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.components import WORK, Timeline, timeline
+from traceflops.timeline.device_span import ActivityColumns, DeviceRows
+from traceflops.timeline.host_work import Whole
+from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
+from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.records import Account, Gap, Window
+from traceflops.timeline.stream_waits import StreamWaits, stream_waits
+
+_GAPS_KEPT = 100
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for the tree
+class LinkedTrace:
+    """A trace with what was found out about each activity."""
+
+    trace: Trace
+    links: Links
+    categorised: Categorised
+    whole: Whole
+    columns: ActivityColumns = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the columns that every device needs."""
+        object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+
+    @cached_property
+    def stream_waits(self) -> StreamWaits:
+        """Return what the streams of launches waited for, which the account of each device asks."""
+        return stream_waits(self.trace, self.links)
+
+    @cached_property
+    def op_tree(self) -> OpTree:
+        """Return the forest of the ops, which utilisation and reports ask for."""
+        return OpTree.of(self.trace.ops)
+
+
+class Launches:
+    """Counts the distinct calls that launched runs of one device's activities."""
+
+    def __init__(self, call: IntArray) -> None:
+        linked = np.flatnonzero(call >= 0)
+        order = linked[np.argsort(call[linked], kind="stable")]
+        again = np.flatnonzero(call[order[1:]] == call[order[:-1]])
+        place = order[1:][again]
+        by_place = np.argsort(place, kind="stable")
+        self._linked = np.append(0, np.cumsum(call >= 0))
+        # Activities whose call launched an earlier one too, and the last of those.
+        self._place = place[by_place]
+        self._before = order[:-1][again][by_place]
+
+    def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+        """Return, per run [first, stop), the launched activities and their distinct calls."""
+        linked = self._linked[stop] - self._linked[first]
+        low, high = np.searchsorted(self._place, first), np.searchsorted(self._place, stop)
+        places, which = runs(low, high)
+        repeats = which[self._before[places] >= first[which]]
+        return linked, linked - np.bincount(repeats, minlength=len(first))
+
+
+class DeviceAccount:
+    """Accounts for any window of one device."""
+
+    def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
+        trace = linked.trace
+        start = numbers(trace.activities["start_ns"])[rows]
+        order = np.argsort(start, kind="stable")
+        row, start = rows[order], start[order]
+        end = start + numbers(trace.activities["dur_ns"])[row]
+        self._linked = linked
+        self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
+        self.timeline: Timeline = timeline(start, end, self._parts())
+        self._call = linked.links.call_of_activity[row]
+        self._launches = Launches(self._call)
+        self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
+        self.has_calls = not self._is_cpu(row) and (
+            bool((self._call >= 0).any()) or _has_launches(trace, row)
+        )
+        self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
+
+    def _parts(self) -> dict[str, BoolArray]:
+        categorised = self._linked.categorised
+        top = np.array([WORK.index(name) for name in categorised.top()], dtype=np.int64)
+        part = top[categorised.category[self.rows.row]]
+        return {name: part == place for place, name in enumerate(WORK)}
+
+    def _work(self) -> DeviceWork:
+        calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
+        copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
+        known = self._call >= 0
+
+        def of_call(values: IntArray, without: int) -> IntArray:
+            of_row = np.full(len(known), without, dtype=np.int64)
+            of_row[known] = values[self._call[known]]
+            return of_row
+
+        start = of_call(numbers(calls["start_ns"]), ABSENT)
+        duration = of_call(numbers(calls["dur_ns"]), 0)
+        return DeviceWork(
+            self.rows.start_ns,
+            self.rows.end_ns,
+            self._linked.columns.stream[self.rows.row],
+            self._linked.columns.kind[self.rows.row] == copy,
+            start,
+            start + duration,
+            of_call(self._linked.stream_waits.until_ns, NEVER),
+        )
+
+    def account(self, start_ns: int, end_ns: int) -> Account:
+        """Return the account of the window [start_ns, end_ns)."""
+        return self.accounts(np.array([start_ns]), np.array([end_ns]))[0]
+
+    def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
+        """Return the accounts of windows [start, end)."""
+        components = self.timeline.components(start_ns, end_ns)
+        idle = np.array([one.idle_ns for one in components], dtype=np.int64)
+        causes = self.idle.causes(start_ns, end_ns, idle)
+        hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
+        first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
+        last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
+        # What begins and ends with the span is in the window that ends there.
+        last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
+        begun = (self._begun[last] - self._begun[first]).tolist()
+        linked, calls = (counts.tolist() for counts in self._launches.count(first, last))
+        launches = calls if self.has_calls else [None] * len(calls)
+        return list(map(Account, components, causes, hidden, begun, linked, launches))
+
+    def _is_cpu(self, row: IntArray) -> bool:
+        trace = self._linked.trace
+        device = trace.activities["device"][int(row[0])].as_py()
+        return str(trace.devices["type"][device].as_py()) == "cpu"
+
+    def gaps(self, device: int, chosen: Intervals, windows: tuple[Window, ...]) -> tuple[Gap, ...]:
+        """Return the longest gaps that touch the chosen windows, the longest first."""
+        start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
+        touched = chosen.length_within(start, end) > 0
+        length = np.where(touched, end - start, -1)
+        order = np.argsort(-length, kind="stable")[: min(_GAPS_KEPT, int(touched.sum()))]
+        begun, over = start[order], end[order]
+        steps = [*zip(_steps_at(windows, begun), _steps_at(windows, over), strict=True)]
+        ended = self._first_ending(begun).tolist()
+        causes = self.idle.causes(begun, over, over - begun)
+        return tuple(
+            self._gap(device, *one)
+            for one in zip(order.tolist(), steps, ended, causes, strict=True)
+        )
+
+    def _gap(
+        self,
+        device: int,
+        place: int,
+        steps: tuple[int | None, int | None],
+        ended: int,
+        causes: IdleCauses,
+    ) -> Gap:
+        start = int(self.idle.gap_start_ns[place])
+        started = int(self.idle.next_row[place])
+        return Gap(
+            device=device,
+            start_ns=start,
+            dur_ns=int(self.idle.gap_end_ns[place]) - start,
+            step=steps[0],
+            after=self._name(ended),
+            before=self._name(started),
+            call=self._cause_name("calls", self._linked.links.call_of_activity, started),
+            op=self._cause_name("ops", self._linked.links.op_of_activity, started),
+            causes=causes,
+            waited_for=self._waited_for(started) if causes.stream_wait_ns else "",
+            before_step=steps[1] if steps[1] != steps[0] else None,
+        )
+
+    def _waited_for(self, place: int) -> str:
+        """Return the work that the stream of an activity waited for, "" where it is not known."""
+        work = int(self._linked.stream_waits.work[self._call[place]])
+        return self._text("activities", work) if work >= 0 else ""
+
+    def _first_ending(self, at_ns: IntArray) -> IntArray:
+        """Return, for each time at which an activity ends, the first of those by start."""
+        order = np.argsort(self.rows.end_ns, kind="stable")
+        return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
+
+    def _name(self, place: int) -> str:
+        return self._text("activities", int(self.rows.row[place]))
+
+    def _cause_name(self, table: str, links: IntArray, place: int) -> str:
+        row = int(links[self.rows.row[place]])
+        return self._text(table, row) if row >= 0 else ""
+
+    def _text(self, table: str, row: int) -> str:
+        return str(self._linked.trace.table(table)["name"][row].as_py())
+
+
+def _has_launches(trace: Trace, row: IntArray) -> bool:
+    """Return whether calls that launch work were recorded of the processes of some activities.
+
+    Those of RCCL alone do not tell.
+    """
+    apis = names(trace.calls["api"]) if trace.calls.num_rows else []
+    if not set(apis) - {"rccl"}:
+        return False
+    launching = np.array([*(api != "rccl" for api in apis), True])[codes(trace.calls["api"])]
+    processes = distinct(numbers(trace.activities["process"])[row])
+    return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
+
+
+def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
+    """Return the step of the first window around each time, None outside the steps."""
+    start = np.array([window.start_ns for window in windows], dtype=np.int64)
+    end = np.array([window.end_ns for window in windows], dtype=np.int64)
+    around = [np.flatnonzero((start <= one) & (one < end))[:1].tolist() for one in time_ns.tolist()]
+    return [windows[places[0]].step if places else None for places in around]

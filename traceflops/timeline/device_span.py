@@ -1,0 +1,165 @@
+"""The figures of one device over everything recorded of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories.activities import Categorised
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.links import Links
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.components import Timeline
+from traceflops.timeline.intervals import Intervals, latest_end_before
+from traceflops.timeline.records import Account, Copies, Sums, WholeSpan
+
+_MIGRATION = "migration"
+"""How the direction of a copy begins that the driver made for unified memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityColumns:
+    """Columns of all activities, taken from the table once and not for each device anew."""
+
+    name: IntArray
+    stream: IntArray
+    kind: IntArray
+    direction: IntArray
+    bytes: IntArray
+
+    @classmethod
+    def of(cls, activities: pa.Table) -> ActivityColumns:
+        """Return the columns of a table of activities."""
+        return cls(
+            name=codes(activities["name"]),
+            stream=numbers(activities["stream"], ABSENT),
+            kind=codes(activities["kind"]),
+            direction=codes(activities["direction"]),
+            bytes=numbers(activities["bytes"], ABSENT),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """The activities of one device, sorted by start: their rows and times.
+
+    `begins` is 0 for the later parts of an operator and 1 for everything else; `columns` are of
+    the activities of all devices.
+    """
+
+    row: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    begins: IntArray
+    columns: ActivityColumns
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the first start and the last end."""
+        return int(self.start_ns.min()), int(self.end_ns.max())
+
+    def sums(self, which: BoolArray) -> Sums:
+        """Return count, sum and union of some of the activities."""
+        start, end = self.start_ns[which], self.end_ns[which]
+        count = int(self.begins[which].sum())
+        return Sums(count, int((end - start).sum()), Intervals.of(start, end).length_ns)
+
+
+def whole_span(
+    trace: Trace,
+    links: Links,
+    categorised: Categorised,
+    mine: DeviceRows,
+    parts: Timeline,
+    account: Account,
+    has_calls: bool,
+) -> WholeSpan:
+    """Return the whole-span figures of the device whose activities are `mine`."""
+    kind = mine.columns.kind[mine.row]
+    kinds = names(trace.activities["kind"])
+    stream = mine.columns.stream[mine.row]
+    communication = _is_top(categorised, mine, "communication")
+    overlaps = _same_stream_overlaps(mine, stream)
+    return WholeSpan(
+        start_ns=mine.span[0],
+        end_ns=mine.span[1],
+        busy_ns=parts.busy.length_ns,
+        sum_ns=int((mine.end_ns - mine.start_ns).sum()),
+        streams=len(distinct(stream)),
+        zero_length=int((mine.end_ns == mine.start_ns).sum()),
+        same_stream_overlaps=len(overlaps),
+        same_stream_overlap_max_ns=int(overlaps.max()) if len(overlaps) else 0,
+        kinds={label: mine.sums(kind == code) for code, label in enumerate(kinds) if code in kind},
+        categories=_by_category(categorised, mine),
+        communication=mine.sums(communication),
+        exposed_communication_ns=account.components.communication_ns,
+        hidden_communication_ns=account.hidden_communication_ns,
+        copies=_copies(trace, mine),
+        unlinked=_unlinked(trace, links, mine) if has_calls else None,
+        account=account,
+    )
+
+
+def _is_top(categorised: Categorised, mine: DeviceRows, top: str) -> BoolArray:
+    wanted = [place for place, one in enumerate(categorised.top()) if one == top]
+    return np.isin(categorised.category[mine.row], wanted)
+
+
+def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
+    """Return the sums keyed by "top" and by "top/sub"."""
+    category = categorised.category[mine.row]
+    found: dict[str, Sums] = {}
+    for top in dict.fromkeys(categorised.top()):
+        of_top = _is_top(categorised, mine, top)
+        if of_top.any():
+            found[top] = mine.sums(of_top)
+    for place in distinct(category).tolist():
+        one = categorised.categories[place]
+        if one.sub != one.top:
+            found[f"{one.top}/{one.sub}"] = mine.sums(category == place)
+    return found
+
+
+def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
+    direction = mine.columns.direction[mine.row]
+    size = mine.columns.bytes[mine.row]
+    duration = mine.end_ns - mine.start_ns
+    found: dict[str, Copies] = {}
+    for code, label in enumerate(names(trace.activities["direction"])):
+        rows = direction == code
+        if rows.any():
+            sizes = size[rows]
+            known = sizes[sizes != ABSENT]
+            total = int(known.sum()) if len(known) else None
+            found[label] = Copies(int(rows.sum()), total, int(duration[rows].sum()))
+    return found
+
+
+def _unlinked(trace: Trace, links: Links, mine: DeviceRows) -> dict[str, int]:
+    """Return by kind what has no launch; no call launches the migrations of unified memory."""
+    ways = names(trace.activities["direction"])
+    migrations = [code for code, label in enumerate(ways) if label.startswith(_MIGRATION)]
+    alone = links.call_of_activity[mine.row] < 0
+    alone &= ~np.isin(mine.columns.direction[mine.row], migrations)
+    kind = mine.columns.kind[mine.row]
+    return {
+        label: int((alone & (kind == code)).sum())
+        for code, label in enumerate(names(trace.activities["kind"]))
+        if code in kind
+    }
+
+
+def _same_stream_overlaps(mine: DeviceRows, stream: IntArray) -> IntArray:
+    """Return by how much each activity begins before the latest end so far on its stream.
+
+    What is on no known stream overlaps with nothing.
+    """
+    known = stream != ABSENT
+    start = mine.start_ns[known]
+    latest = latest_end_before(stream[known], start, mine.end_ns[known])
+    overlaps: IntArray = latest[latest > start] - start[latest > start]
+    return overlaps

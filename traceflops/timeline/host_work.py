@@ -1,0 +1,139 @@
+"""The work of a run recorded without device work: operators on the device `cpu`.
+
+At each instant the innermost operator of a thread is what that thread does. A leaf operator is
+thus one activity; an operator that calls others is an activity wherever none of them runs, since
+the work of, say, `aten::addmm` is done between the views it takes of its inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.nesting import innermost
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+
+_KIND = "op"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What the parts of one piece of work are together, per activity.
+
+    `first` is 1 for the first part of an operator and 0 for its later parts, `whole_ns` the time
+    of all its parts. Anything else is one part: 1 and its duration.
+    """
+
+    first: IntArray
+    whole_ns: IntArray
+
+
+def whole_work(activities: pa.Table) -> Whole:
+    """Return which activities begin a piece of work and how long that is as a whole."""
+    duration = numbers(activities["dur_ns"])
+    first = np.ones(activities.num_rows, dtype=np.int64)
+    kinds = names(activities["kind"])
+    if _KIND not in kinds:
+        return Whole(first, duration)
+    rows = np.flatnonzero(codes(activities["kind"]) == kinds.index(_KIND))
+    _, begins, op = np.unique(
+        numbers(activities["correlation"], ABSENT)[rows], return_index=True, return_inverse=True
+    )
+    sums = np.zeros(len(begins), dtype=np.int64)
+    np.add.at(sums, op, duration[rows])
+    first[rows] = 0
+    first[rows[begins]] = 1
+    whole = duration.copy()
+    whole[rows] = sums[op]
+    return Whole(first, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Stretches in which one operator was the innermost of its thread: its row and times."""
+
+    op: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+
+def with_host_activities(trace: Trace) -> Trace:
+    """Return the trace with its operators as activities, if it has no device work at all."""
+    if trace.activities.num_rows or not trace.ops.num_rows:
+        return trace
+    process = numbers(trace.ops["process"])
+    processes = distinct(process)
+    pieces = _pieces(trace, process)
+    tables = {
+        **trace.tables,
+        "devices": _cpu_devices(processes),
+        "activities": _activities(trace, pieces, np.searchsorted(processes, process[pieces.op])),
+    }
+    return replace(trace, tables=tables)
+
+
+def _pieces(trace: Trace, process: IntArray) -> Pieces:
+    group = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
+    start = numbers(trace.ops["start_ns"])
+    end = start + numbers(trace.ops["dur_ns"])
+    edge_group, edge = _edges(group, start, end)
+    inner = innermost(group, start, end, edge_group, edge)
+    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
+    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
+    first = follows[begins[: len(follows)]]
+    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
+    instants = np.flatnonzero(start == end)
+    return Pieces(
+        np.concatenate([inner[first], instants]),
+        np.concatenate([edge[first], start[instants]]),
+        np.concatenate([edge[last + 1], end[instants]]),
+    )
+
+
+def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the times at which something begins or ends, by group: between two nothing does."""
+    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
+    order = np.lexsort((times, groups))
+    groups, times = groups[order], times[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
+    return groups[new], times[new]
+
+
+def _cpu_devices(processes: IntArray) -> pa.Table:
+    table = TableBuilder("devices")
+    count = len(processes)
+    table.add(
+        count,
+        device=np.arange(count),
+        process=processes,
+        local_id=0,
+        type=np.full(count, table.names["type"]["cpu"]),
+    )
+    return table.finish()
+
+
+def _activities(trace: Trace, pieces: Pieces, device: IntArray) -> pa.Table:
+    table = TableBuilder("activities")
+    ops, count = trace.ops, len(pieces.op)
+    recode = table.names["name"].codes(names(ops["name"]))
+    table.add(
+        count,
+        process=numbers(ops["process"])[pieces.op],
+        device=device,
+        stream=numbers(ops["thread"], ABSENT)[pieces.op],
+        kind=np.full(count, table.names["kind"][_KIND]),
+        name=recode[codes(ops["name"])[pieces.op]],
+        start_ns=pieces.start_ns,
+        dur_ns=pieces.end_ns - pieces.start_ns,
+        # Profilers count correlations up from 0, so the parts link to each other and no call.
+        correlation=-1 - pieces.op,
+        external_id=numbers(ops["external_id"], ABSENT)[pieces.op],
+    )
+    return table.finish(np.argsort(pieces.start_ns, kind="stable"))

@@ -1,0 +1,164 @@
+"""Why a device did nothing: each gap split by what the activity that ended it was waiting for.
+
+Let the gap be [g0, g1), A the activity that starts at g1, c the start of A's launch call and r the
+time at which that call returned.
+
+* no launch in the trace: unknown
+* before c: host_late, nothing had been launched yet
+* from c on, if A had been launched before the gap began and its own stream was free before the
+  gap began: queued, another stream held it back
+* from c on otherwise: launch_latency, launched and not yet started. Before r it is in the launch
+  call, then while a stream wait before A lasts it is a stream wait, then it is launch to start.
+  A wait of which the end is not known counts only where A starts later than launches usually do
+
+The first known activity of a stream tells less: earlier work of the stream may not be in the
+trace. Where such an A starts long after r (a copy whose call blocks: after c), and no stream wait
+is known to have lasted so long, the cause is unknown.
+
+Time in which nothing runs and nothing starts any more (after the last activity) is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct, in_order
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
+from traceflops.timeline.stream_waits import ENDLESS
+
+LONGEST_START_NS: Final = 1_000_000
+"""No launch takes so long to reach a stream on which nothing is left to do."""
+_LONGEST_WAY_NS: Final = 20_000
+"""As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
+_LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """The activities of one device, sorted by start: times, streams and launches.
+
+    `call_start_ns` and `call_end_ns` are ABSENT where no launch is known. `waited_until_ns` is
+    until when a stream wait held the activity back: NEVER without one, ENDLESS where unknown.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    stream: IntArray
+    is_copy: BoolArray
+    call_start_ns: IntArray
+    call_end_ns: IntArray
+    waited_until_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """The gaps of one device and their split by cause.
+
+    `gap_start_ns` and `gap_end_ns` are the gaps in order; an activity without length ends one gap
+    and begins the next. `next_row` is the activity that ends each (a row of the device's work),
+    `by_cause` the instants of each known cause and of `unrecorded`, all disjoint; what is left of
+    the gaps is unknown, too.
+    """
+
+    gap_start_ns: IntArray
+    gap_end_ns: IntArray
+    next_row: IntArray
+    by_cause: dict[str, Intervals]
+
+    def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
+        """Return the causes of the idle time of windows; what lies outside all work is unknown."""
+        ns = {name: at.length_within(start_ns, end_ns) for name, at in self.by_cause.items()}
+        latency = sum((ns[name] for name in _LATENCY), np.zeros_like(idle_ns))
+        unknown = idle_ns - ns["host_late"] - ns["queued"] - latency
+        columns = [
+            *(ns["host_late"], ns["queued"], latency, unknown),
+            *(ns["in_launch_call"], ns["stream_wait"], ns["unrecorded"]),
+        ]
+        return [IdleCauses(*row) for row in np.stack(columns, axis=1).tolist()]
+
+
+def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:
+    """Return the gaps between the activities of a device and their causes."""
+    start, end = _gaps(work, busy)
+    row = _first_starting(work, end)
+    call = work.call_start_ns[row]
+    has_call = call != ABSENT
+    launched = np.clip(call, start, end)
+    free_since = latest_end_before(work.stream, work.start_ns, work.end_ns, strictly=True)[row]
+    returned, waited = _latency(work, row, launched, end)
+    settled, unrecorded = _unrecorded(work, row, free_since == NEVER, (launched, returned, waited))
+    returned, waited = np.minimum(returned, settled), np.minimum(waited, settled)
+    queued = has_call & (call < start) & (free_since < start) & ~unrecorded
+    direct = has_call & ~queued
+    return IdleTime(
+        start,
+        end,
+        row,
+        {
+            "host_late": Intervals.of(start[has_call], launched[has_call]),
+            "queued": Intervals.of(launched[queued], end[queued]),
+            "in_launch_call": Intervals.of(launched[direct], returned[direct]),
+            "stream_wait": Intervals.of(returned[direct], waited[direct]),
+            "launch_to_start": Intervals.of(waited[direct], settled[direct]),
+            "unrecorded": Intervals.of(settled[direct], end[direct]),
+        },
+    )
+
+
+def _latency(
+    work: DeviceWork, row: IntArray, launched: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return when, inside each gap, the launch call returned and when a stream wait was over."""
+    returned = np.clip(work.call_end_ns[row], launched, end)
+    until = work.waited_until_ns[row]
+    is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_WAY_NS)
+    return returned, np.where(is_usual, returned, np.clip(until, returned, end))
+
+
+def _unrecorded(
+    work: DeviceWork,
+    row: IntArray,
+    is_first: BoolArray,
+    times: tuple[IntArray, IntArray, IntArray],
+) -> tuple[IntArray, BoolArray]:
+    """Return from when on, in each gap, earlier work that is not in the trace may have run; if so.
+
+    Nothing else explains why the first known activity of a stream starts so late. `times` are when
+    it was launched, its call returned and its stream wait was over.
+    """
+    launched, returned, waited = times
+    end = work.start_ns[row]
+    blocks = work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
+    ends = work.waited_until_ns[row] != ENDLESS
+    explained = np.where(blocks, launched, np.where(ends, waited, returned))
+    unrecorded = is_first & (work.stream[row] != ABSENT) & (work.call_start_ns[row] != ABSENT)
+    unrecorded &= end - explained > LONGEST_START_NS
+    return np.where(unrecorded, explained, end), unrecorded
+
+
+def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:
+    """Return the stretches between two activities in which none ran."""
+    instants = distinct(work.start_ns[work.start_ns == work.end_ns])
+    if len(busy) == 0:
+        return instants[:-1], instants[1:]
+    low, high = int(work.start_ns.min()), int(work.end_ns.max())
+    free = busy.complement(low, high)
+    # Those that begin a free stretch part nothing: what is free touches no other stretch.
+    inside = instants[free.contains(instants) & free.contains(instants - 1)]
+    return (
+        np.sort(np.concatenate([free.start_ns, inside])),
+        np.sort(np.concatenate([inside, free.end_ns])),
+    )
+
+
+def _first_starting(work: DeviceWork, at_ns: IntArray) -> IntArray:
+    """Return the activity that starts at each time; of several the one launched first."""
+    launch = np.where(work.call_start_ns == ABSENT, np.iinfo(np.int64).max, work.call_start_ns)
+    order = in_order(work.start_ns, launch)
+    return order[np.searchsorted(work.start_ns[order], at_ns, side="left")]

@@ -1,0 +1,167 @@
+"""Interval algebra on int64 nanoseconds.
+
+An `Intervals` is a set of instants: half-open ranges [start, end), sorted, disjoint, not touching
+and never empty. Every operation is vectorised and costs O(n log n) at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import in_order, ranked, runs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """A set of instants as sorted, disjoint, non-touching [start_ns, end_ns) ranges."""
+
+    start_ns: IntArray
+    end_ns: IntArray
+
+    @classmethod
+    def empty(cls) -> Intervals:
+        """Return the set without any instant."""
+        return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def of(cls, start_ns: IntArray, end_ns: IntArray) -> Intervals:
+        """Return the union of arbitrary ranges; those with end <= start hold no instant."""
+        start, end = start_ns, end_ns
+        holds = end > start
+        if not holds.all():
+            start, end = start[holds], end[holds]
+        if len(start) == 0:
+            return cls.empty()
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
+        if (start[1:] > end[:-1]).all():
+            return cls(start, end)
+        reach = np.maximum.accumulate(end)
+        opens = np.ones(len(start), dtype=np.bool_)
+        opens[1:] = start[1:] > reach[:-1]
+        first = np.flatnonzero(opens)
+        last = np.append(first[1:] - 1, len(start) - 1)
+        return cls(start[first], reach[last])
+
+    @classmethod
+    def one(cls, start_ns: int, end_ns: int) -> Intervals:
+        """Return the single range [start_ns, end_ns)."""
+        return cls.of(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return len(self.start_ns)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both hold the same instants."""
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.start_ns, other.start_ns) and np.array_equal(
+            self.end_ns, other.end_ns
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def length_ns(self) -> int:
+        """Return how many nanoseconds the set holds."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def union(self, *others: Intervals) -> Intervals:
+        """Return the instants that are in any of the sets."""
+        sets = (self, *others)
+        return Intervals.of(
+            np.concatenate([s.start_ns for s in sets]), np.concatenate([s.end_ns for s in sets])
+        )
+
+    def within(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return the instants that lie in [start_ns, end_ns)."""
+        return Intervals.of(
+            np.clip(self.start_ns, start_ns, end_ns), np.clip(self.end_ns, start_ns, end_ns)
+        )
+
+    def complement(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return the instants of [start_ns, end_ns) that are not in the set."""
+        inside = self.within(start_ns, end_ns)
+        starts = np.concatenate([[np.int64(start_ns)], inside.end_ns])
+        ends = np.concatenate([inside.start_ns, [np.int64(end_ns)]])
+        return Intervals.of(starts, ends)
+
+    def intersect(self, other: Intervals) -> Intervals:
+        """Return the instants that are in both sets."""
+        if len(self) == 0 or len(other) == 0:
+            return Intervals.empty()
+        # Both are disjoint and sorted, so range i of self meets a run of ranges of other.
+        first = np.searchsorted(other.end_ns, self.start_ns, side="right")
+        stop = np.searchsorted(other.start_ns, self.end_ns, side="left")
+        theirs, mine = runs(first, stop)
+        return Intervals(
+            np.maximum(self.start_ns[mine], other.start_ns[theirs]),
+            np.minimum(self.end_ns[mine], other.end_ns[theirs]),
+        )
+
+    def subtract(self, other: Intervals) -> Intervals:
+        """Return the instants that are in this set and not in the other."""
+        if len(self) == 0 or len(other) == 0:
+            return self
+        low = int(min(self.start_ns[0], other.start_ns[0]))
+        high = int(max(self.end_ns[-1], other.end_ns[-1]))
+        return self.intersect(other.complement(low, high))
+
+    def covered_before(self, time_ns: IntArray) -> IntArray:
+        """Return, for each time, how many nanoseconds of the set lie before it."""
+        if len(self) == 0:
+            return np.zeros(len(time_ns), dtype=np.int64)
+        lengths = self.end_ns - self.start_ns
+        before = np.cumsum(lengths) - lengths
+        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        at = np.maximum(index, 0)
+        part = np.clip(time_ns - self.start_ns[at], 0, lengths[at])
+        return np.where(index < 0, 0, before[at] + part)
+
+    def contains(self, time_ns: IntArray) -> BoolArray:
+        """Return, for each time, whether it lies in the set."""
+        if len(self) == 0:
+            return np.zeros(len(time_ns), dtype=np.bool_)
+        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        return (index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)])
+
+    def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return, for each window [start, end), how many nanoseconds of the set lie in it."""
+        before = self.covered_before(np.concatenate([start_ns, end_ns]))
+        return before[len(start_ns) :] - before[: len(start_ns)]
+
+
+NEVER = int(np.iinfo(np.int64).min)
+"""Stands for a time before all others."""
+
+
+def latest_end_before(
+    group: IntArray, start_ns: IntArray, end_ns: IntArray, *, strictly: bool = False
+) -> IntArray:
+    """Return, per interval, the latest end of the earlier ones of its group, or NEVER.
+
+    Of intervals that start together the one that comes first in the arrays is the earlier one;
+    with `strictly` neither is. Ends are replaced by their ranks and groups shifted apart by more
+    than any rank, so that one running maximum serves all groups.
+    """
+    order = in_order(group, start_ns)
+    groups, starts = group[order], start_ns[order]
+    ends, rank = np.unique(end_ns[order], return_inverse=True)
+    _, code = ranked(groups)
+    shift = code * len(ends)
+    latest = ends[np.maximum.accumulate(rank + shift) - shift] if len(ends) else ends
+    same_group = groups[1:] == groups[:-1]
+    before = np.full(len(order), NEVER, dtype=np.int64)
+    before[1:][same_group] = latest[:-1][same_group]
+    if strictly:
+        together = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
+        first = np.maximum.accumulate(np.where(together, 0, np.arange(len(order))))
+        before = before[first]
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = before
+    return found

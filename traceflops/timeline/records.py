@@ -1,0 +1,208 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import add, attrgetter
+from typing import Literal
+
+from traceflops.timeline.idle_causes import IdleCauses
+
+COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
+"""Where a nanosecond of a window goes, first match first; communication here is exposed."""
+
+
+_COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """One window of one device, each nanosecond in exactly one part.
+
+    `communication_ns` is exposed communication: nothing else ran on that device meanwhile.
+    """
+
+    compute_ns: int = 0
+    memory_ns: int = 0
+    other_ns: int = 0
+    graph_ns: int = 0
+    communication_ns: int = 0
+    idle_ns: int = 0
+
+    @property
+    def window_ns(self) -> int:
+        """Return the length of the window: the sum of the parts."""
+        return sum(_COMPONENTS_NS(self))
+
+    def parts(self) -> dict[str, int]:
+        """Return the parts by component, in the order of COMPONENTS."""
+        return dict(zip(COMPONENTS, _COMPONENTS_NS(self), strict=True))
+
+    def share(self, component: str) -> float | None:
+        """Return a part as share of the window, None for a window without length."""
+        total = self.window_ns
+        return self.parts()[component] / total if total else None
+
+    def __add__(self, other: Components) -> Components:
+        """Return the sum, part by part."""
+        return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What happened in one window, or in several added up, on one device or several.
+
+    `activities` are those that start in the window, `launches` the distinct calls that launched
+    them; `launches` is None where the trace has no calls.
+    """
+
+    components: Components
+    idle_causes: IdleCauses
+    hidden_communication_ns: int
+    activities: int
+    launched_activities: int
+    launches: int | None
+
+    @property
+    def knows_idle(self) -> bool:
+        """Return whether most of the idle time cannot have been filled by work not in the trace."""
+        return 2 * self.idle_causes.unrecorded_ns <= self.components.idle_ns
+
+    @property
+    def with_idle_unrecorded(self) -> Account:
+        """Return the same where any of the idle time may be work that is not in the trace."""
+        return replace(self, idle_causes=self.idle_causes.unrecorded)
+
+    @property
+    def activities_per_launch(self) -> float | None:
+        """Return how many activities one launch brought on average; None without launches."""
+        return self.launched_activities / self.launches if self.launches else None
+
+    def __add__(self, other: Account) -> Account:
+        """Return the account of both, added up."""
+        known = self.launches is not None and other.launches is not None
+        return Account(
+            self.components + other.components,
+            self.idle_causes + other.idle_causes,
+            self.hidden_communication_ns + other.hidden_communication_ns,
+            self.activities + other.activities,
+            self.launched_activities + other.launched_activities,
+            (self.launches or 0) + (other.launches or 0) if known else None,
+        )
+
+
+EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
+
+
+WindowRole = Literal["before", "step", "between", "after", "span", "range"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of one device's time and its account.
+
+    `step` is the step's number for role `step`. `used` says whether it is part of the chosen
+    window; `left_out` why not. `launched` counts the activities launched in the step (wherever
+    they ran); `unfinished` is True where that is fewer than in the other steps.
+    """
+
+    role: WindowRole
+    step: int | None
+    start_ns: int
+    end_ns: int
+    used: bool
+    left_out: str | None
+    launched: int | None
+    unfinished: bool
+    account: Account
+
+    @property
+    def dur_ns(self) -> int:
+        """Return the length of the window."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def label(self) -> str:
+        """Return what to call the window in a table."""
+        return f"step {self.step}" if self.step is not None else self.role
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Activities of one kind or category over the whole span of one device.
+
+    `sum_ns` counts overlapping time twice, `union_ns` once.
+    """
+
+    count: int
+    sum_ns: int
+    union_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one direction; `bytes` is None where no record says."""
+
+    count: int
+    bytes: int | None
+    sum_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSpan:
+    """The figures of one device over everything recorded of it.
+
+    `kinds` is keyed by activity kind, `categories` by "top" and "top/sub". `communication`
+    covers kernels and peer copies. `unlinked` counts, by kind, the activities without a launch
+    record; it is None where the trace has no calls at all.
+    """
+
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    sum_ns: int
+    streams: int
+    zero_length: int
+    same_stream_overlaps: int
+    same_stream_overlap_max_ns: int
+    kinds: dict[str, Sums]
+    categories: dict[str, Sums]
+    communication: Sums
+    exposed_communication_ns: int
+    hidden_communication_ns: int
+    copies: dict[str, Copies]
+    unlinked: dict[str, int] | None
+    account: Account
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first start to the last end."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """Return the time of the span in which no activity ran."""
+        return self.span_ns - self.busy_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One stretch in which a device did nothing, inside the chosen window.
+
+    `after` and `before` name the activity that ended and the one that ended the wait; `call` and
+    `op` are what launched the latter, and `waited_for` the work that its stream waited for. Names
+    are "" where the trace has none. `step` is the step in whose window it begins, `before_step` the
+    one whose first activity ends it: the window ends there, so it is that step that came late.
+    """
+
+    device: int
+    start_ns: int
+    dur_ns: int
+    step: int | None
+    after: str
+    before: str
+    call: str
+    op: str
+    causes: IdleCauses
+    waited_for: str = ""
+    before_step: int | None = None

@@ -1,0 +1,155 @@
+"""Which thread of a process marks the steps of its loop, where several mark some.
+
+A loader or a watcher may count steps of its own. The steps are those of a thread that launches the
+main part of the device work; where no thread with markers launches any, of the one in the time of
+whose markers most is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import groups, ranked
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+
+_MOST: Final = 64
+"""So many threads with markers of steps are looked at, those with most work and markers first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one process, by start.
+
+    `number` is the marker's own number, or counts from 0 where the marker has none.
+    """
+
+    number: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+    @classmethod
+    def none(cls) -> Steps:
+        """Return no steps."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(empty, empty, empty)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.number)
+
+    def at(self, time_ns: IntArray) -> IntArray:
+        """Return the place of the step around each time, -1 where there is none."""
+        if len(self) == 0:
+            return np.full(len(time_ns), -1, dtype=np.int64)
+        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        inside = (place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)])
+        return np.where(inside, place, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChoice:
+    """The thread whose markers are the steps, and whether another one's may as well be."""
+
+    thread: int
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Launches:
+    """When and on which thread work was launched, and how long that took on the devices."""
+
+    thread: IntArray
+    start_ns: IntArray
+    work_ns: IntArray
+
+    def of_thread(self, thread: int) -> int:
+        """Return the device time that a thread launched."""
+        return int(self.work_ns[self.thread == thread].sum())
+
+    def within(self, steps: Steps) -> int:
+        """Return the device time that was launched in the time of steps, by whatever thread."""
+        return int(self.work_ns[steps.at(self.start_ns) >= 0].sum())
+
+
+class Launched:
+    """What the processes of a trace launched; its rows are sorted by process once, if at all."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @cached_property
+    def _work(self) -> dict[int, IntArray]:
+        return dict(groups(numbers(self._trace.activities["process"])))
+
+    @cached_property
+    def _calls(self) -> dict[int, IntArray]:
+        return dict(groups(numbers(self._trace.calls["process"])))
+
+    def of(self, process: int) -> _Launches:
+        """Return the launches of a process."""
+        nothing = np.empty(0, dtype=np.int64)
+        work, calls = self._work.get(process, nothing), self._calls.get(process, nothing)
+        return _launches(self._trace, work, calls)
+
+
+def thread_of_steps(
+    launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
+) -> ThreadChoice:
+    """Return which of the threads with so many markers each has the steps of the loop.
+
+    Threads that launch at least half of what the busiest launches may have them; of these it is
+    the one in whose steps most is launched.
+    """
+    if len(markers) == 1:
+        return ThreadChoice(next(iter(markers)))
+    launches = launched.of(process)
+    own = {thread: launches.of_thread(thread) for thread in _busiest(launches, markers)}
+    most = max(own.values())
+    main = {thread: ns for thread, ns in own.items() if 2 * ns >= most}
+    held = {thread: launches.within(steps_of(thread)) for thread in main}
+    chosen = max(main, key=lambda thread: (held[thread], main[thread], markers[thread], -thread))
+    others = [thread for thread in main if thread != chosen and held[thread]]
+    return ThreadChoice(chosen, any(2 * held[thread] >= held[chosen] for thread in others))
+
+
+def _busiest(launches: _Launches, markers: Mapping[int, int]) -> list[int]:
+    if len(markers) <= _MOST:
+        return list(markers)
+    threads, place = ranked(launches.thread)
+    work = np.zeros(len(threads), dtype=np.int64)
+    np.add.at(work, place, launches.work_ns)
+    known = dict(zip(threads.tolist(), work.tolist(), strict=True))
+    order = sorted(markers, key=lambda thread: (known.get(thread, 0), markers[thread]))
+    return order[-_MOST:]
+
+
+def _launches(trace: Trace, work: IntArray, mine: IntArray) -> _Launches:
+    """Return the launches of the work and calls of a process; work without any is of no thread.
+
+    A piece of work belongs to the earliest call of its number.
+    """
+    activities, calls = trace.activities, trace.calls
+    work_ns = numbers(activities["dur_ns"])[work]
+    ids = numbers(activities["correlation"], ABSENT)[work]
+    of_call = numbers(calls["correlation"], ABSENT)[mine]
+    known = of_call != ABSENT
+    mine, of_call = mine[known], of_call[known]
+    start = numbers(calls["start_ns"])[mine]
+    order = np.lexsort((start, of_call))
+    call_ids, first = np.unique(of_call[order], return_index=True)
+    rows = mine[order[first]]
+    place = np.minimum(np.searchsorted(call_ids, ids), max(0, len(call_ids) - 1))
+    linked = call_ids[place] == ids if len(call_ids) else np.zeros(len(ids), dtype=np.bool_)
+    if not linked.any():
+        nobody = np.full(len(work), ABSENT)
+        return _Launches(nobody, numbers(activities["start_ns"])[work], work_ns)
+    launched = np.zeros(len(rows), dtype=np.int64)
+    np.add.at(launched, place[linked], work_ns[linked])
+    return _Launches(numbers(calls["thread"])[rows], numbers(calls["start_ns"])[rows], launched)

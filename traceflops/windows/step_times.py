@@ -1,0 +1,145 @@
+"""How long steps are, over several devices too, and how far they are from the median."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from traceflops.timeline.records import Components
+
+if TYPE_CHECKING:
+    from traceflops.timeline.records import Window
+    from traceflops.windows.records import DeviceReport
+
+LEAST_FOR_P95: Final = 20
+"""From so many steps on, the longest one in twenty can be told from the longest."""
+
+STANDS_OUT: Final = Fraction(5, 4)
+"""A step stands out where it is longer than so many medians, as one that warms up."""
+
+_P95: Final = Fraction(95, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step: the mean of its windows over the devices that have it, part by part."""
+
+    step: int
+    used: bool
+    components: Components
+
+    @property
+    def ns(self) -> int:
+        """Return how long it is."""
+        return self.components.window_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpread:
+    """The times of the steps used, in order of number; `mean_ns` is that of their windows."""
+
+    used: tuple[StepTime, ...]
+    mean_ns: int
+
+    @property
+    def median_ns(self) -> int:
+        """Return the median, between two in the middle their mean in whole ns."""
+        return median_of([one.ns for one in self.used])
+
+    @property
+    def p95_ns(self) -> int | None:
+        """Return the time within which 95 % of the steps are; None for few steps."""
+        ordered = sorted(one.ns for one in self.used)
+        if len(ordered) < LEAST_FOR_P95:
+            return None
+        return ordered[-int(-_P95 * len(ordered) // 1) - 1]
+
+    @property
+    def longest(self) -> StepTime:
+        """Return the longest step used, of equal ones the first."""
+        return min(self.used, key=lambda one: (-one.ns, one.step))
+
+    @property
+    def middle(self) -> StepTime:
+        """Return the step used of median time; of two in the middle the shorter one."""
+        ordered = sorted(self.used, key=lambda one: (one.ns, one.step))
+        return ordered[(len(ordered) - 1) // 2]
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many steps stand out; of two steps none does, nor where the median is 0."""
+        usual = self.median_ns
+        if len(self.used) < 3 or not usual:
+            return 0
+        return sum(one.ns > STANDS_OUT * usual for one in self.used)
+
+    @property
+    def beyond_median_ns(self) -> int:
+        """Return what the steps that are longer than the median take beyond it, together."""
+        usual = self.median_ns
+        return sum(max(one.ns - usual, 0) for one in self.used)
+
+
+def counting(windows: Sequence[Window]) -> list[Window]:
+    """Return the windows of one step that its time is of: those used, or all where none is."""
+    return [window for window in windows if window.used] or list(windows)
+
+
+def mean_components(components: Sequence[Components]) -> Components:
+    """Return the mean of several components, rounded to whole nanoseconds."""
+    if len(components) == 1:
+        return components[0]
+    columns = zip(*(one.parts().values() for one in components), strict=True)
+    return Components(*(round(Fraction(sum(column), len(components))) for column in columns))
+
+
+def step_times(windows: Iterable[Window]) -> list[StepTime]:
+    """Return the steps of the windows of all devices, in order of number."""
+    groups: defaultdict[int, list[Window]] = defaultdict(list)
+    for window in windows:
+        if window.role == "step" and window.step is not None:
+            groups[window.step].append(window)
+    return [_time(step, groups[step]) for step in sorted(groups)]
+
+
+def step_spread(windows: Iterable[Window]) -> StepSpread | None:
+    """Return how the steps used differ, None where none is used."""
+    every = [window for window in windows if window.role == "step"]
+    used = tuple(one for one in step_times(every) if one.used)
+    if not used:
+        return None
+    lengths = [window.dur_ns for window in every if window.used]
+    return StepSpread(used, round(Fraction(sum(lengths), len(lengths))))
+
+
+def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
+    """Return how the steps used of some devices differ, None where none is used."""
+    return step_spread(window for device in devices for window in device.windows)
+
+
+def idle_before_next(devices: Sequence[DeviceReport], step: int) -> tuple[int, int]:
+    """Return the step that comes after a step, and how long devices idled before it on average.
+
+    The time is 0 where the longest gaps of no device lie there.
+    """
+    having = [device for device in devices if any(w.step == step for w in device.windows)]
+    gaps = [gap for device in having for gap in device.gaps if gap.step == step]
+    late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
+    following = min((number for number, _ in late), default=step + 1)
+    return following, sum(ns for _, ns in late) // max(len(having), 1)
+
+
+def median_of(times: Sequence[int]) -> int:
+    """Return the median in whole ns; of a few values numpy takes longer than this."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def _time(step: int, windows: Sequence[Window]) -> StepTime:
+    mine = counting(windows)
+    mean = mean_components([window.account.components for window in mine])
+    return StepTime(step, any(window.used for window in mine), mean)
