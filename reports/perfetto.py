@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
-from traceflops.reports.view.lane_packing import MOST_LANES, lanes
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
@@ -260,7 +260,7 @@ def _threads(
 ) -> tuple[IntArray, dict[int, str]]:
     """Return a thread number per row, and what each is called."""
     tracks, place = np.unique(track, return_inverse=True)
-    lane = lanes(place, start_ns, end_ns, nests=nests)
+    lane = lanes_of(place, start_ns, end_ns, nests=nests)
     thread = _STREAMS + place * MOST_LANES + lane
     named = {}
     for tid in np.unique(thread).tolist():

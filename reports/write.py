@@ -39,7 +39,7 @@ def _json(analysis: Analysis, _: str | None, __: Authored) -> bytes:
 
 def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
     from traceflops.reports.markdown.markdown import render_markdown
-    from traceflops.reports.view.command_line import base_names
+    from traceflops.reports.view.author_notes import base_names
 
     shown = base_names(command, analysis.source.files) if command else None
     return render_markdown(analysis, shown, authored).encode()

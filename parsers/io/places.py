@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
@@ -311,3 +311,15 @@ class _Member(io.RawIOBase):
         self._content.close()
         self._file.rest()
         super().close()
+
+
+# What the name of a file tells.
+
+
+_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank that the name of a file gives, as `run.rank3.sqlite`; None where it does."""
+    found = _RANK.search(name)
+    return int(found.group(1)) if found else None

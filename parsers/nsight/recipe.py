@@ -15,8 +15,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE, sound
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
-from traceflops.parsers.shared.overflow import overflow_notes
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
 from traceflops.table.columns import IntArray, codes, names, numbers, validity
 from traceflops.table.rows import ABSENT, Array, Names
 from traceflops.table.trace import Note, Source, SourceFile, Trace

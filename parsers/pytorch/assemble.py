@@ -13,13 +13,13 @@ from traceflops.parsers.io.jsonfiles.events import EventStream
 from traceflops.parsers.pytorch.block import KinetoBlock
 from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.parsers.shared.overflow import overflow_notes
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
     ProcessFacts,
     devices_table,
     in_order_of_time,
+    overflow_notes,
     overflowed,
     processes_table,
     renumber_devices,

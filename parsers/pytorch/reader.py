@@ -6,6 +6,10 @@ What the categories mean and where they go stands in docs/parsers/pytorch.md.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
@@ -16,6 +20,7 @@ from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.notes import printable
+from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import IntArray
 from traceflops.table.rows import ABSENT
@@ -96,3 +101,31 @@ def _lend_correlations(flows: list[IntArray], *tables: TableBuilder) -> None:
         lends = (correlation == ABSENT) & (instants[at] == start)
         if lends.any():
             table.replace("correlation", np.where(lends, ids[at], correlation))
+
+
+# The PyTorch profiler's traces (Kineto JSON).
+
+
+__all__ = ["PYTORCH", "read_pytorch"]
+
+
+_STACKS_BELOW_BYTES: Final = 4 * 10**9
+
+
+_JSON_START: Final = re.compile(rb"\s*[\[{]")
+
+
+def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    return [_read_one(source, reading) for source in sources]
+
+
+def _read_one(source: ByteSource, reading: Reading) -> Trace:
+    expected = source.expected_text_bytes
+    reading.crew.expect(expected)
+    keep = reading.python_stacks
+    stacks = expected <= _STACKS_BELOW_BYTES if keep is None else keep
+    return read_pytorch(source, reading.crew, python_stacks=stacks)
+
+
+PYTORCH: Final = Format("PyTorch", lambda head: _JSON_START.match(head) is not None, _read)
+"""Any JSON may be one: asked last."""

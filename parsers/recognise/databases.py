@@ -163,7 +163,7 @@ def _foreign(database: Database) -> NotATrace:
 
 def _empty(database: Database) -> NotATrace:
     """Return what to say of a database without tables: they may be in the log beside it."""
-    from traceflops.parsers.io.databases.wal import how_to_copy, in_wal_mode
+    from traceflops.parsers.io.databases.file import how_to_copy, in_wal_mode
 
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
         return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")

@@ -11,16 +11,15 @@ from typing import Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.nsight.binary import NCU_REPORT, NSYS_REPORT
-from traceflops.parsers.nsight.ncu.format import NCU_CSV
-from traceflops.parsers.nsight.nsys.arrow_format import NSYS_ARROW
-from traceflops.parsers.nsight.recipe_format import NSYS_PARQUET
-from traceflops.parsers.nsight.stats.format import NSYS_STATS
-from traceflops.parsers.pytorch.format import PYTORCH
+from traceflops.parsers.nsight.ncu.report import NCU_REPORT, NSYS_REPORT
+from traceflops.parsers.nsight.ncu.trace import NCU_CSV
+from traceflops.parsers.nsight.nsys.table_files import NSYS_ARROW, NSYS_PARQUET
+from traceflops.parsers.nsight.stats.set import NSYS_STATS
+from traceflops.parsers.pytorch.reader import PYTORCH
 from traceflops.parsers.recognise.databases import MAGIC, SQLITE
-from traceflops.parsers.rocprof.tables.format import ROCPROF_TABLES
-from traceflops.parsers.rocprof.v1.format import ROCPROF_V1_JSON
-from traceflops.parsers.rocprof.v3json.format import ROCPROF_JSON
+from traceflops.parsers.rocprof.tables.set import ROCPROF_TABLES
+from traceflops.parsers.rocprof.v1.read import ROCPROF_V1_JSON
+from traceflops.parsers.rocprof.v3json.run import ROCPROF_JSON
 from traceflops.parsers.shared.formats import Format
 
 

@@ -11,14 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import TextsById, by_distinct
-from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.query import Batch, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.databases.rows import Database
 from traceflops.parsers.rocprof.rocpd.categories import APIS, kind_of
 from traceflops.parsers.rocprof.rocpd.trace import Origin, Tallies, trace_of, with_losses
 from traceflops.parsers.rocprof.rpd_work import Calls, Operations
 from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.times import timed
+from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.columns import IntArray
 from traceflops.table.rows import ABSENT

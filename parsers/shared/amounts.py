@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from traceflops.table.columns import BoolArray, codes, floats, names, number_column, numbers
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.units.words import several, time_amount
 
 _MOST: Final = 2**53
 """9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""
@@ -88,3 +88,28 @@ def _notes(trace: Trace, wrong: dict[str, int]) -> Iterator[Note]:
         listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
         text = f"{several(total, 'impossible amount')} ignored (negative or too large): {listed}."
         yield Note("dropped", "impossible-amounts", text, total, trace.source.files[0].name)
+
+
+# Which part of a process's life its device work spans, as a note.
+
+
+_MUCH_OF_IT: Final = 0.1
+"""So much of a process's life outside the device's work is said."""
+
+
+def lifetime_notes(trace: Trace) -> Iterator[Note]:
+    """Say which part of a process's life the device's work spans, where that is not most of it."""
+    activities = trace.activities
+    if len(trace.source.lifetimes) != 1 or not activities.num_rows:
+        return
+    start = numbers(activities["start_ns"])
+    first, last = int(start.min()), int((start + numbers(activities["dur_ns"])).max())
+    began, ended = trace.source.lifetimes[0]
+    before, after = max(0, first - began), max(0, ended - last)
+    if before + after > _MUCH_OF_IT * (ended - began):
+        text = (
+            f"The process ran for {time_amount(ended - began)}; its GPU operations start after "
+            f"{time_amount(before)} and span {time_amount(last - first)}. Shares cover that span "
+            "only."
+        )
+        yield Note("assumed", "window", text, None, trace.source.files[0].name)

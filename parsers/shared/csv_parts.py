@@ -12,7 +12,6 @@ import numpy as np
 from traceflops.parsers.io.csvfiles.cells import Column, Texts
 from traceflops.parsers.io.csvfiles.text import Block, Damage
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.shared.layouts import Layout
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import distinct, groups
@@ -256,3 +255,42 @@ def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
 
 def _rows(column: Array | int, kept: BoolArray) -> Array | int:
     return column if np.ndim(column) == 0 else np.asarray(column)[kept]
+
+
+# TODO.
+
+
+V1: Final = "v1"
+
+
+V2: Final = "v2"
+
+
+V3: Final = "v3"
+
+
+COMPUTE: Final = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One table of one generation: the columns that it must have, all others are optional.
+
+    `what` says how it is read, `name` what rocprof calls it, `release` what the columns tell.
+    """
+
+    what: str
+    name: str
+    generation: str
+    release: str
+    needs: frozenset[str]
+    lacks: frozenset[str] = frozenset()
+
+    @property
+    def may_be_wide(self) -> bool:
+        """Return whether further columns of it may be counters: rocprofv3 has a table for these."""
+        return self.what in ("kernels", "untimed") and self.generation != V3
+
+    def has(self, columns: frozenset[str]) -> bool:
+        """Return whether these are the columns of such a table."""
+        return self.needs <= columns and not self.lacks & columns

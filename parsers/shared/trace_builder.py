@@ -11,10 +11,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.builder import TableBuilder
+from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import distinct
 from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Note
 
 _ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
 _HOST_ORDER = ("start_ns", "thread", "dur_ns")
@@ -215,3 +216,17 @@ def _code(names: Names, text: str | None) -> Array:
 def or_absent(value: int | None) -> int:
     """Return what stands for a number, known or not, in a column."""
     return ABSENT if value is None else value
+
+
+# What to say of columns that hold more distinct texts than are kept.
+
+
+def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
+    """Return what to say of columns that had more distinct texts than are kept."""
+    if not columns:
+        return ()
+    text = (
+        f"{', '.join(columns)}: more than {MOST_TEXTS:,} distinct texts. Later names read "
+        f"{BEYOND!r}; other texts are ignored."
+    )
+    return (Note("dropped", "names-left-out", text, None, file),)

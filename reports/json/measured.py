@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from traceflops.flops.mfu_waterfall import Waterfall
+from traceflops.mfu.budget import ShareRange
 from traceflops.mfu.inference.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.ranges import ShareRange
 from traceflops.mfu.trace_peaks import DevicePeaks
 from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.counted_table import counted_object
-from traceflops.reports.view.counts import as_float, flop_count
+from traceflops.reports.view.figures import as_float, flop_count
 from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from traceflops.flops.analytic.run import Lengths, Run
 from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
 from traceflops.flops.analytic.work import TERA, DescribedWork
 from traceflops.flops.model.card import ModelCard
-from traceflops.reports.view.counts import as_float, flop_count
+from traceflops.reports.view.figures import as_float, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"

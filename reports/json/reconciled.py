@@ -16,7 +16,7 @@ from traceflops.mfu.checked.reconciliation import Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.mfu import mfu_object
 from traceflops.reports.json.report import report_head
-from traceflops.reports.view.counts import as_float, flop_count
+from traceflops.reports.view.figures import as_float, flop_count
 
 SCHEMA: Final = "traceflops.utilisation/1"
 NEAREST: Final = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -11,14 +11,22 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.devices.jobs import JobReport
 from traceflops.ranks.collectives import Collective
-from traceflops.reports.json.aggregates import untimed_object
 from traceflops.reports.json.measured import measured_object
-from traceflops.reports.json.memory import memory_object
 from traceflops.table.trace import Source
 from traceflops.timeline.records import Account, Gap, WholeSpan, Window
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.selection import Selection
 from traceflops.windows.step_times import spread_of
+
+if TYPE_CHECKING:
+    from traceflops.timeline.aggregates import Untimed
+
+from typing import TYPE_CHECKING
+
+from traceflops.memory.usage import MemoryUse, Series, memory_use
+
+if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
 
 SCHEMA: Final = "traceflops.report/1"
 
@@ -225,4 +233,59 @@ def _gap(gap: Gap) -> dict[str, Any]:
         "causes_ns": gap.causes.parts(),
         "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
         "waited_for": gap.waited_for,
+    }
+
+
+# What a trace without a timeline says, as JSON.
+
+
+def untimed_object(found: Untimed | None) -> dict[str, Any] | None:
+    """Return it as plain dicts and lists; None for a trace with a timeline."""
+    if found is None:
+        return None
+    return {
+        "rows": found.rows.to_pylist(),
+        "categories": found.categories.to_pylist(),
+        "counted": found.counted.to_pylist(),
+        "counters": list(found.counters),
+        "record": found.record,
+    }
+
+
+# What a trace says of memory, as plain dicts and lists: `memory` of a report.
+
+
+def memory_object(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return a row per device and host that the trace tells of; sizes are bytes, times ns."""
+    return [_use(one) for one in memory_use(analysis.prepared)] if analysis.prepared else []
+
+
+def _use(one: MemoryUse) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "file": one.file,
+        "device": one.device,
+        "on_host": one.on_host,
+        "is_total": one.is_total,
+        "device_bytes": one.device_bytes,
+        "share_of_device": one.share_of_device,
+        "spare_at_peak_bytes": one.unused_at_peak,
+        "allocated": _series(one.allocated),
+        "reserved": _series(one.reserved) if one.reserved is not None else None,
+    }
+
+
+def _series(one: Series) -> dict[str, Any]:
+    return {
+        "changes": one.curve.changes,
+        "first_bytes": one.first,
+        "last_bytes": one.last,
+        "peak_bytes": one.peak,
+        "peak_ns": one.peak_ns,
+        "peak_step": one.peak_step,
+        "growth_bytes": one.growth,
+        "steps": [
+            {"step": each.step, "most_bytes": each.most, "at_end_bytes": each.at_end}
+            for each in one.steps
+        ],
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
 from traceflops.reports.markdown.text import code, first_of_line, longest_run, plain
-from traceflops.reports.page.findings import findings_shown
+from traceflops.reports.page.evidence import findings_shown
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.overview import provenance
 from traceflops.reports.view.aggregates import untimed_parts

@@ -20,8 +20,16 @@ from traceflops.reports.view.utilisation import roof
 from traceflops.reports.view.wording import gap_place
 from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.chosen import chosen_time
-from traceflops.windows.exposed import most_exposed
+from traceflops.windows.prepared import most_exposed
 from traceflops.windows.step_times import StepSpread, StepTime, spread_of
+
+if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding
+
+from typing import TYPE_CHECKING
+
+from traceflops.units.words import exact_percent
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -174,3 +182,45 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
     ns = worst.chosen.components.parts()[component]
     text = f"most on rank {worst.rank}: {duration(ns)} total"
     yield Place(f"rank={worst.rank}", text)
+
+
+# What the page says first: findings, the largest first.
+
+
+@dataclass(frozen=True, slots=True)
+class FindingShown:
+    """A finding in words; `evidence` are the sections that show it, the best first.
+
+    `places` are the rows and times in them that it is about.
+    """
+
+    rule: str
+    severity: str
+    sentence: str
+    gain: str
+    evidence: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+def findings_shown(analysis: Analysis) -> list[FindingShown]:
+    """Return the findings in words."""
+    steps = step_rows(analysis)
+    return [
+        FindingShown(
+            one.rule,
+            one.severity,
+            one.sentence,
+            _gain(analysis, one),
+            one.evidence,
+            tuple(places(analysis, one, steps)),
+        )
+        for one in analysis.findings
+    ]
+
+
+def _gain(analysis: Analysis, found: Finding) -> str:
+    """Return what MFU would be if the time were not spent, "" where it is not one figure."""
+    if found.mfu_without is None or analysis.measured.figure is None:
+        return ""
+    without = exact_percent(Fraction(found.mfu_without))
+    return f"{analysis.measured.figure} now, at most {without} without it"

@@ -20,8 +20,7 @@ from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
-from traceflops.reports.view.author_notes import NOTHING, Authored
-from traceflops.reports.view.command_line import base_names
+from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
 from traceflops.reports.view.wording import unit
 from traceflops.units.words import plural
 

@@ -15,7 +15,7 @@ from traceflops.units.words import several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.windows.time_origins import Origins
+    from traceflops.windows.prepared import Origins
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8

@@ -28,8 +28,8 @@ from traceflops.reports.view.wording import (
 )
 from traceflops.timeline.records import COMPONENTS, Account, Components
 from traceflops.units.words import capitalized, several
+from traceflops.windows.prepared import Origins, origins
 from traceflops.windows.records import DeviceReport
-from traceflops.windows.time_origins import Origins, origins
 
 if TYPE_CHECKING:
     import pyarrow as pa

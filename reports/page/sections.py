@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.page import findings, kernels, memory, operators, peak, ranks, steps, work
+from traceflops.reports.page import (
+    evidence,
+    kernels,
+    memory,
+    peak,
+    ranks,
+    steps,
+    work,
+)
 from traceflops.reports.page import overview as shown
 from traceflops.reports.page import step_bars as stepbars
 from traceflops.reports.page import step_rows as series
@@ -63,7 +71,7 @@ def _findings(analysis: Analysis) -> Content | None:
     unjudged = analysis.on_host or analysis.recorded in shown.UNRECORDED
     if not analysis.components.window_ns or unjudged:
         return None
-    return Content({"findings": findings.findings_shown(analysis)})
+    return Content({"findings": evidence.findings_shown(analysis)})
 
 
 def _peak(analysis: Analysis) -> Content | None:
@@ -121,7 +129,7 @@ def _kernels(analysis: Analysis) -> Content | None:
 
 
 def _operators(analysis: Analysis) -> Content | None:
-    values = operators.operators_page(analysis) if analysis.devices else None
+    values = work.operators_page(analysis) if analysis.devices else None
     return Content({"operators": values}, scripts=_TABLES) if values is not None else None
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from traceflops.reports.view.figures import count, duration, percent, size
-from traceflops.reports.view.narrow import LEAST_NAME, columns, wrapped
 from traceflops.reports.view.palette import Look, look
-from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.short_names import LEAST_NAME, columns, short_labels, wrapped
 from traceflops.table.totals import DEVICE_KINDS
 from traceflops.units.words import command_lines
 
@@ -18,6 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.timeline.aggregates import Untimed
+
+from collections.abc import Iterable
+from typing import Final
+
+from traceflops.analysis.result import Analysis
+from traceflops.ranks.collectives import Collective
+from traceflops.reports.view.figures import UNKNOWN
+from traceflops.reports.view.wording import collective_label, collective_rate, mean_message
+from traceflops.units.words import several
 
 _ROWS = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
@@ -104,3 +112,35 @@ def _counted(found: Untimed, cut: Cut, screen: int) -> Iterator[Text]:
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.slice(0, _ROWS).to_pylist()
     return rows
+
+
+# What collectives moved, as lines of the report in a terminal.
+
+
+_SHOWN: Final = 2
+
+
+_INDENT: Final = "  "
+
+
+def collective_lines(
+    analysis: Analysis, listed: Callable[[Iterable[str], int], str], width: int
+) -> Iterator[Text]:
+    """Yield a line for each of the longest kinds; `listed` joins as many texts as have room."""
+    rows = analysis.collectives
+    for place, row in enumerate(rows[:_SHOWN]):
+        parts = list(_parts(row))
+        if place == _SHOWN - 1 and len(rows) > _SHOWN:
+            parts.append(f"{several(len(rows) - _SHOWN, 'kind')} more")
+        yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
+
+
+def _parts(row: Collective) -> Iterator[str]:
+    message = mean_message(row)
+    times = f"{count(row.count)} ×"  # noqa: RUF001
+    yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
+    yield duration(row.sum_ns)
+    yield f"{duration(row.exposed_ns)} exposed"
+    rate = collective_rate(row)
+    if rate != UNKNOWN:
+        yield rate

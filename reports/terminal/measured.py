@@ -36,8 +36,15 @@ from traceflops.reports.view.figures import (
     visible,
 )
 from traceflops.reports.view.ledger import is_unsplit, ledger_table
-from traceflops.reports.view.narrow import LEAST_NAME, cells, columns, heading, remarked, wrapped
 from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.short_names import (
+    LEAST_NAME,
+    cells,
+    columns,
+    heading,
+    remarked,
+    wrapped,
+)
 from traceflops.reports.view.utilisation import (
     ABOVE,
     Part,

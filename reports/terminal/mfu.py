@@ -23,9 +23,8 @@ from traceflops.reports.view.figures import (
     visible,
 )
 from traceflops.reports.view.ledger import ledger_table
-from traceflops.reports.view.narrow import cells, columns, joined, remarked, wrapped
-from traceflops.units.exact import exact_percent
-from traceflops.units.words import several
+from traceflops.reports.view.short_names import cells, columns, joined, remarked, wrapped
+from traceflops.units.words import exact_percent, several
 
 EXTRAS = {
     "recompute": "recomputed",

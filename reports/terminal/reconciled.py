@@ -12,10 +12,9 @@ from traceflops.mfu.checked.diagnosis import Diagnosis
 from traceflops.reports.terminal.summary import Style
 from traceflops.reports.view.figures import UNKNOWN, count, flops, significant, visible
 from traceflops.reports.view.ledger import ledger_table
-from traceflops.reports.view.narrow import remarked, wrapped
+from traceflops.reports.view.short_names import remarked, wrapped
 from traceflops.reports.view.utilisation import Fact
-from traceflops.units.exact import exact_percent
-from traceflops.units.words import several
+from traceflops.units.words import exact_percent, several
 
 if TYPE_CHECKING:
     from traceflops.mfu.checked.counts import Counts

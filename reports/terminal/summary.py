@@ -10,8 +10,7 @@ from rich.text import Text
 
 from traceflops.analysis.result import Analysis
 from traceflops.devices.missing_input import NEXT_TIME
-from traceflops.reports.terminal.aggregates import untimed_lines
-from traceflops.reports.terminal.collectives import collective_lines
+from traceflops.reports.terminal.aggregates import collective_lines, untimed_lines
 from traceflops.reports.view.counted_table import counted_lines
 from traceflops.reports.view.figures import (
     apportioned,
@@ -22,9 +21,16 @@ from traceflops.reports.view.figures import (
     shorten_middle,
     visible,
 )
-from traceflops.reports.view.narrow import LEAST_NAME, cells, columns, heading, joined, wrapped
 from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, Look, look
-from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.short_names import (
+    LEAST_NAME,
+    cells,
+    columns,
+    heading,
+    joined,
+    short_labels,
+    wrapped,
+)
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import (
     basis,

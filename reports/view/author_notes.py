@@ -8,12 +8,14 @@ signs are text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
 
 from traceflops.errors import UsageError
+from traceflops.table.trace import SourceFile
 
 MOST_BYTES: Final = 64 * 1024
 LONGEST_TITLE: Final = 200
@@ -119,3 +121,40 @@ def _text(path: Path) -> str:
         raise UsageError(
             f"the notes are not UTF-8 text: {path} (byte {error.start})", _HINT
         ) from None
+
+
+# A command line as it is shown: the names of files, not where they lie.
+
+
+_TAKE_TEXT: Final = ("--step-mark", "--title")
+
+
+def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
+    """Return a command line in which every path is only its base name.
+
+    One of `files` has the name that it has in the report, where its folder may tell it from others.
+    What is no path may hold slashes, too, and stays as it is.
+    """
+    folders = [file.name for file in files if "/" in file.name]
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    shown = [
+        word if before in _TAKE_TEXT else _shown(word, folders)
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    return shlex.join(shown)
+
+
+def _shown(word: str, folders: Iterable[str]) -> str:
+    path = f"/{word}".replace("\\", "/")
+    return next((name for name in folders if path.endswith(f"/{name}")), _base_name(word))
+
+
+def _base_name(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    if option in _TAKE_TEXT:
+        return word
+    name = PureWindowsPath(PurePosixPath(value).name).name
+    return f"{option}{equals}{name or value}"

@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.reports.view.counts import as_float, flop_count
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    as_float,
     count,
+    flop_count,
     flops,
     percent,
     significant,
     size,
 )
-from traceflops.reports.view.narrow import LEAST_NAME, cells, columns, heading, wrapped
-from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.short_names import (
+    LEAST_NAME,
+    cells,
+    columns,
+    heading,
+    short_labels,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.counted_kernels import CountedKernel

@@ -7,8 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
+
+import msgspec
 
 from traceflops.categories.names import without_suffix
+from traceflops.flops.ledger import Count
 from traceflops.units import words
 
 UNKNOWN = "\N{EN DASH}"
@@ -277,3 +281,23 @@ def apportioned(parts: Sequence[int], units: int) -> list[int]:
     for place in by_remainder[: units - sum(shares)]:
         shares[place] += 1
     return shares
+
+
+# Numbers in JSON that may be beyond 64 bits or not known.
+
+
+def flop_count(name: str, value: Count | None) -> dict[str, Any]:
+    """Return a count twice: as a number under `name` and, with `_text`, exactly.
+
+    Integers of any size stay integers.
+    """
+    if value is None:
+        return {name: None, f"{name}_text": None}
+    whole = value.denominator == 1
+    number = msgspec.Raw(str(int(value)).encode()) if whole else float(value)
+    return {name: number, f"{name}_text": str(value)}
+
+
+def as_float(value: Fraction | None) -> float | None:
+    """Return a fraction as a float; what is not known stays so."""
+    return float(value) if value is not None else None

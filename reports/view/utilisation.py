@@ -26,8 +26,8 @@ from traceflops.reports.view.figures import (
     significant,
     size,
 )
-from traceflops.units.exact import exact_percent as use_percent
 from traceflops.units.words import PART_NAMES, several
+from traceflops.units.words import exact_percent as use_percent
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import Join

@@ -9,7 +9,7 @@ import pytest
 from tests.benchmarks.tile import write
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from traceflops import parsers
-from traceflops.parsers.pytorch import format as pytorch
+from traceflops.parsers.pytorch import reader as pytorch
 
 
 def damaged(folder: Path, how: str) -> Path:

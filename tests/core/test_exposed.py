@@ -4,8 +4,7 @@ import traceflops as tf
 from tests.core.build import launched, trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.reports.page.evidence import places, step_rows
-from traceflops.windows.exposed import most_exposed
-from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared, most_exposed
 
 GEMM, REDUCE, GATHER = "sm90_gemm_bf16", "ncclDevKernel_AllReduce_Sum", "ncclDevKernel_AllGather"
 BOTH = frozenset({REDUCE, GATHER})

@@ -7,7 +7,7 @@ import pytest
 from tests.core.build import trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.table.trace import Note, Trace
-from traceflops.windows.time_origins import origins
+from traceflops.windows.prepared import origins
 
 
 def two(second_start_ns: int) -> Trace:

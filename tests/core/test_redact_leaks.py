@@ -22,9 +22,8 @@ from tests.conftest import examples
 from tests.core.secrets_in_traces import document_of_secrets, trace_of_secrets, write
 from traceflops.cli import app
 from traceflops.privacy.placeholders import Placeholders
-from traceflops.privacy.product_words import product
 from traceflops.privacy.redact import Redaction
-from traceflops.privacy.redact_policies import policies
+from traceflops.privacy.redact_policies import policies, product
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
 

@@ -5,7 +5,7 @@ import pytest
 import traceflops as tf
 from tests.core.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
-from traceflops.drawing.representative import representative_steps
+from traceflops.drawing.timeline import representative_steps
 from traceflops.table.trace import Trace
 from traceflops.windows.step_times import spread_of, step_times
 

@@ -4,7 +4,7 @@ import pytest
 
 import traceflops as tf
 from tests.core.build import launched, step_marks, trace_of
-from traceflops.reports.page.findings import findings_shown
+from traceflops.reports.page.evidence import findings_shown
 
 GEMM = "sm90_gemm_bf16"
 

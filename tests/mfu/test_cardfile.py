@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from traceflops.errors import InputError, TraceflopsError, UsageError
 from traceflops.flops.model.blocks import Experts
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.card_file import read_card
 from traceflops.flops.model.card_table import CONV, EXPERTS, IMAGE, KEYS, MLA, build
+from traceflops.flops.model.models import read_card
 
 LLAMA = """
 name = "my model"

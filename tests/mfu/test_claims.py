@@ -8,10 +8,10 @@ import pytest
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.run import PARTS, Lora, Run
-from traceflops.flops.analytic.run_checks import check_claims, doubtful_claims
+from traceflops.flops.analytic.run_utilisation import check_claims, doubtful_claims
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
-from traceflops.flops.model.presets import preset
+from traceflops.flops.model.models import preset
 
 LLAMA, MIXTRAL = preset("llama-3-8b"), preset("mixtral-8x7b")
 BARE = ModelCard(name="model of 8,000,000,000 parameters", params=8_000_000_000)

@@ -28,7 +28,7 @@ from traceflops.flops.ledger import Count, Ledger, Line
 from traceflops.flops.model.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
-from traceflops.flops.model.presets import preset
+from traceflops.flops.model.models import preset
 
 VECTORS = list(
     csv.DictReader(Path(__file__).with_name("llama3_8b.csv").read_text("utf-8").splitlines())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import H100, H100_BF16
 from traceflops.analysis.preparation import prepare
-from traceflops.flops.ops.pairs import Band
+from traceflops.flops.ops.attention import Band
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
 from traceflops.table.trace import Trace

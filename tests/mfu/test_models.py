@@ -12,10 +12,11 @@ from traceflops.flops.model.models import (
     bare_model,
     find_model,
     listed_models,
+    preset,
+    preset_names,
     with_capacity,
     with_mtp,
 )
-from traceflops.flops.model.presets import preset, preset_names
 
 CARD = 'name = "mine"\nhidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n'
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceflops.flops.analytic.run import Run
-from traceflops.flops.model.presets import preset
+from traceflops.flops.model.models import preset
 from traceflops.mfu.checked.passes import visible
 
 

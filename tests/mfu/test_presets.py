@@ -7,7 +7,7 @@ import pytest
 from tests.mfu.oracles import Oracle, oracles
 from traceflops.errors import UsageError
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.presets import preset, preset_names
+from traceflops.flops.model.models import preset, preset_names
 
 PUBLISHED = {
     "llama-2-70b": 68_976_648_192,

@@ -15,8 +15,8 @@ from traceflops.flops.analytic.rates import Peak, check_speed, rate, raw_rate
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run
 from traceflops.flops.analytic.work import work
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.presets import preset
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.flops.model.models import preset
+from traceflops.units.words import decimal, exact_percent
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
 H100 = Peak(Fraction(989_500), "bf16 dense")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.parsers import reference
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.pytorch.format import read_pytorch
+from traceflops.parsers.pytorch.reader import read_pytorch
 from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible

@@ -17,7 +17,7 @@ from tests.conftest import SAMPLES, examples
 from tests.parsers.documents import LAYOUTS, printed, source_of
 from traceflops.parsers.io.places import find_inputs
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.pytorch.format import read_pytorch
+from traceflops.parsers.pytorch.reader import read_pytorch
 from traceflops.table.trace import Trace
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems read alone")

@@ -28,14 +28,16 @@ from traceflops.parsers import read
 from traceflops.parsers.io.databases import fast, file
 from traceflops.parsers.io.databases.fast import NotFast, fast_columns
 from traceflops.parsers.io.databases.file import placed
-from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
 from traceflops.parsers.io.databases.query import (
     Among,
     Batch,
     Between,
+    Lookup,
     Present,
     Table,
+    TextsById,
     Wanted,
+    by_distinct,
     select,
 )
 from traceflops.parsers.io.databases.rows import Database

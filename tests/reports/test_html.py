@@ -24,7 +24,7 @@ from traceflops.findings.finding import Finding
 from traceflops.reports.page import overview as shown
 from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.html import render_html
-from traceflops.reports.view.command_line import base_names
+from traceflops.reports.view.author_notes import base_names
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.write import save
 from traceflops.table.trace import Note

@@ -21,9 +21,9 @@ import traceflops as tf
 from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
+from traceflops.drawing.lane_stacking import lanes_of
 from traceflops.findings.finding import Finding
 from traceflops.reports.perfetto import render_perfetto
-from traceflops.reports.view.lane_packing import lanes
 from traceflops.windows.prepared import Prepared
 
 SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
@@ -143,7 +143,7 @@ spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0,
 @given(spans, st.booleans())
 def test_lanes_hold_what_nests_or_follows(rows: list[tuple[int, int, int]], inside: bool) -> None:
     track, start, dur = (np.array([row[k] for row in rows], dtype=np.int64) for k in range(3))
-    lane = lanes(track, start, start + dur, nests=inside)
+    lane = lanes_of(track, start, start + dur, nests=inside)
     for key in set(zip(track.tolist(), lane.tolist(), strict=True)):
         mine = [
             (low, low + length)

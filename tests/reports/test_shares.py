@@ -16,10 +16,9 @@ from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
-from traceflops.reports.page.operators import operators_page
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import Held, roofline_plot
-from traceflops.reports.page.work import kernel_work
+from traceflops.reports.page.work import kernel_work, operators_page
 from traceflops.reports.view.utilisation import parts, why_not
 from traceflops.table.trace import Note, Trace
 

@@ -1,7 +1,7 @@
 import pytest
 
+from traceflops.reports.page.timeline_still import time_ticks
 from traceflops.reports.view import figures as units
-from traceflops.reports.view.time_axis import time_ticks
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from traceflops.categories.activities import categorise
 from traceflops.categories.classify import Classifier
 from traceflops.devices.jobs import of_job
 from traceflops.errors import UsageError
-from traceflops.mfu.counted.captured import with_captured_launches
+from traceflops.mfu.counted.launches import with_captured_launches
 from traceflops.phases import phase
 from traceflops.privacy.environment import redacted
 from traceflops.privacy.placeholders import Placeholders

@@ -14,7 +14,6 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.kernels import category_table, kernel_table, memory_times
 from traceflops.categories.activities import Categorised
 from traceflops.devices.jobs import JobReport, check_decided, is_undecided, of_job, of_no_job
-from traceflops.devices.partitions import partition_text
 from traceflops.errors import UsageError
 from traceflops.findings.losses import loss_findings
 from traceflops.findings.unevenness import uneven_findings
@@ -25,7 +24,7 @@ from traceflops.findings.verdicts import (
     untimed_verdict,
     verdict,
 )
-from traceflops.mfu.checked.declared_padding import without_told_padding
+from traceflops.mfu.checked.padding import without_told_padding
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
 from traceflops.phases import phase
@@ -44,10 +43,9 @@ from traceflops.timeline.device_span import whole_span
 from traceflops.timeline.records import EMPTY_ACCOUNT, Account, Window
 from traceflops.units.words import several, some_of, time_amount
 from traceflops.windows.chosen import chosen_time
-from traceflops.windows.device_labels import told_apart
 from traceflops.windows.device_records import records_notes
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import DeviceReport
+from traceflops.windows.records import DeviceReport, partition_text, told_apart
 from traceflops.windows.selection import Selection
 from traceflops.windows.step_times import spread_of
 

@@ -25,10 +25,9 @@ from traceflops.cli.perfetto import perfetto
 from traceflops.cli.printing import say
 from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
 from traceflops.cli.report import report
-from traceflops.cli.sections import Sectioned
 from traceflops.cli.summary import EXAMPLES as SUMMARY_EXAMPLES
 from traceflops.cli.summary import summary
-from traceflops.cli.usage import Plain
+from traceflops.cli.usage import Plain, Sectioned
 from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
 from traceflops.cli.why import why
 

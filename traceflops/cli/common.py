@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceflops.cli.own_time import own_time
-from traceflops.cli.printing import print_lines, say
+from traceflops.cli.printing import own_time, print_lines, say
 from traceflops.errors import (
     MORE_MEMORY,
     InputError,
@@ -43,7 +42,7 @@ _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 def read_trace(traces: list[str], reading: Reading) -> Trace:
     """Return the trace in the given files, with progress on a terminal."""
-    from traceflops.cli.progress import watching
+    from traceflops.cli.printing import watching
     from traceflops.parsers import read
 
     with watching() as watch:

@@ -114,7 +114,7 @@ def _searched(spec: DeviceSpec) -> str:
 
 def _table(found: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
-    from traceflops.reports.view.narrow import columns as fitting
+    from traceflops.reports.view.short_names import columns as fitting
 
     cells = [_cells(spec) for spec in found]
     columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}

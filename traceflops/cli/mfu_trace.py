@@ -123,7 +123,7 @@ def mfu_of_traces(
     from traceflops.analysis.preparation import prepare_pair
     from traceflops.analysis.recipe import analysis_of, with_removed
     from traceflops.devices.jobs import check_decided, of_job
-    from traceflops.mfu.checked.declared_padding import without_marked_padding
+    from traceflops.mfu.checked.padding import without_marked_padding
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
 

@@ -17,6 +17,30 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceflops.phases import listening
+
+if TYPE_CHECKING:
+    from cProfile import Profile
+
+    from traceflops.cli.options import Reading
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from traceflops.parsers.io.inputs import ByteSource
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from traceflops.parsers import Watcher
+
 _UNESCAPED: Final = re.compile(
     "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
@@ -82,3 +106,151 @@ def _restyled(piece: Text, text: str) -> Text:
     for span in piece.spans:
         made.stylize(span.style)
     return made
+
+
+# Where the tool's own time goes: a line per phase (-v), a profile (--profile-self).
+
+
+_FUNCTIONS_SHOWN = 20
+
+
+@contextmanager
+def own_time(reading: Reading | None, *, named: bool = True) -> Iterator[None]:
+    """Tell on stderr how long the phases took, and of the functions that took most of it.
+
+    Inputs are numbered where they are not to be `named`.
+    """
+    if reading is None or not (reading.verbose or reading.profile_self):
+        yield
+        return
+    began = time.perf_counter()
+    profile = _started_profile() if reading.profile_self else None
+    with listening(_Told(named=named)):
+        yield
+    _say("all", None, time.perf_counter() - began)
+    if profile is not None:
+        _print_profile(profile)
+
+
+@dataclass(slots=True)
+class _Told:
+    """Tells of phases; an input without its name has the number in which it came up."""
+
+    named: bool
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, phase: str, about: str | None, seconds: float) -> None:
+        if about is not None and not self.named:
+            about = f"file {self._numbers.setdefault(about, len(self._numbers) + 1)}"
+        _say(phase, about, seconds)
+
+
+def _say(phase: str, about: str | None, seconds: float) -> None:
+    text = f"{phase} {about}" if about is not None else phase
+    say(f"{text:<24} {seconds:8.3f} s", to_stderr=True)
+
+
+def _started_profile() -> Profile:
+    from cProfile import Profile
+
+    profile = Profile()
+    profile.enable()
+    return profile
+
+
+def _print_profile(profile: Profile) -> None:
+    from pstats import Stats
+
+    profile.disable()
+    stats = Stats(profile, stream=sys.stderr)
+    rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda one: -one[1].tottime)
+    say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
+    for name, one in rows[:_FUNCTIONS_SHOWN]:
+        place = f"{Path(one.file_name).name}:{one.line_number}" if one.line_number else "built in"
+        line = f"{one.tottime:8.3f} {one.cumtime:15.3f} {one.ncalls:>12}  {name} ({place})"
+        say(line, to_stderr=True)
+    others = _seconds_of_other_processes()
+    say(f"reader processes used {others:.3f} s more", to_stderr=True)
+
+
+def _seconds_of_other_processes() -> float:
+    if sys.platform == "win32":
+        return 0.0
+    from resource import RUSAGE_CHILDREN, getrusage
+
+    used = getrusage(RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# A progress bar by bytes on stderr, shown only on a terminal and only once a second has passed.
+
+
+_PATIENCE_S = 1.0
+
+
+class _Bar:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._label = ""
+        self._total: int | None = None
+
+    def watch(self, source: ByteSource, place: int, inputs: int) -> None:
+        """Follow the next input."""
+        self._label = "reading" if inputs == 1 else f"reading {place + 1} of {inputs}"
+        self._total = source.stored_bytes
+        source.progress = self.advance
+
+    def advance(self, done: int) -> None:
+        """Show how many bytes of the input are read."""
+        if self._progress is None:
+            if self._clock() - self._began < _PATIENCE_S:
+                return
+            self._open()
+        if self._progress is not None and self._task is not None:
+            self._progress.update(
+                self._task, completed=done, total=self._total, description=self._label
+            )
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(self._label, total=self._total)
+        self._progress.start()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._progress is not None:
+            self._progress.stop()
+
+
+@contextmanager
+def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
+    """Yield what `read` tells of its inputs: a bar on a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar = _Bar(clock)
+    try:
+        yield bar.watch
+    finally:
+        bar.close()

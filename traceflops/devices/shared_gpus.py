@@ -7,18 +7,18 @@ whether the processes have a file each, or which tool wrote them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Final
+from itertools import count, filterfalse, pairwise
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.devices.processes import called, lives, unnamed_processes, whose
-from traceflops.devices.stream_numbers import apart, renumbered_note
 from traceflops.table.columns import IntArray, number_column, numbers
 from traceflops.table.grouping import distinct, groups
+from traceflops.table.notes import counted_note, of_noun
 from traceflops.table.rows import ABSENT
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Note, Trace
@@ -267,3 +267,37 @@ def _restreamed(
             place = np.minimum(np.searchsorted(old, now), len(old) - 1)
             values[rows[mine]] = np.where(old[place] == now, new_numbers[place], now)
     return table if (values == stream).all() else _with(table, name, column, values)
+
+
+# Numbers for streams: one that several streams of a device have stays that of the first.
+
+
+_LARGE: Final = 1 << 60
+"""Numbers beyond are no counts: behind them there may be no room in an int64."""
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
+    """Return the number of each stream of a device; the further ones of a number get free ones.
+
+    `holders` are the streams that have each number, in the order in which they have a right to it;
+    what stands together is one stream.
+    """
+    highest = max(holders, default=-1)
+    free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))
+    found: dict[_Key, int] = {}
+    for number, streams in sorted(holders.items()):
+        for place, members in enumerate(streams):
+            found |= dict.fromkeys(members, next(free) if place else number)
+    return found
+
+
+def renumbered_note(moved: int, of_what: str) -> Note:
+    """Return that streams are shown under another number than their own."""
+    sentence = (
+        f"of another {of_what} on the same GPU [reuses|reuse] a number; [it is|they are] "
+        "renumbered."
+    )
+    return counted_note("assumed", "streams-renumbered", of_noun("stream", sentence), moved)

@@ -9,8 +9,8 @@ from traceflops.findings.finding import WORTH_SAYING, Verdict
 from traceflops.findings.losses import Loss, losses
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.timeline.records import Account
-from traceflops.units.exact import exact_percent as exact_percent
 from traceflops.units.words import PART_NAMES, duration, percent, several, uncapitalized
+from traceflops.units.words import exact_percent as exact_percent
 from traceflops.windows.records import StepChoice
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from traceflops.flops.analytic.run_flops import every_convention, model_flops
     from traceflops.flops.ledger import Ledger, Line
     from traceflops.flops.model.card import ModelCard
-    from traceflops.flops.model.card_file import read_card
-    from traceflops.flops.model.presets import preset, preset_names
+    from traceflops.flops.model.models import preset, preset_names, read_card
 
 _HOMES = {
     "CONVENTIONS": "described.conventions",

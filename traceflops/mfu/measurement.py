@@ -17,10 +17,9 @@ from traceflops.devices.peaks import DTYPES, PER_TERA
 from traceflops.flops.ledger import UNSPLIT
 from traceflops.flops.mfu_waterfall import Waterfall, waterfall
 from traceflops.flops.ops.types import TF32_OR_FP32
-from traceflops.mfu.budget import device_budgets
+from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
 from traceflops.mfu.inference.inference import Inference, inference
 from traceflops.mfu.mfu_unavailable import impossible, unknown_flops, why_no_figure
-from traceflops.mfu.ranges import ShareRange, certain_part, slower_part
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, roof_times
 from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
 from traceflops.mfu.traced.coverage import ENOUGH
@@ -28,7 +27,7 @@ from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.table.trace import Note
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.units.words import decimal, exact_percent
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:

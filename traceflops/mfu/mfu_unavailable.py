@@ -26,7 +26,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import UNKNOWN_TYPE, Executed
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
 from traceflops.table.trace import Note
-from traceflops.units.exact import exact_percent
+from traceflops.units.words import exact_percent
 from traceflops.windows.prepared import Prepared
 
 _UNTOLD_TYPES: Final = {

@@ -15,7 +15,7 @@ from traceflops.flops.ops.types import TF32_OR_FP32
 from traceflops.mfu.budget import FP6_OR_FP4, peaks_of
 from traceflops.mfu.traced.executed import UNKNOWN_TYPE
 from traceflops.table.trace import Note, Trace
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.units.words import decimal, exact_percent
 
 _CLOCKS_AGREE: Final = Fraction(5, 100)
 """By so much less a device may clock than the table has it, without a word."""

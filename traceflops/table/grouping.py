@@ -160,3 +160,31 @@ def _opens(ordered: IntArray) -> BoolArray:
     opens = np.ones(len(ordered), dtype=np.bool_)
     opens[1:] = ordered[1:] != ordered[:-1]
     return opens
+
+
+# Sums of counts that may exceed an int64, exactly.
+
+
+_HALF: Final = 32
+
+
+_LOW: Final = (1 << _HALF) - 1
+
+
+def exact_sums(group: IntArray, values: IntArray, groups: int) -> list[int]:
+    """Return the sum of the values of each group as Python integers.
+
+    `group` holds places below `groups`, `values` counts from 0 to 2^63 - 1. Both halves of the
+    numbers are added apart, so that neither sum can wrap for fewer than 2^31 values.
+    """
+    high, low = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
+    np.add.at(high, group, values >> _HALF)
+    np.add.at(low, group, values & _LOW)
+    return [
+        (upper << _HALF) + lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)
+    ]
+
+
+def exact_sum(values: IntArray) -> int:
+    """Return the sum of counts as a Python integer."""
+    return exact_sums(np.zeros(len(values), dtype=np.int64), values, 1)[0]

@@ -18,12 +18,11 @@ from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Account, Window
 from traceflops.units.words import duration, percent, several
-from traceflops.windows.chosen_gpus import gpu_notes
-from traceflops.windows.inferred import inferred_steps
+from traceflops.windows.chosen_runs import gpu_notes
+from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
-from traceflops.windows.step_owners import Owners, owners_of, shared_steps_note
-from traceflops.windows.step_threads import Steps
+from traceflops.windows.step_threads import Owners, Steps, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,

@@ -6,13 +6,13 @@ runs together would count it twice.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.devices.processes import called, whose
+from traceflops.devices.processes import called, device_name, whose
 from traceflops.errors import UsageError
 from traceflops.table.columns import numbers
 from traceflops.table.trace import Note, Trace
@@ -120,3 +120,29 @@ def _run(trace: Trace, device: int, counts: Mapping[int, int]) -> str:
     gpu, number = trace.runs[device]
     owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
     return f"{called(trace, device)} run {number} of {counts[gpu]} ({owner})"
+
+
+# What to say where a number that `--gpu` gives is that of several devices.
+
+
+_CHOSEN_GPUS_MOST_NAMED = 5
+
+
+def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
+    """Say that a number chose a device of each machine, or of each process that counts its own."""
+    if selection.gpus is None:
+        return
+    local = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
+    alike = {number for number, count in Counter(local.values()).items() if count > 1}
+    chosen = [device for device in devices if local[device] in alike]
+    if not chosen:
+        return
+    given = ", ".join(map(str, sorted(alike)[:_CHOSEN_GPUS_MOST_NAMED]))
+    listed = ", ".join(device_name(trace, device) for device in chosen[:_CHOSEN_GPUS_MOST_NAMED])
+    more = ", …" if len(chosen) > _CHOSEN_GPUS_MOST_NAMED else ""
+    text = (
+        f"GPU numbers repeat across machines or processes: --gpu "
+        f"{given} selects {several(len(chosen), 'GPU')} "
+        f"({listed}{more}). Use --ranks, or one machine's files, to select among them."
+    )
+    yield Note("assumed", "gpu-number-repeats", text, len(chosen))

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import Untimed
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
+from traceflops.units.words import kernel_name
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.chosen import InWindows, chosen_activities
+from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
 from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
 from traceflops.windows.selection import Selection
+
+if TYPE_CHECKING:
+    from traceflops.timeline.account import DeviceAccount
+
+from dataclasses import field
+from typing import Final
+
+from traceflops.table.columns import numbers
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -46,3 +61,109 @@ class Prepared:
         """Return how many launch calls have a device record."""
         asked = chosen_calls(self.trace, self.selection, self.accounts, self.windows)
         return launch_records(self.trace, self.untimed, asked)
+
+
+# Of which kernel most of a component is: its time in which nothing that comes before it ran.
+
+
+_Pieces = dict[str, dict[int, IntArray]]
+"""Places of activities in the rows of a device, by name and device."""
+
+
+def most_exposed(
+    prepared: Prepared, component: str, wanted: Collection[str]
+) -> tuple[str, int] | None:
+    """Return the kernel with most time of a component in the chosen windows, and that time.
+
+    It is time of the devices: of a kernel that runs twice at once it counts once. Only kernels
+    `wanted` are looked at; None where none of them has any.
+    """
+    alone = {
+        device: account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
+        for device, account in prepared.accounts.items()
+    }
+    pieces: _Pieces = defaultdict(dict)
+    most: defaultdict[str, int] = defaultdict(int)
+    for device, account in prepared.accounts.items():
+        for name, places in _by_name(prepared, account, component, wanted):
+            pieces[name][device] = places
+            rows = account.rows
+            inside = alone[device].length_within(rows.start_ns[places], rows.end_ns[places])
+            most[name] += int(inside.sum())
+    # A sum counts overlaps twice, so it is the most there can be: once it is less, so are others.
+    best: tuple[str, int] | None = None
+    for name in sorted(most, key=lambda one: (-most[one], one)):
+        if most[name] <= (best[1] if best is not None else 0):
+            break
+        ns = sum(
+            _union(prepared.accounts[device], places).intersect(alone[device]).length_ns
+            for device, places in pieces[name].items()
+        )
+        if best is None or ns > best[1]:
+            best = (name, ns)
+    return best
+
+
+def _by_name(
+    prepared: Prepared, account: DeviceAccount, component: str, wanted: Collection[str]
+) -> list[tuple[str, IntArray]]:
+    """Return the wanted activities of a category of one device by their names."""
+    linked = prepared.linked
+    tops = np.array([top == component for top in linked.categorised.top()], dtype=np.bool_)
+    labels = names(linked.trace.activities["name"])
+    code = codes(linked.trace.activities["name"])[account.rows.row]
+    mine = np.flatnonzero(tops[linked.categorised.category[account.rows.row]])
+    if not len(mine):
+        return []
+    places: defaultdict[str, list[IntArray]] = defaultdict(list)
+    order = mine[np.argsort(code[mine], kind="stable")]
+    found, first = np.unique(code[order], return_index=True)
+    for one, part in zip(found.tolist(), np.split(order, first[1:]), strict=True):
+        name = kernel_name(labels[one]) if one >= 0 else ""
+        if name in wanted:
+            places[name].append(part)
+    return [(name, np.concatenate(parts)) for name, parts in places.items()]
+
+
+def _union(account: DeviceAccount, places: IntArray) -> Intervals:
+    return Intervals.of(account.rows.start_ns[places], account.rows.end_ns[places])
+
+
+# From which instant times are counted: one for all, or one per process where clocks differ.
+
+
+_UNALIGNED: Final = "clocks-not-aligned"
+"""The note of a reader that cannot bring the clocks of files together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The instant that is 0 for each process: its earliest activity, or that of all.
+
+    `aligned` says that it is one and the same, so that times of different processes compare.
+    """
+
+    of_process: Mapping[int, int] = field(hash=False)
+    of_device: Mapping[int, int] = field(hash=False)
+    aligned: bool
+
+
+def origins(prepared: Prepared) -> Origins:
+    """Return the origins of all processes with device work.
+
+    Clocks cannot be compared where a reader says so, and where the work of one device ended before
+    that of another began.
+    """
+    process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
+    spans = {device: account.rows.span for device, account in prepared.accounts.items()}
+    starts: dict[int, int] = {}
+    for device, (low, _) in spans.items():
+        starts[process[device]] = min(low, starts.get(process[device], low))
+    if not starts:
+        return Origins({}, {}, True)
+    apart = max(low for low, _ in spans.values()) > min(high for _, high in spans.values())
+    unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
+    aligned = not (len(starts) > 1 and (unaligned or apart))
+    if aligned:
+        starts = dict.fromkeys(starts, min(starts.values()))
+    return Origins(starts, {device: starts[process[device]] for device in spans}, aligned)

@@ -20,9 +20,11 @@ from traceflops.parsers.io.csvfiles.cells import Column, cells
 from traceflops.parsers.io.csvfiles.heads import Plan, Start, Tables, find_start, header_in
 from traceflops.parsers.io.csvfiles.lines import Bytes, is_regular, line_starts, lines_of
 from traceflops.parsers.io.csvfiles.mend import Mended, Mender, mend
-from traceflops.parsers.io.csvfiles.padding import filled
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import IntArray
+from traceflops.table.notes import counted_note
+from traceflops.table.trace import Note, NoteKind
+from traceflops.units.words import several
 
 TEXT_BLOCK_BYTES: Final = 2 << 20
 _MOST_HEADERS: Final = 1_000
@@ -180,3 +182,65 @@ def _has_numbers(places: Sequence[int], row: Sequence[bytes]) -> bool:
 
 def _key(text: bytes) -> int:
     return int.from_bytes(text[:4], "big")
+
+
+# Rows of CSV that end before their table does, filled up with empty fields.
+
+
+def filled(text: bytes, separator: str, columns: int, least: int) -> bytes:
+    """Return lines of CSV in which sound rows of `least` fields or more have all `columns`."""
+    data = np.frombuffer(text, np.uint8)
+    lines = lines_of(data, ord(separator))
+    lacking = columns - 1 - lines.separators
+    short = lines.sound & (lacking > 0) & (lines.separators >= least - 1)
+    if not short.any():
+        return text
+    places = np.repeat(lines.stop[short], lacking[short])
+    return np.insert(data, places, ord(separator)).tobytes()
+
+
+# What to say of a text whose tables were read although it was damaged.
+
+
+_CUT: Final = "The file ends within a row. That row is ignored and later rows are missing."
+
+
+_REPAIRED: Final = (
+    "{n} [row has|rows have] an unescaped quote, comma or line break in a name. The name is what "
+    "remains between the other fields; no number is affected."
+)
+
+
+_LOST: Final = "{n} unreadable [row was|rows were] skipped."
+
+
+_REPEATED: Final = "The header is repeated {n} [time|times]."
+
+
+_NO_HEADER: Final = "The file has no header: columns are identified from the rows."
+
+
+def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
+    """Give what is to be said of a text; `cut` says how its source ended too early."""
+    if cut:
+        text = f"{cut[0].upper()}{cut[1:]}: rows at the end are missing."
+        yield Note("dropped", "input-cut", text)
+    elif damage.cut_bytes is not None:
+        yield Note("dropped", "text-cut", _CUT, 1)
+    if damage.replaced_characters:
+        text = (
+            f"Invalid UTF-8: {several(damage.replaced_characters, 'character')} in "
+            f"{several(damage.rows_with_replacements, 'row')} became U+FFFD, the first at byte "
+            f"{damage.first_bad_byte:,}."
+        )
+        yield Note("repaired", "invalid-utf8", text, damage.replaced_characters)
+    counted: tuple[tuple[NoteKind, str, str, int], ...] = (
+        ("repaired", "rows-repaired", _REPAIRED, damage.repaired_rows),
+        ("dropped", "rows-lost", _LOST, damage.dropped_rows),
+        ("repaired", "header-repeated", _REPEATED, damage.repeated_headers),
+    )
+    for kind, code, wording, count in counted:
+        if count:
+            yield counted_note(kind, code, wording, count)
+    if damage.without_header:
+        yield Note("assumed", "header-missing", _NO_HEADER)

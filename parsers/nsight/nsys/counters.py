@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import by_distinct
-from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import ALLOCATED, FREED
 from traceflops.parsers.nsight.nsys.ids import processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading

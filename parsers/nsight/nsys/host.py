@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import by_distinct
-from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROFILER, WAITING, WAITS
 from traceflops.parsers.nsight.nsys.ids import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.stream_numbers import renumbered_note
+from traceflops.devices.shared_gpus import renumbered_note
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
-from traceflops.parsers.shared.times import span_notes
+from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.table.columns import codes, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.notes import counted_note, of_noun

@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Lookup
-from traceflops.parsers.io.databases.query import Batch
+from traceflops.parsers.io.databases.query import Batch, Lookup
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.op_texts import OpTexts, op_texts

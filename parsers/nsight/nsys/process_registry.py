@@ -14,17 +14,102 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import by_distinct
+from traceflops.devices.shared_gpus import apart
+from traceflops.parsers.io.databases.query import by_distinct
 from traceflops.parsers.nsight.nsys.devices import Devices
-from traceflops.parsers.nsight.nsys.ids import pid_of
-from traceflops.parsers.nsight.nsys.infer_owner import adopted
+from traceflops.parsers.nsight.nsys.ids import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.ranks import Place, Ranks, settled
-from traceflops.parsers.nsight.nsys.streams import Streams
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.rows import ABSENT
+
+# The streams of a report: a number stands for one stream within a process and a context only.
+#
+# Two contexts of a process that share a GPU and a number are told apart by giving the later one a
+# number of its own; the streams of several processes are told apart for all formats alike (see
+# `traceflops.sharedgpus`).
+
+
+_STREAMS_MOST: Final = 100_000
+"""So many streams are told apart; a report with more has invented them."""
+
+
+_NO_CONTEXT: Final = 0
+"""Contexts count from 1."""
+
+
+_STREAM_BITS: Final = 32
+
+
+_STREAM: Final = (1 << _STREAM_BITS) - 1
+
+
+_MOST_CONTEXTS: Final = 1 << 31
+
+
+Key = tuple[int, int, int]
+"""A device by the number that rows have for it, a context and the number of a stream there."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """The streams of a report, by the numbers that rows have until the end."""
+
+    _known: dict[Key, int] = field(default_factory=dict)
+
+    def numbers(self, devices: IntArray, contexts: IntArray, streams: IntArray) -> IntArray:
+        """Return the numbers of streams until the end; absent where there is no stream."""
+        own = streams_of(streams)
+        context = np.where((contexts > 0) & (contexts < _MOST_CONTEXTS), contexts, _NO_CONTEXT)
+        keys = np.where(own == ABSENT, ABSENT, (context << _STREAM_BITS) | own)
+        if not len(keys) or (devices == devices[0]).all():
+            return by_distinct(keys, partial(self._number, int(devices[0]) if len(keys) else 0))
+        found = np.empty(len(keys), dtype=np.int64)
+        for device in np.unique(devices).tolist():
+            mine = devices == device
+            found[mine] = by_distinct(keys[mine], partial(self._number, device))
+        return found
+
+    def _number(self, device: int, key: int, _: int) -> int:
+        if key == ABSENT:
+            return ABSENT
+        known = device, key >> _STREAM_BITS, key & _STREAM
+        if known not in self._known and len(self._known) >= _STREAMS_MOST:
+            return ABSENT
+        return self._known.setdefault(known, len(self._known))
+
+    def settled(self, owners: Mapping[int, tuple[int, int]]) -> tuple[dict[int, int], int]:
+        """Return the final number of each stream, and how many have one that is not their own.
+
+        `owners` are the final device and process of each device that rows have.
+        """
+        alike: defaultdict[tuple[int, int], defaultdict[int, dict[int, list[int]]]]
+        alike = defaultdict(lambda: defaultdict(dict))
+        for (device, context, stream), local in self._known.items():
+            alike[owners[device]][stream].setdefault(context, []).append(local)
+        found: dict[int, int] = {}
+        moved = 0
+        for by_number in alike.values():
+            holders = {number: _of_contexts(locals_) for number, locals_ in by_number.items()}
+            found |= apart(holders)
+            moved += sum(len(streams) - 1 for streams in holders.values())
+        return found, moved
+
+
+def _of_contexts(holders: Mapping[int, list[int]]) -> list[list[int]]:
+    """Return the streams by context; one of an unknown context is the first of them."""
+    found: list[list[int]] = []
+    unknown_first = False
+    for context, locals_ in sorted(holders.items()):
+        if unknown_first:
+            found[-1] += locals_
+        else:
+            found.append(list(locals_))
+        unknown_first = context == _NO_CONTEXT
+    return found
+
 
 _MOST: Final = 10_000
 """So many processes and devices are told apart; a report with more has invented them."""
@@ -233,3 +318,67 @@ def _renumber(table: TableBuilder, column: str, final: Mapping[int, int]) -> Non
         if column in piece:
             old = np.asarray(piece[column])
             piece[column] = compact(new[np.where(old == ABSENT, len(final), old)])
+
+
+# Whose work it is that does not say so: that of the only process that can have made it.
+#
+# Exports of some versions leave the process of copies and fills empty. Processes that only call,
+# as
+# a launcher that asks how many GPUs there are, made none.
+
+
+_INFER_OWNER_TABLES: Final = ("activities", "marks", "counters")
+
+
+def adopted(
+    gathered: Gathered, nobody: int | None, ordinals: Mapping[tuple[int, int], int]
+) -> dict[int, int]:
+    """Return the process of the devices that rows of no process have, where it can be but one.
+
+    The rows become rows of that process. `ordinals` are the devices by process and by the number
+    that the process has for them; `nobody` stands for the process of rows that do not name it.
+    """
+    if nobody is None:
+        return {}
+    users = _users(gathered, nobody)
+    by_ordinal: dict[int, set[int]] = {}
+    workers: set[int] = set()
+    for (process, ordinal), local in ordinals.items():
+        if process != nobody and local in users.get(process, ()):
+            workers.add(process)
+            by_ordinal.setdefault(ordinal, set()).add(process)
+    found = {}
+    for (process, ordinal), local in ordinals.items():
+        can_be = by_ordinal.get(ordinal) or workers
+        if process == nobody and len(can_be) == 1:
+            found[local] = next(iter(can_be))
+    _rewrite(gathered, nobody, found)
+    return found
+
+
+def _users(gathered: Gathered, nobody: int) -> dict[int, set[int]]:
+    """Return the devices on which each process did work."""
+    found: dict[int, set[int]] = {}
+    for count, piece in gathered["activities"].pieces:
+        process, device = (np.broadcast_to(piece[name], count) for name in ("process", "device"))
+        named = np.flatnonzero(process != nobody)
+        _, first = np.unique(joint_codes(process[named], device[named]), return_index=True)
+        one = named[first]
+        for user, used in zip(process[one].tolist(), device[one].tolist(), strict=True):
+            found.setdefault(user, set()).add(used)
+    return found
+
+
+def _rewrite(gathered: Gathered, nobody: int, found: Mapping[int, int]) -> None:
+    for name in _INFER_OWNER_TABLES if found else ():
+        for count, piece in gathered[name].pieces:
+            if "device" not in piece:
+                continue
+            process = np.array(np.broadcast_to(piece["process"], count))
+            device = np.broadcast_to(piece["device"], count)
+            mine: IntArray = np.flatnonzero(process == nobody)
+            for local in distinct(device[mine]).tolist() if len(mine) else ():
+                if local in found:
+                    process[mine[device[mine] == local]] = found[local]
+            if len(mine):
+                piece["process"] = process

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from traceflops.parsers.io.databases.file import nothing_left
 from traceflops.parsers.io.databases.rows import Database
-from traceflops.parsers.io.databases.wal import nothing_left
-from traceflops.parsers.io.file_names import rank_in_name
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
 from traceflops.parsers.nsight.nsys.devices import devices_of
-from traceflops.parsers.nsight.nsys.diagnostics import warnings_of
 from traceflops.parsers.nsight.nsys.facts import (
     facts_of,
     host_of,
     identities_of,
     origin_of,
     ranks_of,
+    warnings_of,
 )
 from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_overheads
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
@@ -33,7 +33,7 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.work import read_work
-from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.trace import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"

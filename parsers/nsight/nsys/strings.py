@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Coder, TextsById
-from traceflops.parsers.io.databases.query import Wanted
+from traceflops.parsers.io.databases.query import Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import IntArray

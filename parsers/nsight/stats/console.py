@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from traceflops.parsers.io.csvfiles.decimal_marks import decimal_mark, is_number, plain_decimal
+from traceflops.parsers.io.csvfiles.cells import decimal_mark, is_number, plain_decimal
 from traceflops.parsers.io.csvfiles.heads import Plan, Tables
 
 _RULE: Final = re.compile(

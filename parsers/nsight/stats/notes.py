@@ -9,9 +9,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io.csvfiles.notes import text_notes
+from traceflops.parsers.io.csvfiles.text import text_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
-from traceflops.parsers.shared.overflow import overflow_notes
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.notes import counted_note, of_noun, rank_from_name
 from traceflops.table.trace import Note, NoteKind
 from traceflops.units.words import several

@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Lookup, TextsById
-from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.query import Batch, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.rocpd.work import Dispatches, KernelNames
 from traceflops.parsers.rocprof.tables.sums import summed_instances

@@ -12,11 +12,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.io.databases.query import Wanted
+from traceflops.parsers.io.databases.query import Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
 from traceflops.parsers.rocprof.agents import facts_of_agent
-from traceflops.parsers.rocprof.clocks import clock_of, place_of_node
+from traceflops.parsers.rocprof.notes import clock_of, place_of_node
 from traceflops.parsers.rocprof.rocpd.schema import Run
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,

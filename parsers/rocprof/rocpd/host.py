@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Coder, Lookup, by_distinct
-from traceflops.parsers.io.databases.query import Among, Batch, Wanted
+from traceflops.parsers.io.databases.query import Among, Batch, Coder, Lookup, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd.categories import (
     APIS,
     MARK,
@@ -18,7 +17,7 @@ from traceflops.parsers.rocprof.rocpd.categories import (
 )
 from traceflops.parsers.rocprof.rocpd.counters import Samples
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
-from traceflops.parsers.shared.times import timed
+from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.table.columns import IntArray
 from traceflops.table.rows import ABSENT, Array
 

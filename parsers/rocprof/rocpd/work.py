@@ -7,12 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.lookup import Lookup, TextsById, by_distinct
-from traceflops.parsers.io.databases.query import Batch, Wanted
+from traceflops.parsers.io.databases.query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
-from traceflops.parsers.shared.times import timed
+from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import distinct
 from traceflops.table.rows import ABSENT, Array

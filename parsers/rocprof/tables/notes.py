@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.csvfiles.notes import text_notes
+from traceflops.parsers.io.csvfiles.text import text_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -20,8 +20,8 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.shared.csv_parts import TableFile
-from traceflops.parsers.shared.overflow import overflow_notes
-from traceflops.parsers.shared.times import span_notes
+from traceflops.parsers.shared.sanity_checks import span_notes
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.columns import names, numbers
 from traceflops.table.notes import counted_note, of_noun, rank_from_name, together
 from traceflops.table.trace import Note

@@ -17,7 +17,7 @@ from traceflops.parsers.rocprof.layouts import (
     layout_of,
     plain,
 )
-from traceflops.parsers.shared.layouts import V1, Layout
+from traceflops.parsers.shared.csv_parts import V1, Layout
 
 _WHOLE: Final = ("agents", "system")
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")

@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.rocprof.clocks import clock_of_folder
-from traceflops.parsers.rocprof.tables.copies import resolve_copies
+from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.counter_repeats import readings
 from traceflops.parsers.rocprof.tables.devices import Devices
 from traceflops.parsers.rocprof.tables.host import api_of
@@ -17,9 +16,9 @@ from traceflops.parsers.rocprof.tables.notes import Told, run_notes
 from traceflops.parsers.rocprof.tables.processes import Process
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.runs import Run
+from traceflops.parsers.rocprof.tables.work import resolve_copies
 from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.csv_parts import Part, TableFile, chosen
-from traceflops.parsers.shared.layouts import COMPUTE, Layout
+from traceflops.parsers.shared.csv_parts import COMPUTE, Layout, Part, TableFile, chosen
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import IntArray

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.jsonfiles.events import EventStream
 from traceflops.parsers.io.jsonfiles.notes import event_text_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
-from traceflops.parsers.rocprof.clocks import clock_of_folder
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
     COUNTERS_ONLY,
     LAUNCH_IS_QUEUEING,
+    clock_of_folder,
     instance_notes,
 )
 from traceflops.parsers.rocprof.tables.names import Place, place_of
@@ -27,8 +28,9 @@ from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.rows import AllRows
 from traceflops.parsers.rocprof.v1.trace import Assembly
-from traceflops.parsers.shared.overflow import overflow_notes
-from traceflops.parsers.shared.times import span_notes
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.sanity_checks import span_notes
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.columns import names
 from traceflops.table.notes import counted_note, of_noun, rank_from_name
 from traceflops.table.trace import Note, NoteKind, Source, SourceFile, Trace
@@ -145,3 +147,23 @@ def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         yield from link_notes(tables, no_calls=_NO_CALLS)
     if was_counted:
         yield COUNTED_WHILE_TIMED
+
+
+# rocprof's (v1) JSON: a Chrome trace with the true times in its arguments.
+
+
+_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
+
+
+def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    from traceflops.parsers.rocprof.v1.read import read_v1_json
+
+    for source in sources:
+        reading.crew.expect(source.expected_text_bytes)
+    return [read_v1_json(source, reading.crew) for source in sources]
+
+
+ROCPROF_V1_JSON: Final = Format(
+    "rocprof (v1) JSON", lambda head: _START.match(head) is not None, _read
+)
+"""Known by the empty event with which the list begins; no other writer of such lists has one."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceflops.parsers.rocprof.v1.block import V1Rows
-from traceflops.parsers.shared.times import Spans, spans
+from traceflops.parsers.shared.sanity_checks import Spans, spans
 from traceflops.table.columns import IntArray
 from traceflops.table.rows import ABSENT, Array, Names
 

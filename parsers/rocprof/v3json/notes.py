@@ -19,8 +19,8 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.v3json.places import ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd
-from traceflops.parsers.shared.overflow import overflow_notes
-from traceflops.parsers.shared.times import span_notes
+from traceflops.parsers.shared.sanity_checks import span_notes
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.notes import counted_note, of_noun
 from traceflops.table.trace import Note, NoteKind
 from traceflops.units.words import several

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.jsonfiles.lists import ListStream
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
-from traceflops.parsers.rocprof.clocks import SEVERAL_MACHINES, clock_of, clock_of_folder
+from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of, clock_of_folder
 from traceflops.parsers.rocprof.tables.names import Place
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
 from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.notes import rank_from_name
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, SourceFile, Trace
+
+if TYPE_CHECKING:
+    from traceflops.parsers.rocprof.tables.names import Place
 
 _TIMELINE: Final = ("kernel_dispatch", "memory_copy")
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
@@ -222,3 +227,84 @@ def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
         f"no process: {source.label} ({ROOT_KEY} holds no records)",
         "give the JSON written by rocprofv3 --output-format json",
     )
+
+
+# rocprofv3's JSON, of all releases since ROCm 6.2.
+
+
+_WORTH_BYTES: Final = 1 << 29
+"""These records are decoded so quickly that other processes cost more than they save below this."""
+
+
+_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
+
+
+def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    """Return the traces of some files. Raises InputError where none can be read.
+
+    One that cannot be read is a note as long as another can.
+    """
+    traces: list[Trace] = []
+    failed: list[tuple[str, InputError]] = []
+    for members in _runs(sources):
+        trace = _read_run(members, reading, failed)
+        traces += [trace] if trace is not None else []
+    if not traces:
+        raise failed[0][1]
+    from traceflops.parsers.rocprof.v3json.notes import launcher_notes
+
+    notes = [
+        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
+        for name, error in failed
+    ]
+    idle = [trace for trace in traces if not trace.source.event_counts]
+    if 0 < len(idle) < len(traces):
+        traces = [trace for trace in traces if trace.source.event_counts]
+        notes += launcher_notes(len(idle), idle[0].source.files[0].name)
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+
+
+def _read_run(
+    members: Sequence[tuple[ByteSource, Place]],
+    reading: Reading,
+    failed: list[tuple[str, InputError]],
+) -> Trace | None:
+    """Return the trace of a run, None where none of its files can be read."""
+    from traceflops.parsers.rocprof.v3json.run import Run
+
+    large = sum(source.expected_text_bytes for source, _ in members) >= _WORTH_BYTES
+    run = Run(reading.crew if large else Crew())
+    passes = {place.run_pass for _, place in members}
+    places_in: defaultdict[int | None, int] = defaultdict(int)
+    read = 0
+    for source, place in members:
+        number = places_in[place.run_pass]
+        places_in[place.run_pass] += 1
+        try:
+            run.add(source, place, number, is_repeated=len(passes) > 1)
+            read += 1
+        except InputError as error:
+            failed.append((source.label, error))
+        finally:
+            source.close()
+    return run.trace() if read else None
+
+
+def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, Place]]]:
+    """Return the files of each run: of a run that was repeated one or more for each pass."""
+    from traceflops.parsers.rocprof.tables.names import place_of
+
+    runs: defaultdict[tuple[str, int | None], list[tuple[ByteSource, Place]]] = defaultdict(list)
+    for number, source in enumerate(sources):
+        place = place_of(source.folder, source.name)
+        key = (str(number), -1) if place.run_pass is None else (place.root, place.rank)
+        runs[key].append((source, place))
+    return [
+        sorted(members, key=lambda one: (one[1].run_pass or 0, one[1].pid or 0, one[0].name))
+        for members in runs.values()
+    ]
+
+
+ROCPROF_JSON: Final = Format(
+    "rocprofv3 JSON", lambda head: _START.match(head) is not None, _read, gathers=True
+)

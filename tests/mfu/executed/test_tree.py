@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.build import table_of
-from traceflops.flops.int_sums import exact_sum, exact_sums
 from traceflops.table.columns import IntArray
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.op_tree import OpTree, taken
 
 OPS = st.lists(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.flops.ops.pairs import Band
+from traceflops.flops.ops.attention import Band
 
 LENGTHS = st.integers(0, 9)
 SIDES = st.none() | st.integers(0, 11)

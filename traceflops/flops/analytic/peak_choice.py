@@ -9,7 +9,7 @@ from traceflops.devices.matching import SeenDevice, chosen
 from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
 from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 from traceflops.flops.analytic.rates import Peak
-from traceflops.units.exact import decimal
+from traceflops.units.words import decimal
 
 DTYPE_ALIASES = {
     "bfloat16": "bf16",

@@ -12,7 +12,7 @@ from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.work import PUBLISHED, TERA, DescribedWork, work
 from traceflops.flops.ledger import Count, Ledger
 from traceflops.flops.model.card import ModelCard
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.units.words import decimal, exact_percent
 
 NS_PER_S = 10**9
 LARGEST_PEAK = 10**8

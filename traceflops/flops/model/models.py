@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.model.blocks import Block, Experts
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.card_file import read_card
-from traceflops.flops.model.presets import preset, preset_names
+from traceflops.flops.model.card_table import build, parse_toml
+from traceflops.flops.model.huggingface import card_of_config, parse_json
 
 CARD_SUFFIXES = (".json", ".toml")
 FOLDERS_CONFIG = "config.json"
@@ -104,3 +107,96 @@ def _exists(path: Path) -> bool:
 def listed_models() -> tuple[tuple[str, ModelCard], ...]:
     """Return all presets as (id, card), in the order of the table."""
     return tuple((name, preset(name)) for name in preset_names())
+
+
+# Models by name: the cards that come with traceflops, from `presets.toml`.
+
+
+def preset(name: str) -> ModelCard:
+    """Return the card of a model by id, name or alias; case and punctuation do not matter.
+
+    Raises UsageError with the nearest names.
+    """
+    wanted = _plain(name)
+    found = _ids().get(wanted)
+    if found is None:
+        near = difflib.get_close_matches(wanted, _ids(), 3)
+        meant = ", ".join(dict.fromkeys(_ids()[one] for one in near))
+        raise UsageError(
+            f"unknown model {name[:60]!r}",
+            f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
+        )
+    return _card(found)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the ids of all presets, in the order of the table."""
+    return tuple(_tables())
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, object]]:
+    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
+    return parse_toml(text, "presets")  # type: ignore[return-value]
+
+
+@cache
+def _ids() -> dict[str, str]:
+    """Return every way to write a model, without punctuation, and its id."""
+    found: dict[str, str] = {}
+    for key, table in _tables().items():
+        aliases = table.get("aliases", [])
+        names = (key, str(table["name"]), *(aliases if isinstance(aliases, list) else []))
+        for name in names:
+            found.setdefault(_plain(name), key)
+    return found
+
+
+@cache
+def _card(key: str) -> ModelCard:
+    return build(_tables()[key], f"preset {key}")
+
+
+def _plain(name: str) -> str:
+    """Return the letters and digits of a name; of `meta-llama/X` those of X."""
+    return "".join(sign for sign in name.rpartition("/")[2].casefold() if sign.isalnum())
+
+
+# Model cards in files: a TOML card or a Hugging Face config.json, by what is in it.
+
+
+LARGEST_FILE = 1024 * 1024
+
+
+def read_card(path: Path) -> ModelCard:
+    """Return the card in a file: JSON is a config.json, anything else TOML.
+
+    Raises InputError where it cannot be read, UsageError for what is wrong in it.
+    """
+    is_json = path.suffix.lower() == ".json"
+    where = f"{'config' if is_json else 'card'} {path.name!r}"
+    text = _text(path, where)
+    if is_json or text.lstrip().startswith("{"):
+        return card_of_config(parse_json(text, where), where)
+    return build(parse_toml(text, where), where)
+
+
+def _text(path: Path, where: str) -> str:
+    """Return the text of a small file."""
+    hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
+    if not path.is_file():
+        problem = "not a regular file" if path.exists() else "file not found"
+        problem = "it is a folder" if path.is_dir() else problem
+        raise InputError(f"{where}: {problem}", "use a config.json or a TOML card")
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{where}: cannot be read: {reason}", hint) from None
+    if len(content) > LARGEST_FILE:
+        raise InputError(f"{where}: larger than {LARGEST_FILE // 1024} KiB", hint)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 text (byte {error.start})", hint) from None

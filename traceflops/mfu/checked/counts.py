@@ -16,7 +16,7 @@ from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.units.words import decimal, exact_percent
 
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
@@ -125,3 +125,27 @@ def unknown_flops(measured: Measurement) -> int | None:
 def of_job(run: Run, job: JobSize) -> Run:
     """Return the run with the devices of the job, and its time by the trace."""
     return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
+
+
+# A description that needs more than hardware counted: it cannot be of that run.
+
+
+def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> str | None:
+    """Return that a described run needs more than was executed by counters, None if it does not.
+
+    Counters do not tell what FLOPs were for, but there are no more of them; kernels whose FLOPs
+    are unknown may have run at the peak. `run` is of the devices of the job.
+    """
+    done = measured.executed
+    if not done.unsplit_flops or done.model_flops or not job.windows or not card.complete:
+        return None
+    if unit_of(card, run) != "step" or obstacle(card, run, default_convention(card, run)):
+        return None
+    more = unknown_flops(measured)
+    if more is None:
+        return None
+    needed = Fraction(visible(card, run).total * job.windows, job.devices)
+    above = needed / more - 1
+    if above <= AGREE:
+        return None
+    return f"the description needs {exact_percent(above)} more FLOPs than counters measured"

@@ -16,8 +16,7 @@ from traceflops.flops.analytic.run import PARTS, parse_checkpoint
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.huggingface import card_of_config
-from traceflops.flops.model.models import bare_model
-from traceflops.flops.model.presets import preset
+from traceflops.flops.model.models import bare_model, preset
 from traceflops.mfu.checked.run_options import TOKEN_COUNTS, Words, check_sums, parse_kernel
 from traceflops.mfu.checked.token_marks import Told
 from traceflops.table.trace import Note, Trace

@@ -19,7 +19,7 @@ from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
-from traceflops.units.exact import decimal, exact_percent
+from traceflops.units.words import decimal, exact_percent
 
 MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
 """Codes of findings: less is recomputed than described, or more."""

@@ -18,9 +18,8 @@ import pyarrow as pa
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS
 from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.run_checks import check_claims
 from traceflops.flops.analytic.run_flops import default_convention, refusal
-from traceflops.flops.analytic.run_utilisation import unit_of
+from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked.description import PACKED, TOTALS, WHERE, Description, left_out
 from traceflops.mfu.checked.description import description_of as description_of

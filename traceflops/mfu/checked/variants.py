@@ -23,7 +23,7 @@ from traceflops.flops.model.blocks import (
     Mask,
 )
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.presets import preset, preset_names
+from traceflops.flops.model.models import preset, preset_names
 from traceflops.mfu.checked.passes import Passes, plain_slots, visible, without_lengths
 from traceflops.units.words import several
 

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceflops.devices.counted_rates import with_sums
-from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.devices.counter_formulas import counters_used, plain_counter, with_sums
 from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, rank_in_group
 from traceflops.table.columns import BoolArray, IntArray, codes, floats, names, numbers
 from traceflops.table.grouping import distinct, group_rows

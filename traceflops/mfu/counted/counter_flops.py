@@ -21,16 +21,16 @@ from traceflops.mfu.counted.counter_notes import (
     check_notes,
     counter_notes,
     join_notes,
+    pair_notes,
+    too_fast_note,
+    too_many_bytes,
 )
 from traceflops.mfu.counted.cross_check import ByShapes, CrossCheck, by_own_shapes, cross_check
-from traceflops.mfu.counted.impossible_bytes import too_fast_note, too_many_bytes
-from traceflops.mfu.counted.joins import Join, join_of
+from traceflops.mfu.counted.joins import Join, join_of, summed_notes
 from traceflops.mfu.counted.kernel_matching import match
 from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, flops_of
 from traceflops.mfu.counted.launches import launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
-from traceflops.mfu.counted.pair_notes import pair_notes
-from traceflops.mfu.counted.summed_work import summed_notes
 from traceflops.mfu.counted.work_sources import (
     Source,
     architectures,

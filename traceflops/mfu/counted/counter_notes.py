@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,9 +14,12 @@ from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.cross_check import CrossCheck
 from traceflops.mfu.counted.joins import Join
 from traceflops.mfu.counted.kernel_matching import KNOWN, How
+from traceflops.mfu.counted.launch_work import UNKNOWN
+from traceflops.mfu.trace_peaks import DevicePeaks, device_peaks
+from traceflops.table.columns import BoolArray, IntArray, codes, numbers
 from traceflops.table.trace import Note
-from traceflops.units.exact import exact_percent
-from traceflops.units.words import several
+from traceflops.units.words import exact_percent, several
+from traceflops.windows.prepared import Prepared
 
 _WAYS: Final[dict[How, str]] = {
     "dispatch": "by dispatch",
@@ -163,3 +167,84 @@ def _listed(names: Sequence[str]) -> str:
     some = ", ".join(shown(name) for name in names[:_MOST_NAMED])
     more = len(names) - _MOST_NAMED
     return f"{some} and {several(more, 'more kernel')}" if more > 0 else some
+
+
+# Counted bytes that no memory could have moved in the time of the timed run.
+
+
+def too_many_bytes(prepared: Prepared, devices: Sequence[DevicePeaks], size: IntArray) -> BoolArray:
+    """Return, per activity, whether the bytes of its kernel exceed what its memory can move.
+
+    `size` is UNKNOWN for activities without bytes. All launches of a name on a device count.
+    """
+    activities = prepared.trace.activities
+    found = np.zeros(len(size), dtype=np.bool_)
+    name, device = codes(activities["name"]), numbers(activities["device"])
+    dur = numbers(activities["dur_ns"]).astype(np.float64)
+    for one in devices:
+        if one.bandwidth is None:
+            continue
+        rows = np.flatnonzero((device == one.device) & (size != UNKNOWN) & (dur > 0))
+        moved, time = (
+            np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
+            for column in (size, dur)
+        )
+        found[rows] = (moved > one.bandwidth * time)[name[rows]]
+    return found
+
+
+def too_fast_note(prepared: Prepared, rows: BoolArray) -> Note:
+    """Return that the bytes of some activities are left out."""
+    kernels = len(np.unique(codes(prepared.trace.activities["name"])[rows]))
+    text = (
+        f"The counted bytes of {several(kernels, 'kernel')} exceed what the memory "
+        "can move in their time: caches served them in the timed run, or the "
+        "counters belong to other work. They are ignored."
+    )
+    return Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(rows)))
+
+
+# What to say of a paired recording itself: how it was read, and that it is of another device.
+
+
+_OF_TIMES: Final = frozenset(
+    {
+        *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
+        *("gpu-unknown", "rank-from-name", "rank-unknown"),
+    }
+)
+"""What a paired recording is not asked for, so that it is no matter."""
+
+
+def pair_notes(
+    prepared: Prepared, devices: Sequence[DevicePeaks], pair: Prepared
+) -> Iterator[Note]:
+    """Yield the notes of a paired recording, marked as its own, and whether its device differs."""
+    for note in pair.trace.notes:
+        if note.code not in _OF_TIMES:
+            yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
+    ours = {arch: one.product for one in devices if (arch := _architecture(prepared, one))}
+    others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
+    theirs = {arch: one.product for one in others if (arch := _architecture(pair, one))}
+    if ours and theirs and not ours.keys() & theirs.keys():
+        text = (
+            f"The paired recording is from another kind of GPU ({_pair_notes_listed(theirs)}) "
+            f"than the timed run ({_pair_notes_listed(ours)}). Its kernels may do other work, "
+            "and its counters may differ."
+        )
+        yield Note("assumed", "paired-other-device", text)
+
+
+def _architecture(prepared: Prepared, one: DevicePeaks) -> str | None:
+    """Return the architecture of a device, as the trace or else the table has it."""
+    row = prepared.trace.devices.slice(one.device, 1).to_pylist()[0]
+    own: str | None = row["architecture"]
+    if own:
+        return own.partition(":")[0]
+    spec = one.match.spec
+    return spec.arch if spec is not None and one.match.confirmed else None
+
+
+def _pair_notes_listed(archs: dict[str, str]) -> str:
+    words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
+    return ", ".join(shown(word) for word in dict.fromkeys(words))

@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops.int_sums import exact_sum, exact_sums
 from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.op_tree import taken
 from traceflops.windows.prepared import Prepared
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.flops.int_sums import exact_sums
 from traceflops.flops.roofline import Measured, WorkBasis
 from traceflops.table.columns import codes, names, numbers
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct, exact_sums, group_rows
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork

@@ -18,7 +18,6 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution, named
 from traceflops.attribution.training_phases import is_node
-from traceflops.flops.int_sums import exact_sum
 from traceflops.flops.ops import UNKNOWN, Core, Product, Work
 from traceflops.mfu.inference.forward_passes import BATCHED, ForwardPass, forward_passes
 from traceflops.mfu.inference.pass_times import PassTimes, pass_times
@@ -26,7 +25,7 @@ from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.mfu.traced.moved_bytes import MovedBytes
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
 from traceflops.table.columns import IntArray, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.op_tree import taken
 from traceflops.table.rows import ABSENT
 from traceflops.windows.engine_passes import Kind, serving_marks

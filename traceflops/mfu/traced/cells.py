@@ -9,11 +9,10 @@ import numpy as np
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops.int_sums import exact_sum, exact_sums
 from traceflops.mfu.traced.lines import RULES_USED, PartTable
 from traceflops.mfu.traced.window_of import NO_WINDOW, in_chosen_window
 from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.op_tree import taken
 from traceflops.windows.prepared import Prepared
 

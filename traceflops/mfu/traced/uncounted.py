@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution, Fate
-from traceflops.flops.int_sums import exact_sum, exact_sums
 from traceflops.flops.ops import UNKNOWN, Unknown
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
 from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.op_tree import taken
 from traceflops.windows.prepared import Prepared
 

@@ -15,14 +15,13 @@ import numpy as np
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.model import Category
-from traceflops.flops.int_sums import exact_sums
 from traceflops.flops.ops import UNKNOWN
 from traceflops.flops.roofline import Measured, WorkBasis
 from traceflops.mfu.counted.named_work import named_work
 from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
 from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct, exact_sums, group_rows
 from traceflops.table.op_tree import taken
 from traceflops.windows.prepared import Prepared
 
