@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from traceflops.devices.jobs import merge_jobs
+from traceflops.devices import merge_jobs
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.places import find_inputs, tell_apart
-from traceflops.parsers.io.worker_pool import Crew, usable_cores
-from traceflops.parsers.recognise.known_formats import recognise
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.parsers.shared.same_runs import each_run_once
-from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.parsers.io import ByteSource, Crew, find_inputs, tell_apart, usable_cores
+from traceflops.parsers.recognise import recognise
+from traceflops.parsers.shared import Format, Reading, each_run_once, plausible
 from traceflops.phases import phase
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.table import Note, Trace
+from traceflops.units import several
 
 LOSSES = frozenset(
     {

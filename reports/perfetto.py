@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
+from traceflops.drawing import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
-from traceflops.timeline.components import WORK
-from traceflops.timeline.intervals import Intervals
-from traceflops.windows.prepared import Prepared
+from traceflops.table import ABSENT, IntArray, Trace, codes, names, numbers
+from traceflops.timeline import WORK, Intervals
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceflops.findings.finding import Finding
+    from traceflops.findings import Finding
 
 SUFFIXES: Final = (".json", ".json.gz")
 

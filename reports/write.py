@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from traceflops.analysis.result import Analysis
+from traceflops.analysis import Analysis
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_replaced, write_whole
-from traceflops.reports.view.author_notes import NOTHING, Authored
+from traceflops.reports.view import NOTHING, Authored
 
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
@@ -26,20 +26,20 @@ _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 
 
 def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    from traceflops.reports.page.html import render_html
+    from traceflops.reports.page import render_html
 
     return render_html(analysis, command, authored).encode()
 
 
 def _json(analysis: Analysis, _: str | None, __: Authored) -> bytes:
-    from traceflops.reports.json.report import render_json
+    from traceflops.reports.json import render_json
 
     return render_json(analysis).encode() + b"\n"
 
 
 def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    from traceflops.reports.markdown.markdown import render_markdown
-    from traceflops.reports.view.author_notes import base_names
+    from traceflops.reports.markdown import render_markdown
+    from traceflops.reports.view import base_names
 
     shown = base_names(command, analysis.source.files) if command else None
     return render_markdown(analysis, shown, authored).encode()
@@ -90,7 +90,7 @@ def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
     suffix = target.suffix.lower()
     if suffix not in RENDERERS:
-        from traceflops.reports.tables.trace_tables import FORMATS
+        from traceflops.reports.tables import FORMATS
 
         as_tables = f"; tables go to a folder: -o {target.stem}/ --format {suffix[1:]}"
         raise UsageError(

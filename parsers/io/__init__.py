@@ -1,1 +1,74 @@
-"""TODO."""
+"""Bytes to rows: files, archives, worker processes, JSON, CSV and SQLite; no tool is named here.
+
+Takes paths; gives blocks of columns, however damaged, and says what could not be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.parsers.io.csvfiles.cells import (
+        Column,
+        Texts,
+        clear_mark,
+        decimal_mark,
+        decimals,
+        finest,
+        is_ambiguous,
+        is_number,
+        plain_decimal,
+        step_of,
+    )
+    from traceflops.parsers.io.csvfiles.heads import (
+        Field,
+        Kind,
+        Plan,
+        Tables,
+        find_start,
+        header_in,
+    )
+    from traceflops.parsers.io.csvfiles.lines import Bytes, line_starts
+    from traceflops.parsers.io.csvfiles.text import (
+        TEXT_BLOCK_BYTES,
+        Block,
+        CsvText,
+        Damage,
+        text_notes,
+    )
+    from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
+    from traceflops.parsers.io.databases.file import how_to_copy, in_wal_mode, nothing_left, placed
+    from traceflops.parsers.io.databases.query import (
+        Among,
+        Batch,
+        Between,
+        Coder,
+        Condition,
+        Lookup,
+        Present,
+        Table,
+        TextsById,
+        Wanted,
+        by_distinct,
+        no_rows,
+        quoted,
+        select,
+    )
+    from traceflops.parsers.io.databases.rows import Database
+    from traceflops.parsers.io.inputs import ByteSource
+    from traceflops.parsers.io.jsonfiles.events import EventStream
+    from traceflops.parsers.io.jsonfiles.lists import Found, ListStream
+    from traceflops.parsers.io.jsonfiles.mend import INVALID_UTF8, mended, valid_utf8
+    from traceflops.parsers.io.jsonfiles.notes import (
+        event_text_notes,
+        input_cut,
+        repairs_and_losses,
+    )
+    from traceflops.parsers.io.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Records
+    from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+    from traceflops.parsers.io.places import files_behind, find_inputs, rank_in_name, tell_apart
+    from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew, usable_cores
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 """What reading a damaged Arrow or Parquet file may raise."""

@@ -12,14 +12,25 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE, sound
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
-from traceflops.table.columns import IntArray, codes, names, numbers, validity
-from traceflops.table.rows import ABSENT, Array, Names
-from traceflops.table.trace import Note, Source, SourceFile, Trace
-from traceflops.units.words import several
+from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
+from traceflops.table import (
+    ABSENT,
+    Array,
+    IntArray,
+    Names,
+    Note,
+    Source,
+    SourceFile,
+    Trace,
+    codes,
+    names,
+    numbers,
+    validity,
+)
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.table import Note, Trace
+from traceflops.units import several
 
 _MOST_NAMED: Final = 5
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.events import EventStream
+from traceflops.parsers.io import ByteSource, EventStream
 from traceflops.parsers.pytorch.block import KinetoBlock
 from traceflops.parsers.pytorch.metadata import Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.parsers.shared.trace_builder import (
+from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     DeviceFacts,
     ProcessFacts,
@@ -24,11 +23,7 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
     renumber_devices,
 )
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace, distinct
 
 _UNKNOWN_DEVICE = -1
 _EPOCH_NS = 10**17

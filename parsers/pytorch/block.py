@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.jsonfiles.mend import valid_utf8
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, valid_utf8
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,
     ARGS,
@@ -35,7 +34,7 @@ from traceflops.parsers.pytorch.events import (
 )
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
-from traceflops.table.columns import IntArray
+from traceflops.table import IntArray
 
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"

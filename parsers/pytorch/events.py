@@ -13,7 +13,7 @@ from typing import Any, Final, Union
 
 import msgspec
 
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT
 
 NOTHING: Final = msgspec.Raw(b"")
 

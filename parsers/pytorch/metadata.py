@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
-from traceflops.parsers.shared.trace_builder import DeviceFacts
-from traceflops.table.rows import ABSENT
-from traceflops.units.words import DESCRIPTION_WORDS, several
+from traceflops.parsers.shared import DeviceFacts
+from traceflops.table import ABSENT
+from traceflops.units import DESCRIPTION_WORDS, several
 
 _FACTS: Final = (
     "schemaVersion",

@@ -7,15 +7,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.events import EventStream
-from traceflops.parsers.io.jsonfiles.mend import INVALID_UTF8
-from traceflops.parsers.io.jsonfiles.notes import event_text_notes
+from traceflops.parsers.io import INVALID_UTF8, ByteSource, EventStream, event_text_notes
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
-from traceflops.table.notes import counted_note, of_noun, rank_from_name
-from traceflops.table.trace import Note, NoteKind
-from traceflops.units.words import several
+from traceflops.table import Note, NoteKind, counted_note, of_noun, rank_from_name
+from traceflops.units import several
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "

@@ -13,19 +13,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.events import EventStream
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream
 from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.notes import printable
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
-from traceflops.units.words import several
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import ABSENT, IntArray, TableBuilder, Trace
+from traceflops.units import several
 
 
 def read_pytorch(

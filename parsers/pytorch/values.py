@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Names
+from traceflops.parsers.io import UNDECODABLE
+from traceflops.table import ABSENT, BoolArray, IntArray, Names
 
 _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1

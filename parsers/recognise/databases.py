@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.table.trace import Note, Trace
+from traceflops.parsers.io import ByteSource
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import Note, Trace
 
 if TYPE_CHECKING:
-    from traceflops.parsers.io.databases.rows import Database
+    from traceflops.parsers.io import Database
 
 MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED: Final = 5
@@ -33,19 +33,19 @@ class Schema:
 
 
 def _read_rocpd(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof.rocpd.read import read_rocpd
+    from traceflops.parsers.rocprof import read_rocpd
 
     return read_rocpd(database)
 
 
 def _read_rpd(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof.rpd import read_rpd
+    from traceflops.parsers.rocprof import read_rpd
 
     return read_rpd(database)
 
 
 def _read_v1(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof.v1.database import read_v1_database
+    from traceflops.parsers.rocprof import read_v1_database
 
     return read_v1_database(database)
 
@@ -59,7 +59,7 @@ def _is_nsys(tables: Tables) -> bool:
 
 
 def _read_nsys(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.nsight.nsys.read import read_nsys
+    from traceflops.parsers.nsight import read_nsys
 
     return read_nsys(database)
 
@@ -119,8 +119,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
             source.close()
     if not read:
         raise failed[0][1]
-    from traceflops.parsers.nsight.nsys.ranks import without_clashes
-    from traceflops.parsers.rocprof.rocpd.passes import without_repeated_passes
+    from traceflops.parsers.nsight import without_clashes
+    from traceflops.parsers.rocprof import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(read))
     notes = [_failure(source, error) for source, error in failed]
@@ -135,8 +135,7 @@ def _failure(source: ByteSource, error: InputError) -> Note:
 
 def read_database(source: ByteSource) -> Sequence[Trace]:
     """Return the traces in a database. Raises InputError where it holds none that is known."""
-    from traceflops.parsers.io.databases.file import placed
-    from traceflops.parsers.io.databases.rows import Database
+    from traceflops.parsers.io import Database, placed
 
     with placed(source) as place, Database(source, place) as database:
         schema = next((one for one in SCHEMAS if one.knows(database.tables)), None)
@@ -163,7 +162,7 @@ def _foreign(database: Database) -> NotATrace:
 
 def _empty(database: Database) -> NotATrace:
     """Return what to say of a database without tables: they may be in the log beside it."""
-    from traceflops.parsers.io.databases.file import how_to_copy, in_wal_mode
+    from traceflops.parsers.io import how_to_copy, in_wal_mode
 
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
         return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.nsight.ncu.report import NCU_REPORT, NSYS_REPORT
-from traceflops.parsers.nsight.ncu.trace import NCU_CSV
-from traceflops.parsers.nsight.nsys.table_files import NSYS_ARROW, NSYS_PARQUET
-from traceflops.parsers.nsight.stats.set import NSYS_STATS
-from traceflops.parsers.pytorch.reader import PYTORCH
+from traceflops.parsers.io import ByteSource
+from traceflops.parsers.nsight import (
+    NCU_CSV,
+    NCU_REPORT,
+    NSYS_ARROW,
+    NSYS_PARQUET,
+    NSYS_REPORT,
+    NSYS_STATS,
+)
+from traceflops.parsers.pytorch import PYTORCH
 from traceflops.parsers.recognise.databases import MAGIC, SQLITE
-from traceflops.parsers.rocprof.tables.set import ROCPROF_TABLES
-from traceflops.parsers.rocprof.v1.read import ROCPROF_V1_JSON
-from traceflops.parsers.rocprof.v3json.run import ROCPROF_JSON
-from traceflops.parsers.shared.formats import Format
+from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
+from traceflops.parsers.shared import Format
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,18 @@
-"""AMD's rocprof, all generations: docs/parsers/rocprof.md says which file goes where."""
+"""Readers of what rocprof and RPD write: CSV, JSON and databases of all generations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.parsers.rocprof.rocpd.passes import without_repeated_passes
+    from traceflops.parsers.rocprof.rocpd.read import read_rocpd
+    from traceflops.parsers.rocprof.rpd import read_rpd
+    from traceflops.parsers.rocprof.tables.set import ROCPROF_TABLES
+    from traceflops.parsers.rocprof.v1.database import read_v1_database
+    from traceflops.parsers.rocprof.v1.read import ROCPROF_V1_JSON
+    from traceflops.parsers.rocprof.v3json.run import ROCPROF_JSON
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from traceflops.parsers.shared.trace_builder import DeviceFacts
+from traceflops.parsers.shared import DeviceFacts
 
 _MHZ: Final = 10**6
 _INT32: Final = 2**31

@@ -6,10 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Lookup
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.io import Lookup
+from traceflops.table import ABSENT, IntArray, TableBuilder
 
 _ENDS: Final = {
     "HOST_TO_DEVICE": "HtoD",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from traceflops.parsers.shared.csv_parts import COMPUTE, V1, V2, V3, Layout
+from traceflops.parsers.shared import COMPUTE, V1, V2, V3, Layout
 
 Kind = Literal["integer", "number", "text"]
 

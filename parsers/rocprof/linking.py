@@ -8,11 +8,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import numbers
-from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note
-from traceflops.units.words import several
+from traceflops.table import ABSENT, Note, joint_codes, numbers
+from traceflops.units import several
 
 _NO_CALLS: Final = (
     "No API calls were recorded, so what launched the GPU operations is unknown. rocprofv3 "

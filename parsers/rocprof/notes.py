@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from traceflops.table.notes import counted_note
-from traceflops.table.trace import Note
+from traceflops.table import Note, counted_note
 
 COUNTERS_ONLY: Final = Note(
     "missing",

@@ -11,17 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, TextsById, Wanted, by_distinct
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import Batch, Database, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd.categories import APIS, kind_of
 from traceflops.parsers.rocprof.rocpd.trace import Origin, Tallies, trace_of, with_losses
 from traceflops.parsers.rocprof.rpd_work import Calls, Operations
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.parsers.shared import Gathered, ProcessFacts, fill_collectives, timed
+from traceflops.table import ABSENT, IntArray, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
 _TEXT: Final = Wanted(integers=("id",), texts=("string",))

@@ -9,15 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Lookup, TextsById, Wanted, by_distinct
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import Batch, Database, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.rocpd.trace import Tallies
 from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.parsers.shared import Gathered, timed
+from traceflops.table import ABSENT, Array, IntArray
 
 _KINDS: Final = ("kernel", "memcpy", "memset")
 _TYPES: Final = (

@@ -1,1 +1,41 @@
-"""TODO."""
+"""What readers of several tools share: layouts, builders of traces, notes and sanity checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.parsers.shared.collectives import fill_collectives
+    from traceflops.parsers.shared.csv_parts import (
+        COMPUTE,
+        V1,
+        V2,
+        V3,
+        Cut,
+        Layout,
+        Part,
+        Stretch,
+        TableFile,
+        Tally,
+        chosen,
+        compact,
+    )
+    from traceflops.parsers.shared.formats import Format, Reading
+    from traceflops.parsers.shared.same_runs import each_run_once
+    from traceflops.parsers.shared.sanity_checks import Spans, plausible, span_notes, spans, timed
+    from traceflops.parsers.shared.trace_builder import (
+        NOTHING_KNOWN,
+        DeviceFacts,
+        Gathered,
+        ProcessFacts,
+        devices_table,
+        in_order_of_time,
+        overflow_notes,
+        overflowed,
+        processes_table,
+        renumber_devices,
+    )
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -14,10 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import BoolArray, codes, floats, names, number_column, numbers
-from traceflops.table.schema import TABLES
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several, time_amount
+from traceflops.table import (
+    TABLES,
+    BoolArray,
+    Note,
+    Trace,
+    codes,
+    floats,
+    names,
+    number_column,
+    numbers,
+)
+from traceflops.units import several, time_amount
 
 _MOST: Final = 2**53
 """9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""

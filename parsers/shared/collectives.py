@@ -16,10 +16,7 @@ import numpy as np
 
 from traceflops.parsers.shared import rccl
 from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray, TableBuilder, groups, joint_codes
 
 T = TypeVar("T")
 Arguments = Mapping[int, Mapping[str, str]]

@@ -9,13 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Column, Texts
-from traceflops.parsers.io.csvfiles.text import Block, Damage
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import distinct, groups
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.io import Block, ByteSource, Column, Damage, Texts
+from traceflops.table import (
+    ABSENT,
+    Array,
+    BoolArray,
+    IntArray,
+    Names,
+    TableBuilder,
+    distinct,
+    groups,
+)
 
 _MOST_PROCESSES: Final = 4_096
 """So many processes of a file are told apart; one that has more has invented them."""

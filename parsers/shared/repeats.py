@@ -9,10 +9,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import BoolArray, codes, number_column, numbers
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several, time_amount
+from traceflops.table import ABSENT, BoolArray, Note, Trace, codes, number_column, numbers
+from traceflops.units import several, time_amount
 
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""

@@ -15,9 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import groups
-from traceflops.table.trace import Note, Trace
+from traceflops.table import IntArray, Note, Trace, codes, groups, names, numbers
 
 
 def each_run_once(traces: Sequence[Trace]) -> list[Trace]:

@@ -15,15 +15,23 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.databases.query import Batch
+from traceflops.parsers.io import Batch
 from traceflops.parsers.shared.amounts import lifetime_notes, without_impossible_amounts
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
-from traceflops.table.grouping import joint_codes
-from traceflops.table.notes import counted_note, of_noun
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, NoteKind, Trace
-from traceflops.units.words import does, several, time_amount
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    NoteKind,
+    Trace,
+    counted_note,
+    joint_codes,
+    number_column,
+    numbers,
+    of_noun,
+)
+from traceflops.units import does, several, time_amount
 
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9

@@ -11,11 +11,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
-from traceflops.table.trace import Note
+from traceflops.table import (
+    ABSENT,
+    BEYOND,
+    MOST_TEXTS,
+    Array,
+    IntArray,
+    Names,
+    Note,
+    TableBuilder,
+    distinct,
+)
 
 _ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
 _HOST_ORDER = ("start_ns", "thread", "dur_ns")

@@ -1,1 +1,14 @@
-"""The reports as JSON, and their schemas."""
+"""The report as JSON, as the schemas beside the code say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.reports.json.mfu import mfu_object, models_object
+    from traceflops.reports.json.reconciled import utilisation_object
+    from traceflops.reports.json.report import SCHEMA, encode, render_json, report_object
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -6,21 +6,29 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from traceflops.flops.mfu_waterfall import Waterfall
-from traceflops.mfu.budget import ShareRange
-from traceflops.mfu.inference.inference import Inference, PhaseUse
-from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.trace_peaks import DevicePeaks
-from traceflops.mfu.traced.executed import Executed
-from traceflops.mfu.traced.work_tables import KernelRow, OpRow
-from traceflops.reports.view.counted_table import counted_object
-from traceflops.reports.view.figures import as_float, flop_count
-from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
+from traceflops.flops import Waterfall
+from traceflops.mfu import (
+    DevicePeaks,
+    Executed,
+    Inference,
+    KernelRow,
+    Measurement,
+    OpRow,
+    PhaseUse,
+    ShareRange,
+)
+from traceflops.reports.view import (
+    as_float,
+    counted_object,
+    flop_count,
+    roof,
+    roofline,
+    share_of_bandwidth,
+    share_of_link,
+)
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.cross_check import CrossCheck
-    from traceflops.mfu.counted.joins import Join
-    from traceflops.mfu.roof_times import RoofTime
+    from traceflops.mfu import CrossCheck, Join, RoofTime
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:

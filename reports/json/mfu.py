@@ -10,13 +10,19 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.flops.analytic.explain_reported import Candidate, Explanation
-from traceflops.flops.analytic.rates import Rate
-from traceflops.flops.analytic.run import Lengths, Run
-from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
-from traceflops.flops.analytic.work import TERA, DescribedWork
-from traceflops.flops.model.card import ModelCard
-from traceflops.reports.view.figures import as_float, flop_count
+from traceflops.flops import (
+    TERA,
+    Candidate,
+    DescribedWork,
+    Entry,
+    Explanation,
+    Lengths,
+    ModelCard,
+    Rate,
+    Run,
+    Utilisation,
+)
+from traceflops.reports.view import as_float, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from traceflops.analysis.result import Analysis
-from traceflops.flops.analytic.explain_reported import Explanation
-from traceflops.mfu.checked.diagnosis import Diagnosis
-from traceflops.mfu.checked.recomputation import Recomputation
-from traceflops.mfu.checked.reconciliation import Reconciliation
+from traceflops.analysis import Analysis
+from traceflops.flops import Explanation
+from traceflops.mfu import Diagnosis, Recomputation, Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.mfu import mfu_object
 from traceflops.reports.json.report import report_head
-from traceflops.reports.view.figures import as_float, flop_count
+from traceflops.reports.view import as_float, flop_count
 
 SCHEMA: Final = "traceflops.utilisation/1"
 NEAREST: Final = 10

@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from traceflops._version import __version__
-from traceflops.analysis.result import Analysis
-from traceflops.devices.jobs import JobReport
-from traceflops.ranks.collectives import Collective
+from traceflops.analysis import Analysis
+from traceflops.devices import JobReport
+from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
-from traceflops.table.trace import Source
-from traceflops.timeline.records import Account, Gap, WholeSpan, Window
-from traceflops.windows.records import DeviceReport
-from traceflops.windows.selection import Selection
-from traceflops.windows.step_times import spread_of
+from traceflops.table import Source
+from traceflops.timeline import Account, Gap, WholeSpan, Window
+from traceflops.windows import DeviceReport, Selection, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline import Untimed
 
 from typing import TYPE_CHECKING
 
-from traceflops.memory.usage import MemoryUse, Series, memory_use
+from traceflops.memory import MemoryUse, Series, memory_use
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 SCHEMA: Final = "traceflops.report/1"
 

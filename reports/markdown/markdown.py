@@ -11,30 +11,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
 from traceflops.reports.markdown.text import code, first_of_line, longest_run, plain
-from traceflops.reports.page.evidence import findings_shown
-from traceflops.reports.page.memory import memory_page
-from traceflops.reports.page.overview import provenance
-from traceflops.reports.view.aggregates import untimed_parts
-from traceflops.reports.view.author_notes import NOTHING, Authored, Block
-from traceflops.reports.view.figures import count, duration, percent, size, visible
-from traceflops.reports.view.palette import CAUSE_LABELS, category_label
-from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, why_not
-from traceflops.reports.view.wording import (
+from traceflops.reports.page import findings_shown, memory_page, provenance
+from traceflops.reports.view import (
+    CAUSE_LABELS,
+    NOTHING,
+    Authored,
+    Block,
     basis,
+    bounds_sentence,
+    category_label,
     collective_label,
     collective_rate,
     component_label,
+    count,
+    duration,
+    facts,
     gap_place,
     job_files,
     job_size,
     mean_message,
+    parts,
+    percent,
+    short_labels,
+    size,
+    untimed_parts,
+    visible,
+    why_not,
 )
-from traceflops.timeline.records import COMPONENTS
-from traceflops.units.words import several
+from traceflops.timeline import COMPONENTS
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""

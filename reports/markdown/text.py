@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from traceflops.reports.view.figures import visible
+from traceflops.reports.view import visible
 
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")

@@ -1,1 +1,15 @@
-"""The report as one HTML file."""
+"""The report as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.reports.page.evidence import findings_shown
+    from traceflops.reports.page.html import render_html
+    from traceflops.reports.page.memory import memory_page
+    from traceflops.reports.page.overview import provenance
+else:
+    __getattr__ = lazy(__name__, __file__)

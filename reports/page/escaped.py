@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from traceflops.reports.view.figures import count, shorten_middle
-from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view import count, short_labels, shorten_middle
 
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
 """How many bytes more than one these characters take in HTML."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.drawing.timeline import drawn_devices
+from traceflops.drawing import drawn_devices
 from traceflops.findings import unevenness as uneven
 from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.deeplinks import Links
@@ -15,25 +15,21 @@ from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.view.figures import duration, shorten_middle
-from traceflops.reports.view.utilisation import roof
-from traceflops.reports.view.wording import gap_place
-from traceflops.timeline.records import COMPONENTS
-from traceflops.windows.chosen import chosen_time
-from traceflops.windows.prepared import most_exposed
-from traceflops.windows.step_times import StepSpread, StepTime, spread_of
+from traceflops.reports.view import duration, gap_place, roof, shorten_middle
+from traceflops.timeline import COMPONENTS
+from traceflops.windows import StepSpread, StepTime, chosen_time, most_exposed, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
+    from traceflops.analysis import Analysis
+    from traceflops.findings import Finding
 
 from typing import TYPE_CHECKING
 
-from traceflops.units.words import exact_percent
+from traceflops.units import exact_percent
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
+    from traceflops.analysis import Analysis
+    from traceflops.findings import Finding
 
 _LOSS: Final = "loss-"
 _DEVICE: Final = 30

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
-from traceflops.reports.json.report import SCHEMA, render_json
+from traceflops.reports.json import SCHEMA, render_json
 from traceflops.reports.page.scripts import packed_bytes
 from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.view.figures import size
-from traceflops.units.words import several
+from traceflops.reports.view import size
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 PAGE_BYTES: Final = 3_000_000
 """The most that a page may have."""

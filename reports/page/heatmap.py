@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.rank_spread import FloatArray, OwnTimes
-from traceflops.reports.view.figures import UNKNOWN, percent
-from traceflops.table.columns import BoolArray
+from traceflops.ranks import FloatArray, OwnTimes
+from traceflops.reports.view import UNKNOWN, percent
+from traceflops.table import BoolArray
 
 MOST_ROWS: Final = 64
 MOST_COLUMNS: Final = 100

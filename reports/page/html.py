@@ -20,14 +20,13 @@ from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
-from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
-from traceflops.reports.view.wording import unit
-from traceflops.units.words import plural
+from traceflops.reports.view import NOTHING, Authored, base_names, unit
+from traceflops.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 SCHEMA = "traceflops.report/1"
 _STYLES = ("report.css", "tables.css", "timeline.css", "memory.css")

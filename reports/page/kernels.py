@@ -16,14 +16,12 @@ from traceflops.reports.page.work import (
     rates_sentence,
     work_columns,
 )
-from traceflops.reports.view.figures import duration
-from traceflops.reports.view.short_names import Label, kernel_labels
-from traceflops.reports.view.wording import numbered
+from traceflops.reports.view import Label, duration, kernel_labels, numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 MOST_KERNELS: Final = 100
 MOST_PER_CATEGORY: Final = 3

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.attribution.launching_ops import launchers
+from traceflops.attribution import launchers
 from traceflops.reports.page.shapes import shape_words, type_words
 
 if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
+    from traceflops.windows import Prepared
 
 Key = tuple[str, str, str, str, str]
 """A row of a kernel table: name, kind, top, sub, rule."""

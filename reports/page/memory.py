@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.memory.usage import Curve, MemoryUse, Series, memory_use
+from traceflops.memory import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import overview as shown
-from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
-from traceflops.units.words import several
+from traceflops.reports.view import UNKNOWN, count, duration, percent, place, size
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Origins
+    from traceflops.analysis import Analysis
+    from traceflops.windows import Origins
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8

@@ -6,35 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from traceflops.ranks.rank_spread import most_and_least
+from traceflops.ranks import most_and_least
 from traceflops.reports.page.peak import mfu_tile
-from traceflops.reports.view.figures import (
+from traceflops.reports.view import (
+    CAUSE_LABELS,
     apportioned,
+    component_label,
     count,
     duration,
+    loss_label,
     percent,
-    ratio,
-    shorten_middle,
-)
-from traceflops.reports.view.palette import CAUSE_LABELS, loss_label
-from traceflops.reports.view.wording import (
-    component_label,
     products,
     ranks,
+    ratio,
     selected,
+    shorten_middle,
     some_files,
     step_times,
     steps_used,
 )
-from traceflops.timeline.records import COMPONENTS, Account, Components
-from traceflops.units.words import capitalized, several
-from traceflops.windows.prepared import Origins, origins
-from traceflops.windows.records import DeviceReport
+from traceflops.timeline import COMPONENTS, Account, Components
+from traceflops.units import capitalized, several
+from traceflops.windows import DeviceReport, Origins, origins
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 T = TypeVar("T")
 

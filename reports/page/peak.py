@@ -10,40 +10,37 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.flops.ledger import Ledger, Line
-from traceflops.reports.view.counted_table import HEADS as COUNTED_HEADS
-from traceflops.reports.view.counted_table import CountedShown, counted_rows
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    duration,
-    flop_scale,
-    flops,
-    percent,
-)
-from traceflops.reports.view.ledger import (
+from traceflops.flops import Ledger, Line
+from traceflops.reports.view import (
     COLUMNS,
-    Row,
-    columns_of,
-    is_unsplit,
-    ledger_rows,
-    scaled,
-    sum_of,
-)
-from traceflops.reports.view.utilisation import (
+    UNKNOWN,
+    CountedShown,
     Fact,
     Part,
+    Row,
     bounds_sentence,
+    columns_of,
+    counted_rows,
+    duration,
     facts,
+    flop_scale,
+    flops,
+    is_unsplit,
+    ledger_rows,
     parts,
+    percent,
+    scaled,
+    sum_of,
+    unit,
     why_not,
 )
-from traceflops.reports.view.wording import unit
-from traceflops.units.words import several
+from traceflops.reports.view import HEADS as COUNTED_HEADS
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.flops.mfu_waterfall import Waterfall
-    from traceflops.mfu.measurement import Measurement
+    from traceflops.analysis import Analysis
+    from traceflops.flops import Waterfall
+    from traceflops.mfu import Measurement
 
 MOST_ROWS: Final = 30
 _ONE_TYPE: Final = "FLOP"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.ranks.rank_spread import (
+from traceflops.ranks import (
     FloatArray,
     OwnTimes,
     Straggler,
@@ -18,13 +18,12 @@ from traceflops.ranks.rank_spread import (
     straggler,
 )
 from traceflops.reports.page.heatmap import HeatMap, heat_map, signed
-from traceflops.reports.view.figures import count, duration, percent, shorten_middle
-from traceflops.reports.view.short_names import short_labels
-from traceflops.units.words import several
+from traceflops.reports.view import count, duration, percent, short_labels, shorten_middle
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.windows.records import DeviceReport
+    from traceflops.analysis import Analysis
+    from traceflops.windows import DeviceReport
 
 MOST_DEVICES: Final = 32
 _MOST_BARS: Final = 80

@@ -11,19 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices.peaks import PER_TERA
-from traceflops.reports.view.figures import count, duration, percent, significant
-from traceflops.reports.view.utilisation import roof, roofline
-from traceflops.reports.view.wording import listed
-from traceflops.units.words import several
+from traceflops.devices import PER_TERA
+from traceflops.reports.view import count, duration, listed, percent, roof, roofline, significant
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.trace_peaks import DevicePeaks
-    from traceflops.mfu.traced.work_tables import KernelRow
+    from traceflops.analysis import Analysis
+    from traceflops.mfu import DevicePeaks, KernelRow, Measurement
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44

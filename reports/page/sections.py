@@ -28,7 +28,7 @@ from traceflops.reports.view import aggregates as untimed
 from traceflops.reports.view import wording
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.reports.view.figures import count, shorten_middle
+from traceflops.reports.view import count, shorten_middle
 
 MOST_WIDTH: Final = 160
 _INNER_WIDTH: Final = 60

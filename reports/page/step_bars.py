@@ -7,8 +7,7 @@ from typing import Any
 
 from traceflops.reports.page import figures
 from traceflops.reports.page.step_rows import Bar
-from traceflops.reports.view.figures import unit_for
-from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view import LOOKS, unit_for
 
 _HATCH = {
     "horizontal": "horizontal_line",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from traceflops.reports.view.figures import UNKNOWN
-from traceflops.timeline.records import Components, Window
-from traceflops.windows.records import DeviceReport
-from traceflops.windows.step_times import counting, mean_components
+from traceflops.reports.view import UNKNOWN
+from traceflops.timeline import Components, Window
+from traceflops.windows import DeviceReport, counting, mean_components
 
 MOST_BARS = 200
 """How many steps are drawn one by one; beyond that, neighbours share a bar."""

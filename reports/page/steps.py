@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.reports.page.step_rows import Row
-from traceflops.reports.view.figures import duration
-from traceflops.reports.view.palette import LOOKS
-from traceflops.windows.step_times import StepSpread, median_of, spread_of
+from traceflops.reports.view import LOOKS, duration
+from traceflops.windows import StepSpread, median_of, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 MOST_ROWS: Final = 200
 _FIRST: Final = 50

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.drawing.lanes import Lane
-from traceflops.drawing.timeline import (
+from traceflops.drawing import (
     Drawable,
+    Lane,
     Span,
     Timeline,
     around,
@@ -31,14 +31,12 @@ from traceflops.reports.page.timeline_words import (
     start_label,
     steps_asked_for,
 )
-from traceflops.reports.view.figures import UNKNOWN
-from traceflops.reports.view.palette import LOOKS
-from traceflops.reports.view.short_names import short_labels
-from traceflops.table.rows import ABSENT
+from traceflops.reports.view import LOOKS, UNKNOWN, short_labels
+from traceflops.table import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Prepared
+    from traceflops.analysis import Analysis
+    from traceflops.windows import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",

@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.drawing.coarsening import Boxes
-from traceflops.drawing.lanes import TABLE_OF, Kind
-from traceflops.drawing.timeline import Budget
+from traceflops.drawing import TABLE_OF, Boxes, Budget, Kind
 from traceflops.reports.page.shapes import shape_words
-from traceflops.reports.view.palette import LOOKS
-from traceflops.reports.view.short_names import short_labels
-from traceflops.table.columns import IntArray, codes, names
-from traceflops.table.grouping import group_rows
+from traceflops.reports.view import LOOKS, short_labels
+from traceflops.table import IntArray, codes, group_rows, names
 
 if TYPE_CHECKING:
-    from traceflops.drawing.timeline import Drawable, Level, Timeline
-    from traceflops.windows.prepared import Prepared
+    from traceflops.drawing import Drawable, Level, Timeline
+    from traceflops.windows import Prepared
 
 _MOST_PACKED: Final = 660_000
 """Bytes after compression; as text in the page they are a third more."""

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.drawing.lanes import Lane
-from traceflops.reports.view.figures import count, percent
-from traceflops.reports.view.wording import numbered
-from traceflops.timeline.components import WORK
+from traceflops.drawing import Lane
+from traceflops.reports.view import count, numbered, percent
+from traceflops.timeline import WORK
 
 if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
-    from traceflops.drawing.timeline import Drawable, Span
+    from traceflops.drawing import Boxes, Drawable, Span
 
 
 _MOST_BOXES: Final = 560

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.drawing.timeline import around, with_room
-from traceflops.reports.view.figures import count, duration
-from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.wording import numbered
+from traceflops.drawing import around, with_room
+from traceflops.reports.view import count, duration, numbered, short_labels
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.drawing.timeline import Timeline
-    from traceflops.timeline.records import Gap
+    from traceflops.analysis import Analysis
+    from traceflops.drawing import Timeline
+    from traceflops.timeline import Gap
 
 _MOST_STEPS_LISTED: Final = 60
 LABEL_WIDTH: Final = 60

@@ -6,37 +6,40 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.mfu.traced.work_tables import KernelRow, OpRow
-from traceflops.reports.view.figures import UNKNOWN, count, flops, percent
-from traceflops.reports.view.utilisation import (
+from traceflops.mfu import KernelRow, OpRow
+from traceflops.reports.view import (
     ABOVE,
     AT_MOST,
     SLOW,
     THOUSAND,
+    UNKNOWN,
     bound_word,
+    count,
+    flops,
+    listed,
+    percent,
     rate_words,
     roof,
     roofline,
     share_of_bandwidth,
     share_of_link,
 )
-from traceflops.reports.view.wording import listed
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from traceflops.flops.roofline import Measured
-    from traceflops.mfu.measurement import Measurement
+    from traceflops.flops import Measured
+    from traceflops.mfu import Measurement
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from traceflops.attribution.operator_table import operators
+from traceflops.attribution import operators
 from traceflops.reports.page.deeplinks import Links
-from traceflops.reports.view.short_names import Label, labels
+from traceflops.reports.view import Label, labels
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True)

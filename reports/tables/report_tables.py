@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.reports.files import is_ours, write_together
-from traceflops.reports.json.report import report_object
+from traceflops.reports.json import report_object
 from traceflops.reports.tables.trace_tables import FORMATS, folder_for_tables, table_files
-from traceflops.table.columns import dictionary_column, number_column
-from traceflops.table.rows import Names
+from traceflops.table import Names, dictionary_column, number_column
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 Row = Mapping[str, Any]
 _Report = Mapping[str, Any]

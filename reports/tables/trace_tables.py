@@ -10,23 +10,22 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories import load
-from traceflops.categories.activities import categorise
+from traceflops.categories import categorise, load
 from traceflops.errors import UsageError
-from traceflops.privacy.redact import Redaction
+from traceflops.privacy import Redaction
 from traceflops.reports.files import MARK, check_replaced, write_together
-from traceflops.table.columns import (
+from traceflops.table import (
+    TABLES,
     IntArray,
+    Trace,
     codes,
     dictionary_column,
+    link,
     names,
     number_column,
     pack_validity,
     validity,
 )
-from traceflops.table.links import link
-from traceflops.table.schema import TABLES
-from traceflops.table.trace import Trace
 
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""

@@ -7,25 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from traceflops.reports.view.figures import count, duration, percent, size
-from traceflops.reports.view.palette import Look, look
-from traceflops.reports.view.short_names import LEAST_NAME, columns, short_labels, wrapped
-from traceflops.table.totals import DEVICE_KINDS
-from traceflops.units.words import command_lines
+from traceflops.reports.view import (
+    LEAST_NAME,
+    Look,
+    columns,
+    count,
+    duration,
+    look,
+    percent,
+    short_labels,
+    size,
+    wrapped,
+)
+from traceflops.table import DEVICE_KINDS
+from traceflops.units import command_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline import Untimed
 
 from collections.abc import Iterable
 from typing import Final
 
-from traceflops.analysis.result import Analysis
-from traceflops.ranks.collectives import Collective
-from traceflops.reports.view.figures import UNKNOWN
-from traceflops.reports.view.wording import collective_label, collective_rate, mean_message
-from traceflops.units.words import several
+from traceflops.analysis import Analysis
+from traceflops.ranks import Collective
+from traceflops.reports.view import UNKNOWN, collective_label, collective_rate, mean_message
+from traceflops.units import several
 
 _ROWS = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from traceflops.devices.jobs import JobReport
-from traceflops.devices.processes import ranks_text
-from traceflops.recording.inventory import DeviceEntry, Inventory
-from traceflops.reports.view.figures import UNKNOWN, count, shorten_middle, size, visible
-from traceflops.reports.view.wording import some_files
-from traceflops.units.words import several
+from traceflops.devices import JobReport, ranks_text
+from traceflops.recording import DeviceEntry, Inventory
+from traceflops.reports.view import UNKNOWN, count, shorten_middle, size, some_files, visible
+from traceflops.units import several
 
 SCHEMA: Final = "traceflops.info/1"
 _LABEL = 12

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.flops.ledger import Ledger, Line
+from traceflops.flops import Ledger, Line
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
 from traceflops.reports.terminal.reconciled import (
     beside_the_bar,
@@ -27,44 +27,39 @@ from traceflops.reports.terminal.summary import (
     labelled,
     provenance,
 )
-from traceflops.reports.view.counted_table import counted_lines
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    apportioned,
-    count,
-    duration,
-    visible,
-)
-from traceflops.reports.view.ledger import is_unsplit, ledger_table
-from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.short_names import (
-    LEAST_NAME,
-    cells,
-    columns,
-    heading,
-    remarked,
-    wrapped,
-)
-from traceflops.reports.view.utilisation import (
+from traceflops.reports.view import (
     ABOVE,
+    LEAST_NAME,
+    LINE_LOOKS,
+    UNKNOWN,
     Part,
+    apportioned,
     bound_word,
     bounds_sentence,
+    cells,
+    columns,
+    count,
+    counted_lines,
+    duration,
     facts,
+    heading,
+    is_unsplit,
+    ledger_table,
     parts,
     rate_words,
+    remarked,
     roof,
+    unit,
+    visible,
     why_not,
+    wrapped,
 )
-from traceflops.reports.view.wording import unit
-from traceflops.units.words import several
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.flops.mfu_waterfall import Waterfall
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+    from traceflops.analysis import Analysis
+    from traceflops.flops import Waterfall
+    from traceflops.mfu import KernelRow, Measurement, OpRow, Reconciliation
 
 _LABEL, _VALUE, _SHARE = 26, 18, 9
 _ROWS = 8

@@ -8,23 +8,32 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from traceflops.flops.analytic.explain_reported import Candidate, Explanation
-from traceflops.flops.analytic.rates import Rate, share
-from traceflops.flops.analytic.run import RunShape
-from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
-from traceflops.flops.analytic.work import DescribedWork
+from traceflops.flops import (
+    Candidate,
+    DescribedWork,
+    Entry,
+    Explanation,
+    Rate,
+    RunShape,
+    Utilisation,
+    share,
+)
 from traceflops.reports.terminal.summary import NARROWEST, Style, fitted, labelled
-from traceflops.reports.view.figures import (
+from traceflops.reports.view import (
     UNKNOWN,
+    cells,
+    columns,
     count,
     flops,
+    joined,
+    ledger_table,
+    remarked,
     shorten_middle,
     significant,
     visible,
+    wrapped,
 )
-from traceflops.reports.view.ledger import ledger_table
-from traceflops.reports.view.short_names import cells, columns, joined, remarked, wrapped
-from traceflops.units.words import exact_percent, several
+from traceflops.units import exact_percent, several
 
 EXTRAS = {
     "recompute": "recomputed",

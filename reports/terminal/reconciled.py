@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from traceflops.mfu.checked.diagnosis import Diagnosis
+from traceflops.mfu import Diagnosis
 from traceflops.reports.terminal.summary import Style
-from traceflops.reports.view.figures import UNKNOWN, count, flops, significant, visible
-from traceflops.reports.view.ledger import ledger_table
-from traceflops.reports.view.short_names import remarked, wrapped
-from traceflops.reports.view.utilisation import Fact
-from traceflops.units.words import exact_percent, several
+from traceflops.reports.view import (
+    UNKNOWN,
+    Fact,
+    count,
+    flops,
+    ledger_table,
+    remarked,
+    significant,
+    visible,
+    wrapped,
+)
+from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
-    from traceflops.mfu.checked.counts import Counts
-    from traceflops.mfu.checked.job_size import JobSize
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu import Counts, JobSize, Measurement, Reconciliation
 
 TINY: Final = Fraction(1, 10**6)
 """A difference of two MFUs below that is of rounding to whole FLOPs."""

@@ -8,46 +8,45 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.analysis.result import Analysis
-from traceflops.devices.missing_input import NEXT_TIME
+from traceflops.analysis import Analysis
+from traceflops.devices import NEXT_TIME
 from traceflops.reports.terminal.aggregates import collective_lines, untimed_lines
-from traceflops.reports.view.counted_table import counted_lines
-from traceflops.reports.view.figures import (
-    apportioned,
-    count,
-    duration,
-    percent,
-    ratio,
-    shorten_middle,
-    visible,
-)
-from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, Look, look
-from traceflops.reports.view.short_names import (
+from traceflops.reports.view import (
+    CAUSE_LABELS,
     LEAST_NAME,
+    LOOKS,
+    Look,
+    apportioned,
+    basis,
     cells,
     columns,
-    heading,
-    joined,
-    short_labels,
-    wrapped,
-)
-from traceflops.reports.view.utilisation import why_not
-from traceflops.reports.view.wording import (
-    basis,
     component_label,
+    count,
+    counted_lines,
+    duration,
     gap_place,
+    heading,
     job_files,
     job_size,
+    joined,
+    look,
+    percent,
     products,
+    ratio,
     selected,
+    short_labels,
+    shorten_middle,
     steps_used,
     uneven_steps,
     unit,
+    visible,
+    why_not,
+    wrapped,
 )
-from traceflops.table.trace import Note
-from traceflops.timeline.records import COMPONENTS, Account, Gap
-from traceflops.units.words import several
-from traceflops.windows.records import DeviceReport
+from traceflops.table import Note
+from traceflops.timeline import COMPONENTS, Account, Gap
+from traceflops.units import several
+from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8

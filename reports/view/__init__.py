@@ -1,1 +1,108 @@
-"""TODO."""
+"""The report as one document: tables, sentences and numbers that every renderer shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.reports.view.aggregates import untimed_parts
+    from traceflops.reports.view.author_notes import NOTHING, Authored, Block, authored, base_names
+    from traceflops.reports.view.counted_table import (
+        HEADS,
+        CountedShown,
+        counted_lines,
+        counted_object,
+        counted_rows,
+    )
+    from traceflops.reports.view.figures import (
+        UNKNOWN,
+        apportioned,
+        as_float,
+        count,
+        duration,
+        flop_count,
+        flop_scale,
+        flops,
+        percent,
+        place,
+        ratio,
+        shorten_middle,
+        significant,
+        size,
+        unit_for,
+        visible,
+    )
+    from traceflops.reports.view.ledger import (
+        COLUMNS,
+        Row,
+        columns_of,
+        is_unsplit,
+        ledger_rows,
+        ledger_table,
+        scaled,
+        sum_of,
+    )
+    from traceflops.reports.view.palette import (
+        CAUSE_LABELS,
+        LINE_LOOKS,
+        LOOKS,
+        Look,
+        category_label,
+        look,
+        loss_label,
+    )
+    from traceflops.reports.view.short_names import (
+        LEAST_NAME,
+        Label,
+        cells,
+        columns,
+        heading,
+        joined,
+        kernel_labels,
+        labels,
+        remarked,
+        short_labels,
+        wrapped,
+    )
+    from traceflops.reports.view.utilisation import (
+        ABOVE,
+        AT_MOST,
+        SLOW,
+        THOUSAND,
+        Fact,
+        Part,
+        bound_word,
+        bounds_sentence,
+        facts,
+        parts,
+        rate_words,
+        roof,
+        roofline,
+        share_of_bandwidth,
+        share_of_link,
+        why_not,
+    )
+    from traceflops.reports.view.wording import (
+        basis,
+        collective_label,
+        collective_rate,
+        component_label,
+        gap_place,
+        job_files,
+        job_size,
+        listed,
+        mean_message,
+        numbered,
+        products,
+        ranks,
+        selected,
+        some_files,
+        step_times,
+        steps_used,
+        uneven_steps,
+        unit,
+    )
+else:
+    __getattr__ = lazy(__name__, __file__)

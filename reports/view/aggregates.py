@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.table.totals import DEVICE_KINDS
+from traceflops.table import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline import Untimed
 
 MOST_ROWS: Final = 100
 _PARTS: Final = (

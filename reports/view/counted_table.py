@@ -30,8 +30,7 @@ from traceflops.reports.view.short_names import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counted_kernels import CountedKernel
-    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu import CountedKernel, Measurement
 
 HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")
 """Columns behind the name: sums over the launches; busy is the share of matrix units' time."""

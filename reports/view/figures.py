@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from traceflops.categories.names import without_suffix
-from traceflops.flops.ledger import Count
+from traceflops.categories import without_suffix
+from traceflops.flops import Count
 from traceflops.units import words
 
 UNKNOWN = "\N{EN DASH}"

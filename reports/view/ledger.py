@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from traceflops.flops.ledger import Count, Ledger, Line
+from traceflops.flops import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant, visible
 
 COLUMNS = {

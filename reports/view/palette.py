@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceflops.flops.ledger import UNSPLIT
-from traceflops.timeline.records import COMPONENTS
-from traceflops.units.words import PART_NAMES
+from traceflops.flops import UNSPLIT
+from traceflops.timeline import COMPONENTS
+from traceflops.units import PART_NAMES
 
 _WHITE = "#ffffff"
 _BLACK = "#1f2328"

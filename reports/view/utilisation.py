@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices.peaks import PER_TERA
-from traceflops.flops.ledger import UNSPLIT
-from traceflops.flops.mfu_waterfall import Waterfall
-from traceflops.flops.ops.types import TF32_OR_FP32
-from traceflops.flops.roofline import BOUND_FROM, Measured, Verdict, verdict
-from traceflops.mfu.inference.inference import Inference, PhaseUse
-from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.executed import Executed
-from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.devices import PER_TERA
+from traceflops.flops import (
+    BOUND_FROM,
+    TF32_OR_FP32,
+    UNSPLIT,
+    Measured,
+    Verdict,
+    Waterfall,
+    verdict,
+)
+from traceflops.mfu import Executed, Inference, KernelRow, Measurement, OpRow, PhaseUse
 from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,
@@ -26,12 +28,11 @@ from traceflops.reports.view.figures import (
     significant,
     size,
 )
-from traceflops.units.words import PART_NAMES, several
-from traceflops.units.words import exact_percent as use_percent
+from traceflops.units import PART_NAMES, several
+from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import Join
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu import Join, MeasuredWork
 
 THOUSAND: Final = 1000
 AT_MOST: Final = "≤ "

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices.jobs import JobReport
-from traceflops.devices.peaks import find
-from traceflops.ranks.collectives import Collective
+from traceflops.devices import JobReport, find
+from traceflops.ranks import Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -21,14 +20,13 @@ from traceflops.reports.view.figures import (
     size,
 )
 from traceflops.reports.view.palette import LOOKS
-from traceflops.timeline.records import Account, Gap
-from traceflops.units.words import several
-from traceflops.windows.records import DeviceReport
-from traceflops.windows.step_times import STANDS_OUT, StepSpread, idle_before_next, spread_of
+from traceflops.timeline import Account, Gap
+from traceflops.units import several
+from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, idle_before_next, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.devices.matching import Match
+    from traceflops.analysis import Analysis
+    from traceflops.devices import Match
 
 _MOST = 8
 _TWO = 2

@@ -1,1 +1,15 @@
-"""TODO."""
+"""`analyze`: the one place where rooms meet. Takes a Trace; gives an Analysis of frozen values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.analysis.job_list import listed_jobs
+    from traceflops.analysis.preparation import prepare, prepare_pair
+    from traceflops.analysis.recipe import analysis_of, analyze, with_removed
+    from traceflops.analysis.result import Analysis
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceflops.devices.jobs import JobReport
-from traceflops.privacy.environment import redacted
-from traceflops.privacy.placeholders import Placeholders
-from traceflops.table.trace import Trace
+from traceflops.devices import JobReport
+from traceflops.privacy import Placeholders, redacted
+from traceflops.table import Trace
 
 
 def listed_jobs(

@@ -11,43 +11,46 @@ import numpy as np
 from traceflops.analysis.job_list import listed_jobs
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
-from traceflops.attribution.kernels import category_table, kernel_table, memory_times
-from traceflops.categories.activities import Categorised
-from traceflops.devices.jobs import JobReport, check_decided, is_undecided, of_job, of_no_job
+from traceflops.attribution import category_table, kernel_table, memory_times
+from traceflops.categories import Categorised
+from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
-from traceflops.findings.losses import loss_findings
-from traceflops.findings.unevenness import uneven_findings
-from traceflops.findings.verdicts import (
+from traceflops.findings import (
     basis_of,
     jobs_verdict,
+    loss_findings,
     records_verdict,
+    uneven_findings,
     untimed_verdict,
     verdict,
 )
-from traceflops.mfu.checked.padding import without_told_padding
-from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu import FROM_THE_TRACE, Measurement, PeakOptions, measure, without_told_padding
 from traceflops.phases import phase
-from traceflops.privacy.environment import check_privacy
-from traceflops.privacy.placeholders import Placeholders
-from traceflops.privacy.redact import removed
-from traceflops.ranks.collectives import collective_work
-from traceflops.recording.overhead import profiler_notes
+from traceflops.privacy import Placeholders, check_privacy, removed
+from traceflops.ranks import collective_work
+from traceflops.recording import profiler_notes
 from traceflops.remedies import remedy
-from traceflops.table.columns import numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.trace import Note, Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.coarse_times import COPIES_MISSING
-from traceflops.timeline.device_span import whole_span
-from traceflops.timeline.records import EMPTY_ACCOUNT, Account, Window
-from traceflops.units.words import several, some_of, time_amount
-from traceflops.windows.chosen import chosen_time
-from traceflops.windows.device_records import records_notes
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import DeviceReport, partition_text, told_apart
-from traceflops.windows.selection import Selection
-from traceflops.windows.step_times import spread_of
+from traceflops.table import Note, Trace, distinct, numbers
+from traceflops.timeline import (
+    COPIES_MISSING,
+    EMPTY_ACCOUNT,
+    Account,
+    DeviceAccount,
+    LinkedTrace,
+    Window,
+    whole_span,
+)
+from traceflops.units import several, some_of, time_amount
+from traceflops.windows import (
+    DeviceReport,
+    Prepared,
+    Selection,
+    chosen_time,
+    partition_text,
+    records_notes,
+    spread_of,
+    told_apart,
+)
 
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")

@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from traceflops.table.trace import Note, Source
-from traceflops.windows.selection import Selection
+from traceflops.table import Note, Source
+from traceflops.windows import Selection
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
 
-    from traceflops.findings.finding import Finding
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.device_records import State
-    from traceflops.windows.prepared import Prepared
+    from traceflops.findings import Finding
+    from traceflops.mfu import Measurement
+    from traceflops.timeline import Untimed
+    from traceflops.windows import Prepared, State
 
-from traceflops.devices.jobs import JobReport
-from traceflops.findings.finding import Verdict
-from traceflops.ranks.collectives import Collective
-from traceflops.timeline.records import Account, Components, Gap
-from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.devices import JobReport
+from traceflops.findings import Verdict
+from traceflops.ranks import Collective
+from traceflops.timeline import Account, Components, Gap
+from traceflops.windows import DeviceReport, StepChoice
 
 
 @dataclass(frozen=True, slots=True)

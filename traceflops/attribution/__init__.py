@@ -1,1 +1,32 @@
-"""TODO."""
+"""Whose work a kernel is: its launch, operator, phase, module; tables of kernels and operators.
+
+Takes a Prepared trace; gives owners by row of its activities, and tables for the chosen windows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.kernels import (
+        COPIES,
+        KERNELS,
+        category_table,
+        kernel_table,
+        memory_times,
+    )
+    from traceflops.attribution.launching_ops import launchers
+    from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
+    from traceflops.attribution.operator_table import operators
+    from traceflops.attribution.products import (
+        PRODUCT_ROLES,
+        ProductRole,
+        ProductRoles,
+        product_roles,
+    )
+    from traceflops.attribution.training_phases import PHASES, Phase, Phases, is_node, phases
+else:
+    __getattr__ = lazy(__name__, __file__)

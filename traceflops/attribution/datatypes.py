@@ -9,11 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops.ops import Work
-from traceflops.flops.ops.types import TF32_OR_FP32
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.trace import Trace
-from traceflops.windows.prepared import Prepared
+from traceflops.flops import TF32_OR_FP32, Work
+from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.windows import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
 """Operands whose types are not recorded, or differ."""

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from traceflops.flops.ops import Product
-from traceflops.flops.ops.work import Layout
+from traceflops.flops import Layout, Product
 
 Role = Literal["recompute", "input_grad", "weight_grad"]
 

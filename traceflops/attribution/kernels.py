@@ -8,14 +8,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories.activities import Categorised
-from traceflops.table.columns import IntArray, codes, names, number_column, string_column
-from traceflops.table.grouping import first_rows, group_rows
-from traceflops.table.rows import Names
-from traceflops.table.trace import Trace
-from traceflops.timeline.host_work import Whole
-from traceflops.units.words import kernel_name
-from traceflops.windows.chosen import InWindows
+from traceflops.categories import Categorised
+from traceflops.table import (
+    IntArray,
+    Names,
+    Trace,
+    codes,
+    first_rows,
+    group_rows,
+    names,
+    number_column,
+    string_column,
+)
+from traceflops.timeline import Whole
+from traceflops.units import kernel_name
+from traceflops.windows import InWindows
 
 COPIES: Final = "copies"
 KERNELS: Final = "kernels"

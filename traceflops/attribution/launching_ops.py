@@ -9,19 +9,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.scopes import Scopes, limited, scopes
-from traceflops.table.columns import (
+from traceflops.table import (
     BoolArray,
     IntArray,
     codes,
     dictionary_column,
+    distinct,
+    first_rows,
+    group_rows,
     names,
     number_column,
     numbers,
+    taken,
 )
-from traceflops.table.grouping import distinct, first_rows, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.windows.chosen import InWindows
-from traceflops.windows.prepared import Prepared
+from traceflops.windows import InWindows, Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6

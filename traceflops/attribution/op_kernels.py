@@ -16,11 +16,19 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from traceflops.flops.ops import OpWork, Work, count_ops
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.op_tree import OpTree, taken
-from traceflops.timeline.account import LinkedTrace
+from traceflops.flops import OpWork, Work, count_ops
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    OpTree,
+    SmallArray,
+    codes,
+    distinct,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.timeline import LinkedTrace
 
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
 

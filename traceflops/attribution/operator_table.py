@@ -13,19 +13,21 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.launching_ops import launching_ops
-from traceflops.table.columns import (
+from traceflops.table import (
     BoolArray,
     IntArray,
+    OpTree,
     WholeArray,
+    by_code,
     codes,
     names,
     number_column,
     numbers,
+    slices,
     string_column,
+    taken,
 )
-from traceflops.table.grouping import by_code, slices
-from traceflops.table.op_tree import OpTree, taken
-from traceflops.windows.prepared import Prepared
+from traceflops.windows import Prepared
 
 MOST: Final = 1_000
 

@@ -19,12 +19,20 @@ import pyarrow as pa
 from traceflops.attribution.gradients import Forwards, Role, Verdict, surplus, usual_role
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.training_phases import EVALUATE, Phases
-from traceflops.flops.ops import RULES, Product, Work
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.flops import RULES, Product, Work
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    SmallArray,
+    Trace,
+    codes,
+    groups,
+    joint_codes,
+    names,
+    numbers,
+    taken,
+)
 
 ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"

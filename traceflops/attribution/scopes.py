@@ -14,14 +14,24 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.training_phases import is_node
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked
-from traceflops.table.nesting import innermost, parents
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
-from traceflops.timeline.account import LinkedTrace
-from traceflops.windows.steps import is_step_label
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    distinct,
+    group_rows,
+    innermost,
+    joint_codes,
+    names,
+    numbers,
+    parents,
+    ranked,
+    taken,
+)
+from traceflops.timeline import LinkedTrace
+from traceflops.windows import is_step_label
 
 _LEVELS: Final = 3
 _PREFIX: Final = "nn.Module: "

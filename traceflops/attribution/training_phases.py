@@ -20,12 +20,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.table.grouping import joint_codes
-from traceflops.table.nesting import innermost
-from traceflops.table.op_tree import OpTree, taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    OpTree,
+    SmallArray,
+    Trace,
+    codes,
+    innermost,
+    joint_codes,
+    names,
+    numbers,
+    taken,
+)
 
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 

@@ -6,7 +6,16 @@ classifier.kernel("ampere_sgemm_128x64_nt").category    # Category("compute", "g
 
 from __future__ import annotations
 
-from traceflops.categories.classify import Classifier, load
-from traceflops.categories.model import SUBS, Category, Decision
+from typing import TYPE_CHECKING
 
-__all__ = ["SUBS", "Category", "Classifier", "Decision", "load"]
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.categories.activities import Categorised, categorise
+    from traceflops.categories.classify import Classifier, load
+    from traceflops.categories.kernel_names import same_kernels
+    from traceflops.categories.model import SUBS, Category, Decision
+    from traceflops.categories.names import without_suffix
+    from traceflops.categories.rules import NO_RULE, PLACES, built_in
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -10,10 +10,7 @@ import pyarrow as pa
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.model import Category
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.links import Links
-from traceflops.table.rows import Names
-from traceflops.table.trace import Trace
+from traceflops.table import BoolArray, IntArray, Links, Names, Trace, codes, names, numbers
 
 COLLECTIVE_OP = "record_param_comms"
 _KIND_CATEGORIES = {

@@ -25,16 +25,16 @@ from traceflops.phases import phase
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
     from traceflops.cli.options import Privacy, Question, Rates, Reading
-    from traceflops.reports.terminal.summary import Style
-    from traceflops.table.trace import Trace
+    from traceflops.reports.terminal import Style
+    from traceflops.table import Trace
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from traceflops.cli.options import Reading
-    from traceflops.table.trace import Trace
+    from traceflops.table import Trace
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
@@ -68,7 +68,7 @@ def read_and_analyze(
     """Return the analysis that the options ask for."""
     privacy.check()
     selection, peaks = question.selection(), rates.peaks()
-    from traceflops.analysis.recipe import analyze
+    from traceflops.analysis import analyze
 
     check_pair(pair, traces)
     trace = read_trace(traces, reading)
@@ -101,7 +101,7 @@ def path_of(output: str) -> Path:
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.io.places import files_behind
+    from traceflops.parsers.io import files_behind
 
     written = {same: target for target in targets if (same := _identity(target)) is not None}
     given = [str(name) for name in inputs if name is not None] if written else []
@@ -207,7 +207,7 @@ def print_summary(analysis: Analysis) -> None:
 
 def terminal_lines(analysis: Analysis) -> list[Text]:
     """Return the summary in the width, characters and colours of the terminal."""
-    from traceflops.reports.terminal.summary import render_terminal
+    from traceflops.reports.terminal import render_terminal
 
     return render_terminal(analysis, terminal_style())
 
@@ -216,7 +216,7 @@ def terminal_style() -> Style:
     """Return what standard output can show: its width, characters and colours."""
     from rich.console import Console
 
-    from traceflops.reports.terminal.summary import Style
+    from traceflops.reports.terminal import Style
 
     console = Console()
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()

@@ -14,8 +14,7 @@ from traceflops.cli.options import Json, Reading
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
-    from traceflops.devices.matching import Match, SeenDevice
-    from traceflops.devices.peaks import DeviceSpec
+    from traceflops.devices import DeviceSpec, Match, SeenDevice
 
 EXAMPLES = (
     "traceflops devices",
@@ -69,8 +68,7 @@ def devices(
 
 
 def _list(text: str | None, json: bool) -> None:
-    from traceflops.devices.matching import is_full_name
-    from traceflops.devices.peaks import load_devices
+    from traceflops.devices import is_full_name, load_devices
 
     found = load_devices() if text is None else _containing(text)
     if text is not None and (not found or is_full_name(text)):
@@ -86,8 +84,7 @@ def _list(text: str | None, json: bool) -> None:
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
     """Return the row with that id, else all rows that contain the text, else the row it names."""
-    from traceflops.devices.matching import named_row
-    from traceflops.devices.peaks import find, load_devices
+    from traceflops.devices import find, load_devices, named_row
 
     wanted = " ".join(text.lower().split())
     exact = find(wanted)
@@ -99,7 +96,7 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
 
 
 def _explain_name(text: str, json: bool) -> None:
-    from traceflops.devices.matching import SeenDevice, match
+    from traceflops.devices import SeenDevice, match
     from traceflops.errors import UsageError
 
     found = match(SeenDevice(text))
@@ -114,7 +111,7 @@ def _searched(spec: DeviceSpec) -> str:
 
 def _table(found: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
-    from traceflops.reports.view.short_names import columns as fitting
+    from traceflops.reports.view import columns as fitting
 
     cells = [_cells(spec) for spec in found]
     columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
@@ -206,7 +203,7 @@ def _seen_formula(found: Match) -> str | None:
     rate, spec, seen = found.by_clock, found.spec, found.seen
     if rate is None or spec is None:
         return None
-    from traceflops.devices.matching import REFERENCE
+    from traceflops.devices import REFERENCE
 
     dtype = next(one for one in REFERENCE if spec.peak(one))
     return (
@@ -218,9 +215,8 @@ def _seen_formula(found: Match) -> str | None:
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     """Return the devices of the traces, equal ones together, with what each is called."""
-    from traceflops.devices.matching import SeenDevice
-    from traceflops.devices.processes import ranks_of_devices, ranks_text
-    from traceflops.privacy.environment import redacted
+    from traceflops.devices import SeenDevice, ranks_of_devices, ranks_text
+    from traceflops.privacy import redacted
 
     trace = redacted(read_trace(traces, Reading(python_stacks=False)))
     ranks, shared = trace.ranks, ranks_of_devices(trace)
@@ -236,7 +232,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 
 def _explain(seen: dict[SeenDevice, list[str]], json: bool) -> None:
-    from traceflops.devices.matching import match
+    from traceflops.devices import match
 
     _print_matches([(match(device), labels) for device, labels in seen.items()], json)
 
@@ -323,13 +319,13 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _rate(rate: int | None) -> str:
-    from traceflops.devices.peaks import rate_text
+    from traceflops.devices import rate_text
 
     return _NONE if rate is None else rate_text(rate)
 
 
 def _line(label: str, value: str) -> str:
-    from traceflops.reports.view.figures import shorten_middle
+    from traceflops.reports.view import shorten_middle
 
     text = shorten_middle(value, 400)
     room = terminal_style().width - _LABEL if "COLUMNS" in os.environ else len(text)

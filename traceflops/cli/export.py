@@ -21,7 +21,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.printing import say, say_object
-from traceflops.units.words import several
+from traceflops.units import several
 
 EXAMPLES = (
     "traceflops export trace.json.gz -o tables/",
@@ -56,12 +56,11 @@ def export(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.devices.jobs import of_job
-        from traceflops.privacy.environment import redacted
-        from traceflops.privacy.redact import Redaction
-        from traceflops.reports.tables.trace_tables import check_request, export_tables, table_files
-        from traceflops.table.schema import TABLES
-        from traceflops.windows.restriction import restrict
+        from traceflops.devices import of_job
+        from traceflops.privacy import Redaction, redacted
+        from traceflops.reports.tables import check_request, export_tables, table_files
+        from traceflops.table import TABLES
+        from traceflops.windows import restrict
 
         folder = path_of(output)
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])

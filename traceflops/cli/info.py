@@ -20,8 +20,8 @@ from traceflops.cli.options import (
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
-    from traceflops.windows.selection import Selection
+    from traceflops.table import Trace
+    from traceflops.windows import Selection
 
 EXAMPLES = (
     "traceflops info trace.json.gz",
@@ -41,13 +41,12 @@ def info(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.analysis.job_list import listed_jobs
-        from traceflops.devices.jobs import of_job
-        from traceflops.privacy.environment import redacted
-        from traceflops.privacy.redact import Redaction
-        from traceflops.recording.inventory import inventory_of
-        from traceflops.reports.terminal.info import info_object, render_info
-        from traceflops.windows.restriction import restrict
+        from traceflops.analysis import listed_jobs
+        from traceflops.devices import of_job
+        from traceflops.privacy import Redaction, redacted
+        from traceflops.recording import inventory_of
+        from traceflops.reports.terminal import info_object, render_info
+        from traceflops.windows import restrict
 
         names = privacy.placeholders()
 

@@ -33,7 +33,7 @@ from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.flops.analytic.run_utilisation import Utilisation
+    from traceflops.flops import Utilisation
 
 EXAMPLES = (
     "traceflops mfu trace.json.gz",
@@ -125,8 +125,7 @@ def _utilisation(
     training: TrainingOptions,
     name: str | None,
 ) -> Utilisation:
-    from traceflops.flops.analytic.peak_choice import choose_peak
-    from traceflops.flops.analytic.run_utilisation import utilisation
+    from traceflops.flops import choose_peak, utilisation
 
     card = model.card()
     run = run_of(card, tokens, time, devices, training)
@@ -137,11 +136,11 @@ def _utilisation(
 def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
     explanation = answer.explanation(found, found.lacks) if answer.explains else None
     if json:
-        from traceflops.reports.json.mfu import mfu_object
+        from traceflops.reports.json import mfu_object
 
         say_object(mfu_object(found, explanation))
         return
-    from traceflops.reports.terminal.mfu import (
+    from traceflops.reports.terminal import (
         render_conventions,
         render_explanation,
         render_utilisation,
@@ -158,8 +157,8 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 
 
 def _print_models(json: bool) -> None:
-    from traceflops.flops.model.models import listed_models
-    from traceflops.reports.json.mfu import models_object
+    from traceflops.flops import listed_models
+    from traceflops.reports.json import models_object
 
     models = listed_models()
     if json:

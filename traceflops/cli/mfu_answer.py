@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from traceflops.cli.mfu_options import one_of
 from traceflops.errors import UsageError
+from traceflops.units import one_of
 
 if TYPE_CHECKING:
-    from traceflops.devices.missing_input import Lack
-    from traceflops.flops.analytic.explain_reported import Explanation
-    from traceflops.flops.analytic.run_utilisation import Utilisation
+    from traceflops.devices import Lack
+    from traceflops.flops import Explanation, Utilisation
 
 _ANSWER = "Output"
 
@@ -81,9 +80,8 @@ class AnswerOptions:
 
     def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
-        from traceflops.flops.analytic.explain_reported import explain
-        from traceflops.flops.analytic.peak_choice import other_peaks
-        from traceflops.units.parse_units import parse_reported
+        from traceflops.flops import explain, other_peaks
+        from traceflops.units import parse_reported
 
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
         option = "--reported" if metric == "mfu" else "--reported-hfu"

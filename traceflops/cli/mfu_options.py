@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from traceflops.errors import UsageError
-from traceflops.units.words import one_of as one_of
+from traceflops.units import one_of as one_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from traceflops.flops.analytic.run import Run
-    from traceflops.flops.model.card import ModelCard
-    from traceflops.mfu.checked.run_options import Words
+    from traceflops.flops import ModelCard, Run
+    from traceflops.mfu import Words
 
 Text = str | None
 T = TypeVar("T")
@@ -84,13 +83,13 @@ class ModelOptions:
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
-        from traceflops.mfu.checked.run_options import adjusted
+        from traceflops.mfu import adjusted
 
         return adjusted(self._found(), words_of(self))
 
     def _found(self) -> ModelCard:
-        from traceflops.flops.model.models import bare_model, find_model
-        from traceflops.units.parse_units import parse_count
+        from traceflops.flops import bare_model, find_model
+        from traceflops.units import parse_count
 
         one_of({"--model": self.model, "--params": self.params})
         if self.model is not None:
@@ -196,7 +195,7 @@ class TokenOptions:
 
     def settings(self, card: ModelCard) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.checked.run_options import check_sums, token_settings
+        from traceflops.mfu import check_sums, token_settings
 
         words = words_of(self)
         check_sums(words)
@@ -258,10 +257,9 @@ class TimeOptions:
 
     def settings(self, devices: int) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.devices.user_rate import given_rate
-        from traceflops.flops.analytic.conventions import convention
-        from traceflops.flops.analytic.work import TERA
-        from traceflops.units.parse_units import parse_rate, parse_seconds
+        from traceflops.devices import given_rate
+        from traceflops.flops import TERA, convention
+        from traceflops.units import parse_rate, parse_seconds
 
         one_of(
             {
@@ -334,14 +332,14 @@ class DeviceOptions:
     @property
     def count(self) -> int:
         """Return how many devices there are."""
-        from traceflops.units.parse_units import parse_count
+        from traceflops.units import parse_count
 
         return parse_count("--gpus", self.gpus) if self.gpus is not None else 1
 
     @property
     def tflops(self) -> Fraction | None:
         """Return the peak given, in TFLOP/s."""
-        from traceflops.units.parse_units import parse_rate
+        from traceflops.units import parse_rate
 
         return parse_rate("--peak", self.peak, "989.4") if self.peak is not None else None
 
@@ -416,7 +414,7 @@ class TrainingOptions:
 
     def settings(self, card: ModelCard, forward_only: bool) -> dict[str, Any]:
         """Return these fields of the run."""
-        from traceflops.mfu.checked.run_options import Words, training_settings
+        from traceflops.mfu import Words, training_settings
 
         said = words_of(self)
         flags = said.flags | ({"forward_only"} if forward_only else frozenset())
@@ -425,7 +423,7 @@ class TrainingOptions:
 
 def words_of(*groups: DataclassInstance) -> Words:
     """Return what the options of some groups say, as words that describe a run."""
-    from traceflops.mfu.checked.run_options import Words
+    from traceflops.mfu import Words
 
     given = {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
@@ -441,7 +439,7 @@ def run_of(
     training: TrainingOptions,
 ) -> Run:
     """Return the run that the options describe. Raises UsageError for what cannot be."""
-    from traceflops.flops.analytic.run import Run
+    from traceflops.flops import Run
 
     return Run(
         devices=devices.count,

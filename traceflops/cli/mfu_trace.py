@@ -18,22 +18,16 @@ from traceflops.cli.mfu_options import (
 )
 from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.units.words import DESCRIPTION_WORDS
+from traceflops.units import DESCRIPTION_WORDS
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
     from traceflops.cli.options import Privacy, Question, Reading
-    from traceflops.flops.analytic.explain_reported import Explanation
-    from traceflops.flops.analytic.run import Run
-    from traceflops.flops.model.card import ModelCard
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.checked.run_options import Words
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.trace_peaks import PeakOptions
-    from traceflops.privacy.placeholders import Placeholders
-    from traceflops.table.trace import Note, Trace
-    from traceflops.windows.prepared import Prepared
-    from traceflops.windows.selection import Selection
+    from traceflops.flops import Explanation, ModelCard, Run
+    from traceflops.mfu import Measurement, PeakOptions, Reconciliation, Words
+    from traceflops.privacy import Placeholders
+    from traceflops.table import Note, Trace
+    from traceflops.windows import Prepared, Selection
 
 _UNNAMED_MODEL = "the model of the trace's description"
 ADD_MODEL = "add --model NAME, --model config.json or --params 8e9, or remove it"
@@ -103,7 +97,7 @@ def refuse_time(time: TimeOptions) -> None:
 
 def peak_options(devices: DeviceOptions) -> PeakOptions:
     """Return what the options say of the devices."""
-    from traceflops.mfu.trace_peaks import PeakOptions
+    from traceflops.mfu import PeakOptions
 
     rate = devices.tflops
     return PeakOptions(devices.device, float(rate) if rate is not None else None)
@@ -120,12 +114,9 @@ def mfu_of_traces(
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
-    from traceflops.analysis.preparation import prepare_pair
-    from traceflops.analysis.recipe import analysis_of, with_removed
-    from traceflops.devices.jobs import check_decided, of_job
-    from traceflops.mfu.checked.padding import without_marked_padding
-    from traceflops.mfu.checked.trace_description import without_description
-    from traceflops.mfu.measurement import measure
+    from traceflops.analysis import analysis_of, prepare_pair, with_removed
+    from traceflops.devices import check_decided, of_job
+    from traceflops.mfu import measure, without_description, without_marked_padding
 
     described.answer.check()
     privacy.check()
@@ -167,7 +158,7 @@ def _prepared(
 
     What the trace says of its run is understood first; then names are replaced, in notes, too.
     """
-    from traceflops.analysis.preparation import prepare
+    from traceflops.analysis import prepare
 
     kept = privacy.include_environment
     prepared = prepare(trace, selection, include_environment=kept)
@@ -183,7 +174,7 @@ def _prepared(
 
 def _unnamed(card: ModelCard, names: Placeholders, *, described: bool) -> ModelCard:
     """Return a card without a name of the author's; models that everybody knows keep theirs."""
-    from traceflops.flops.model.models import is_public
+    from traceflops.flops import is_public
 
     if described:
         return replace(card, name=_UNNAMED_MODEL)
@@ -196,7 +187,7 @@ def _wanted(
     prepared: Prepared, described: Description, given: tuple[ModelCard, Run] | None
 ) -> tuple[tuple[ModelCard, Run] | None, tuple[Note, ...]]:
     """Return model and run, the options before what the trace says itself, and notes on them."""
-    from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
+    from traceflops.mfu import SelfDescribed, self_described
 
     card, answer = given[0] if given is not None else None, described.answer
     said = self_described(prepared, card, described.words(), answer.convention)
@@ -210,7 +201,7 @@ def _wanted(
 def _reconciled(
     measured: Measurement, prepared: Prepared, described: Description, card: ModelCard, run: Run
 ) -> Reconciliation:
-    from traceflops.mfu.checked.reconciliation import reconcile
+    from traceflops.mfu import reconcile
 
     gpus = described.devices.count if described.devices.gpus is not None else None
     if gpus is None and run.devices > 1:  # the trace's own description says so
@@ -227,12 +218,15 @@ def _print(
     json: bool,
 ) -> None:
     if json:
-        from traceflops.reports.json.reconciled import utilisation_object
+        from traceflops.reports.json import utilisation_object
 
         say_object(utilisation_object(analysis, found, explained))
         return
-    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
-    from traceflops.reports.terminal.mfu import render_explanation
+    from traceflops.reports.terminal import (
+        render_explanation,
+        render_measured,
+        render_measured_conventions,
+    )
 
     style = terminal_style()
     if found is not None and explained is not None:

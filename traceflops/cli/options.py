@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
+from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
 
 if TYPE_CHECKING:
-    from traceflops.mfu.trace_peaks import PeakOptions
-    from traceflops.privacy.placeholders import Placeholders
+    from traceflops.mfu import PeakOptions
+    from traceflops.privacy import Placeholders
 
 
 Traces = Annotated[
@@ -141,8 +141,8 @@ class Rates:
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
-        from traceflops.devices.matching import SeenDevice, chosen
-        from traceflops.mfu.trace_peaks import PeakOptions
+        from traceflops.devices import SeenDevice, chosen
+        from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
         return PeakOptions(self.device, self.peak)
@@ -177,13 +177,13 @@ class Privacy:
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
-        from traceflops.privacy.environment import check_privacy
+        from traceflops.privacy import check_privacy
 
         check_privacy(self.include_environment, self.redact)
 
     def placeholders(self) -> Placeholders | None:
         """Return what gives names their placeholders, None where names are to stay."""
-        from traceflops.privacy.placeholders import Placeholders
+        from traceflops.privacy import Placeholders
 
         return Placeholders() if self.redact else None
 

@@ -20,7 +20,7 @@ from traceflops.cli.options import (
     grouped,
 )
 from traceflops.cli.printing import say
-from traceflops.windows.selection import Selection
+from traceflops.windows import Selection
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",
@@ -57,13 +57,12 @@ def perfetto(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.analysis.preparation import prepare
-        from traceflops.analysis.recipe import analysis_of
-        from traceflops.devices.jobs import check_decided, of_job
-        from traceflops.privacy.environment import redacted
+        from traceflops.analysis import analysis_of, prepare
+        from traceflops.devices import check_decided, of_job
+        from traceflops.privacy import redacted
         from traceflops.reports.files import check_replaced, write_pieces
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.windows.restriction import restrict
+        from traceflops.windows import restrict
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)

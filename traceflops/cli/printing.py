@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -60,7 +60,7 @@ def say_json(text: str) -> None:
 
 def say_object(content: dict[str, Any]) -> None:
     """Print an object as JSON."""
-    from traceflops.reports.json.report import encode
+    from traceflops.reports.json import encode
 
     say_json(encode(content))
 
@@ -69,7 +69,7 @@ def shown(text: str) -> str:
     """Return lines of text in which nothing acts on a terminal."""
     if text.isprintable():
         return text
-    from traceflops.reports.view.figures import visible
+    from traceflops.reports.view import visible
 
     lines = text.split("\n")
     return "\n".join(line if line.isprintable() else visible(line) for line in lines)

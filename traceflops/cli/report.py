@@ -36,18 +36,18 @@ from traceflops.cli.options import (
 from traceflops.cli.printing import say, say_json
 from traceflops.errors import UsageError
 from traceflops.phases import phase
-from traceflops.units.words import several
+from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.reports.view.author_notes import Authored
+    from traceflops.analysis import Analysis
+    from traceflops.reports.view import Authored
 
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis import Analysis
 
 EXAMPLES = (
     "traceflops report trace.json.gz",
@@ -82,7 +82,7 @@ class Added:
 
     def authored(self) -> Authored:
         """Return title and notes. Raises UsageError where they cannot be read."""
-        from traceflops.reports.view.author_notes import authored
+        from traceflops.reports.view import authored
 
         return authored(self.title, self.notes)
 
@@ -100,8 +100,7 @@ class Target:
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
         from traceflops.reports.files import is_report
-        from traceflops.reports.tables.report_tables import TABLES
-        from traceflops.reports.tables.trace_tables import check_folder, table_files
+        from traceflops.reports.tables import TABLES, check_folder, table_files
         from traceflops.reports.write import check_target
 
         inputs = [*traces, *others]
@@ -115,8 +114,8 @@ class Target:
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
-        from traceflops.reports.tables.report_tables import save_tables
-        from traceflops.reports.view.figures import size
+        from traceflops.reports.tables import save_tables
+        from traceflops.reports.view import size
         from traceflops.reports.write import save
 
         if self.format is not None:

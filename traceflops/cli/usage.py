@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from traceflops.cli.common import EXIT_USAGE, complain, failures
 from traceflops.cli.printing import say
-from traceflops.units.words import command_lines
+from traceflops.units import command_lines
 
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser of options raises, of which Typer names only the kinds."""

@@ -41,7 +41,7 @@ def why(
         if json:
             say_object({"schema": "traceflops.why/1", "name": name, **facts})
             return
-        from traceflops.reports.view.figures import shorten_middle, visible
+        from traceflops.reports.view import shorten_middle, visible
 
         for label, value in facts.items():
             say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

@@ -1,1 +1,90 @@
-"""Which GPU is which: what devices are called, who used them, on which clock."""
+"""Which GPU is which, what it can do at most, and files of one run merged into one trace.
+
+Takes traces and rows of their devices table; gives one Trace, and peaks from `devices.toml`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.devices.counter_formulas import (
+        ACTIVE,
+        BUSY,
+        MATRIX,
+        MOVED,
+        READ,
+        SIMDS_PER_UNIT,
+        VECTOR,
+        WRITTEN,
+        Family,
+        Formula,
+        counters_for,
+        counters_used,
+        family_by_counters,
+        family_of,
+        formulas_of,
+        plain_counter,
+        quantities,
+        with_sums,
+    )
+    from traceflops.devices.device_facts import SeenDevice, quoted, shown
+    from traceflops.devices.dies import partition
+    from traceflops.devices.jobs import (
+        JobReport,
+        check_decided,
+        is_undecided,
+        merge_jobs,
+        of_job,
+        of_no_job,
+    )
+    from traceflops.devices.matching import (
+        REFERENCE,
+        Match,
+        by_name,
+        chosen,
+        is_full_name,
+        match,
+        named_row,
+    )
+    from traceflops.devices.merging import join
+    from traceflops.devices.missing_input import (
+        GIVE_PEAK,
+        NEXT_TIME,
+        NO_MATRIX_WORK,
+        NOT_SPLIT,
+        PAIR,
+        Lack,
+        counters_alone,
+        counters_incomplete,
+        other_counters,
+        without_rates,
+        without_shapes,
+        without_times,
+    )
+    from traceflops.devices.peaks import (
+        DTYPES,
+        PER_TERA,
+        DeviceSpec,
+        find,
+        generic_names,
+        load_devices,
+        load_variants,
+        rate_text,
+        shared_names,
+    )
+    from traceflops.devices.processes import (
+        called,
+        clocks_of,
+        device_name,
+        lives,
+        ranks_of_devices,
+        ranks_text,
+        whose,
+    )
+    from traceflops.devices.shared_gpus import apart, renumbered_note
+    from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -20,10 +20,9 @@ from traceflops.devices.merging import merge
 from traceflops.devices.same_devices import are_of_other_models, identities
 from traceflops.errors import UsageError
 from traceflops.remedies import family
-from traceflops.table.columns import codes, names, numbers
-from traceflops.table.trace import Job, Note, Trace
-from traceflops.timeline.records import Account
-from traceflops.units.words import several
+from traceflops.table import Job, Note, Trace, codes, names, numbers
+from traceflops.timeline import Account
+from traceflops.units import several
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class _Member:
 
     def has_kernels_of(self, other: _Member) -> bool:
         """Return whether most kernels of the one that knows fewer are also the other's."""
-        from traceflops.categories.kernel_names import same_kernels
+        from traceflops.categories import same_kernels
 
         ours, theirs = (set(one.tolist()) for one in same_kernels(self.kernels, other.kernels))
         return 2 * len(ours & theirs) > min(len(ours), len(theirs))

@@ -13,13 +13,25 @@ import pyarrow as pa
 from traceflops.devices.processes import unnamed_processes
 from traceflops.devices.same_devices import number_devices
 from traceflops.devices.shared_gpus import settle_shared
-from traceflops.table.columns import IntArray, number_column, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.notes import RANK_UNKNOWN, Owned, counted_note, named, rank_unknown, together
-from traceflops.table.rows import ABSENT
-from traceflops.table.schema import TABLES, arrow_schema
-from traceflops.table.trace import Note, Source, Trace
-from traceflops.units.words import time_amount
+from traceflops.table import (
+    ABSENT,
+    RANK_UNKNOWN,
+    TABLES,
+    IntArray,
+    Note,
+    Owned,
+    Source,
+    Trace,
+    arrow_schema,
+    counted_note,
+    distinct,
+    named,
+    number_column,
+    numbers,
+    rank_unknown,
+    together,
+)
+from traceflops.units import time_amount
 
 _CALENDAR = "calendar"
 _TIMES = ("start_ns", "time_ns")

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.table.columns import names
-from traceflops.table.totals import DEVICE_KINDS
-from traceflops.table.trace import Trace
-from traceflops.units.words import does, several, uncapitalized
+from traceflops.table import DEVICE_KINDS, Trace, names
+from traceflops.units import does, several, uncapitalized
 
 if TYPE_CHECKING:
     from traceflops.devices.counter_formulas import Family

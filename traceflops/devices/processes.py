@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.table import ABSENT, IntArray, Trace, distinct, numbers
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")

@@ -11,8 +11,7 @@ import numpy as np
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import by_name
 from traceflops.remedies import NSIGHT, ROCPROF, family
-from traceflops.table.columns import IntArray
-from traceflops.table.trace import EVERYWHERE, Trace
+from traceflops.table import EVERYWHERE, IntArray, Trace
 
 _CALENDAR: Final = "calendar"
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}

@@ -16,13 +16,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.devices.processes import called, lives, unnamed_processes, whose
-from traceflops.table.columns import IntArray, number_column, numbers
-from traceflops.table.grouping import distinct, groups
-from traceflops.table.notes import counted_note, of_noun
-from traceflops.table.rows import ABSENT
-from traceflops.table.schema import arrow_schema
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several, time_amount
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Note,
+    Trace,
+    arrow_schema,
+    counted_note,
+    distinct,
+    groups,
+    number_column,
+    numbers,
+    of_noun,
+)
+from traceflops.units import several, time_amount
 
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: what is nearer lived side by side."""

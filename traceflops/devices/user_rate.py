@@ -9,7 +9,7 @@ from typing import Final
 
 from traceflops.devices.peaks import PER_TERA, DeviceSpec, rate_text
 from traceflops.errors import UsageError
-from traceflops.units.words import decimal
+from traceflops.units import decimal
 
 LARGEST_PEAK: Final = 100_000
 """TFLOP/s that are taken; the largest rate of the table is 15,000."""

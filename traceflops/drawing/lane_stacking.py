@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, WholeArray
-from traceflops.table.grouping import groups
+from traceflops.table import IntArray, WholeArray, groups
 
 _AT_ONCE: Final = 1 << 17
 

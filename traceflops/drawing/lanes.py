@@ -10,17 +10,25 @@ import numpy as np
 
 from traceflops.drawing.coarsening import LaneEvents, Times
 from traceflops.drawing.lane_stacking import stacked
-from traceflops.table.columns import IntArray, WholeArray, codes, names, numbers
-from traceflops.table.grouping import groups, in_order, slices
-from traceflops.table.rows import ABSENT
-from traceflops.timeline.components import WORK
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    WholeArray,
+    codes,
+    groups,
+    in_order,
+    names,
+    numbers,
+    slices,
+)
+from traceflops.timeline import WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.account import LinkedTrace
-    from traceflops.windows.prepared import Prepared
+    from traceflops.table import Trace
+    from traceflops.timeline import LinkedTrace
+    from traceflops.windows import Prepared
 
 Kind = Literal["stream", "range", "op", "call"]
 

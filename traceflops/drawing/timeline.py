@@ -24,20 +24,19 @@ from traceflops.drawing.lanes import (
     host_lanes,
     marks_left_out,
 )
-from traceflops.table.columns import IntArray, numbers
-from traceflops.timeline.components import WORK
-from traceflops.timeline.records import Gap
-from traceflops.windows.prepared import origins as origins_of
+from traceflops.table import IntArray, numbers
+from traceflops.timeline import WORK, Gap
+from traceflops.windows import origins as origins_of
 
 if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
+    from traceflops.windows import Prepared
 
 from typing import TYPE_CHECKING
 
-from traceflops.windows.step_times import step_spread
+from traceflops.windows import step_spread
 
 if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
+    from traceflops.windows import Prepared
 
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4

@@ -1,1 +1,24 @@
-"""What a report has to say first: one rule per module."""
+"""What takes the time, the largest first, and the verdict in a sentence. One rule per file.
+
+Takes accounts, tables and utilisation; gives findings with shares of the step time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.findings.finding import Finding, Verdict
+    from traceflops.findings.losses import loss_findings
+    from traceflops.findings.unevenness import uneven_findings
+    from traceflops.findings.verdicts import (
+        basis_of,
+        jobs_verdict,
+        records_verdict,
+        untimed_verdict,
+        verdict,
+    )
+else:
+    __getattr__ = lazy(__name__, __file__)

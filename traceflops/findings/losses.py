@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.kernels import COPIES, KERNELS
+from traceflops.attribution import COPIES, KERNELS
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
-from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
-from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
-from traceflops.units.words import PART_NAMES, capitalized, percent
+from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
+from traceflops.units import PART_NAMES, capitalized, percent
 
 if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.records import Account
+    from traceflops.mfu import Measurement
+    from traceflops.timeline import Account
 
 
 _USEFUL: Final = "how much of that is useful is unknown"

@@ -7,12 +7,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, severity_of
-from traceflops.units.words import PART_NAMES, duration, percent
-from traceflops.windows.step_times import idle_before_next
+from traceflops.units import PART_NAMES, duration, percent
+from traceflops.windows import idle_before_next
 
 if TYPE_CHECKING:
-    from traceflops.windows.records import DeviceReport
-    from traceflops.windows.step_times import StepSpread
+    from traceflops.windows import DeviceReport, StepSpread
 
 RULE: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import WORTH_SAYING, Verdict
 from traceflops.findings.losses import Loss, losses
-from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.timeline.records import Account
-from traceflops.units.words import PART_NAMES, duration, percent, several, uncapitalized
-from traceflops.units.words import exact_percent as exact_percent
-from traceflops.windows.records import StepChoice
+from traceflops.mfu import TOO_LITTLE
+from traceflops.timeline import Account
+from traceflops.units import PART_NAMES, duration, percent, several, uncapitalized
+from traceflops.units import exact_percent as exact_percent
+from traceflops.windows import StepChoice
 
 if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.device_records import LaunchRecords
+    from traceflops.mfu import Measurement
+    from traceflops.timeline import Untimed
+    from traceflops.windows import LaunchRecords
 
 _ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
 

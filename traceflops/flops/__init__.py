@@ -1,1 +1,100 @@
-"""TODO."""
+"""FLOPs that need no trace: formulas of ops, model cards, conventions, ledgers, described runs.
+
+Takes shapes, cards and descriptions; gives exact integers of FLOPs and bytes by ledger line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
+    from traceflops.flops.analytic.explain_reported import Candidate, Explanation, explain
+    from traceflops.flops.analytic.lengths import Lengths, why_impossible
+    from traceflops.flops.analytic.peak_choice import (
+        PeakChoice,
+        choose_peak,
+        other_peaks,
+        plain_dtype,
+    )
+    from traceflops.flops.analytic.rates import Peak, Rate, rate, share
+    from traceflops.flops.analytic.run import (
+        FULL_CHECKPOINT,
+        MEASURES,
+        NO_CHECKPOINT,
+        PARTS,
+        SELECTIVE,
+        Checkpoint,
+        Lora,
+        Run,
+        RunShape,
+        parse_checkpoint,
+    )
+    from traceflops.flops.analytic.run_flops import (
+        default_convention,
+        every_convention,
+        model_flops,
+        obstacle,
+        refusal,
+    )
+    from traceflops.flops.analytic.run_utilisation import (
+        Entry,
+        Utilisation,
+        check_claims,
+        unit_of,
+        utilisation,
+    )
+    from traceflops.flops.analytic.work import TERA, DescribedWork, decode_bytes
+    from traceflops.flops.ledger import UNSPLIT, Count, Ledger, Line
+    from traceflops.flops.mfu_waterfall import (
+        FAMILIES,
+        DeviceBudget,
+        Peaks,
+        Portion,
+        Waterfall,
+        waterfall,
+    )
+    from traceflops.flops.model.blocks import (
+        CAUSAL,
+        FULL,
+        Attention,
+        Block,
+        Experts,
+        LatentAttention,
+        Mask,
+    )
+    from traceflops.flops.model.card import ModelCard
+    from traceflops.flops.model.card_table import build
+    from traceflops.flops.model.huggingface import card_of_config
+    from traceflops.flops.model.models import (
+        bare_model,
+        find_model,
+        is_public,
+        listed_models,
+        preset,
+        preset_names,
+        read_card,
+        with_capacity,
+        with_mtp,
+        with_padded_vocab,
+    )
+    from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
+    from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops
+    from traceflops.flops.ops.table import RULES
+    from traceflops.flops.ops.types import TF32_OR_FP32
+    from traceflops.flops.ops.work import (
+        Core,
+        Kind,
+        Layout,
+        Part,
+        PartName,
+        Product,
+        Result,
+        Unknown,
+        Work,
+    )
+    from traceflops.flops.roofline import BOUND_FROM, Measured, Verdict, WorkBasis, verdict
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -24,7 +24,7 @@ from typing import Final
 
 from traceflops.errors import UsageError
 from traceflops.flops.ledger import UNSPLIT
-from traceflops.timeline.records import COMPONENTS
+from traceflops.timeline import COMPONENTS
 
 FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
 """First words of the ledger's lines."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-from traceflops.categories.model import Category
+from traceflops.categories import Category
 
 Bound = Literal["compute", "memory", "interconnect"]
 WorkBasis = Literal["shapes", "pair", "counters", "record"]

@@ -9,67 +9,62 @@ Names are loaded when they are first used: a report of a trace needs few of them
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from traceflops.faces import lazy
+
 if TYPE_CHECKING:
-    from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
-    from traceflops.flops.analytic.explain_reported import Explanation, explain
-    from traceflops.flops.analytic.rates import Peak, Rate, rate
-    from traceflops.flops.analytic.run import Checkpoint, Lora, Run
-    from traceflops.flops.analytic.run_flops import every_convention, model_flops
-    from traceflops.flops.ledger import Ledger, Line
-    from traceflops.flops.model.card import ModelCard
-    from traceflops.flops.model.models import preset, preset_names, read_card
-
-_HOMES = {
-    "CONVENTIONS": "described.conventions",
-    "Checkpoint": "described.run",
-    "Convention": "described.conventions",
-    "Explanation": "described.explaining",
-    "Ledger": "ledger",
-    "Line": "ledger",
-    "Lora": "described.run",
-    "ModelCard": "model.card",
-    "Peak": "described.rates",
-    "Rate": "described.rates",
-    "Run": "described.run",
-    "every_convention": "described.modelflops",
-    "explain": "described.explaining",
-    "model_flops": "described.modelflops",
-    "preset": "model.presets",
-    "preset_names": "model.presets",
-    "rate": "described.rates",
-    "read_card": "model.cardfile",
-}
-
-__all__ = [
-    "CONVENTIONS",
-    "Checkpoint",
-    "Convention",
-    "Explanation",
-    "Ledger",
-    "Line",
-    "Lora",
-    "ModelCard",
-    "Peak",
-    "Rate",
-    "Run",
-    "every_convention",
-    "explain",
-    "model_flops",
-    "preset",
-    "preset_names",
-    "rate",
-    "read_card",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'traceflops.mfu' has no attribute {name!r}")
-    return getattr(import_module(f"traceflops.mfu.{_HOMES[name]}"), name)
+    from traceflops.flops import (
+        CONVENTIONS,
+        Checkpoint,
+        Convention,
+        Explanation,
+        Ledger,
+        Line,
+        Lora,
+        ModelCard,
+        Peak,
+        Rate,
+        Run,
+        every_convention,
+        explain,
+        model_flops,
+        preset,
+        preset_names,
+        rate,
+        read_card,
+    )
+    from traceflops.mfu.budget import ShareRange
+    from traceflops.mfu.checked.counts import Counts
+    from traceflops.mfu.checked.diagnosis import Diagnosis
+    from traceflops.mfu.checked.job_size import JobSize
+    from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
+    from traceflops.mfu.checked.recomputation import Recomputation
+    from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
+    from traceflops.mfu.checked.run_marks import is_ours
+    from traceflops.mfu.checked.run_options import (
+        Words,
+        adjusted,
+        check_sums,
+        token_settings,
+        training_settings,
+    )
+    from traceflops.mfu.checked.trace_description import (
+        SelfDescribed,
+        self_described,
+        without_description,
+    )
+    from traceflops.mfu.counted.counted_kernels import CountedKernel
+    from traceflops.mfu.counted.cross_check import CrossCheck
+    from traceflops.mfu.counted.joins import Join
+    from traceflops.mfu.counted.launches import with_captured_launches
+    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.inference.inference import Inference, PhaseUse
+    from traceflops.mfu.measurement import Measurement, measure
+    from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
+    from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions
+    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+    from traceflops.mfu.traced.executed import Executed, executed
+    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.matching import Match
-from traceflops.flops.mfu_waterfall import DeviceBudget, Peaks, Portion, Waterfall
-from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.devices import Match
+from traceflops.flops import TF32_OR_FP32, DeviceBudget, Peaks, Portion, Waterfall
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
-from traceflops.timeline.records import Components, Window
-from traceflops.units.words import exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.timeline import Components, Window
+from traceflops.units import exact_percent
+from traceflops.windows import Prepared
 
 FP6_OR_FP4: Final = "fp6-or-fp4"
 """The type of products that hardware counts together."""

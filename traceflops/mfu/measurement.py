@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from traceflops.devices.missing_input import NOT_SPLIT, Lack
-from traceflops.devices.peaks import DTYPES, PER_TERA
-from traceflops.flops.ledger import UNSPLIT
-from traceflops.flops.mfu_waterfall import Waterfall, waterfall
-from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, Lack
+from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
 from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
 from traceflops.mfu.inference.inference import Inference, inference
 from traceflops.mfu.mfu_unavailable import impossible, unknown_flops, why_no_figure
@@ -26,12 +23,12 @@ from traceflops.mfu.traced.coverage import ENOUGH
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.table.trace import Note
-from traceflops.units.words import decimal, exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.table import Note
+from traceflops.units import decimal, exact_percent
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.attribution.op_kernels import Attribution
+    from traceflops.attribution import Attribution
     from traceflops.mfu.counted.measured_work import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.device_facts import shown
-from traceflops.devices.missing_input import (
+from traceflops.attribution import UNKNOWN_TYPE
+from traceflops.devices import (
     NEXT_TIME,
     NO_MATRIX_WORK,
     PAIR,
@@ -15,19 +15,19 @@ from traceflops.devices.missing_input import (
     counters_alone,
     counters_incomplete,
     other_counters,
+    shown,
     without_rates,
     without_shapes,
     without_times,
 )
-from traceflops.flops.mfu_waterfall import Waterfall
-from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.flops import TF32_OR_FP32, Waterfall
 from traceflops.mfu.trace_peaks import DevicePeaks
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.traced.executed import UNKNOWN_TYPE, Executed
+from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
-from traceflops.table.trace import Note
-from traceflops.units.words import exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.table import Note
+from traceflops.units import exact_percent
+from traceflops.windows import Prepared
 
 _UNTOLD_TYPES: Final = {
     TF32_OR_FP32: "kernel names do not say whether float products ran as TF32 or FP32",
@@ -147,7 +147,7 @@ def _without_ops(prepared: Prepared) -> Lack:
     tool = _TOOLS.get(family(prepared.trace.source.format))
     if tool is None:
         return Lack("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
-    from traceflops.devices.counter_formulas import family_of
+    from traceflops.devices import family_of
 
     named = prepared.trace.devices["architecture"].to_pylist()
     return without_shapes(tool, [family_of(one) for one in named])

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.attribution.datatypes import types_of_ops
-from traceflops.flops.ops import UNKNOWN, Work
+from traceflops.attribution import types_of_ops
+from traceflops.flops import UNKNOWN, Work
 from traceflops.mfu.traced.moved_bytes import PATHS, MovedBytes
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import ranked
-from traceflops.table.op_tree import taken
-from traceflops.windows.chosen import chosen_time
+from traceflops.table import BoolArray, IntArray, ranked, taken
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
     from traceflops.mfu.trace_peaks import DevicePeaks
-    from traceflops.timeline.account import DeviceAccount
-    from traceflops.windows.prepared import Prepared
+    from traceflops.timeline import DeviceAccount
+    from traceflops.windows import Prepared
 
 _Component = Literal["memory", "compute"]
 _LOOSE: Final = "list-types-not-recorded"

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.missing_input import GIVE_PEAK, Lack, without_rates, without_times
-from traceflops.devices.peaks import DeviceSpec
-from traceflops.flops.analytic.peak_choice import PeakChoice, plain_dtype
-from traceflops.flops.analytic.rates import Peak
+from traceflops.devices import GIVE_PEAK, DeviceSpec, Lack, without_rates, without_times
+from traceflops.flops import Peak, PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_peaks import DevicePeaks
 from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import remedy
-from traceflops.windows.prepared import Prepared
+from traceflops.windows import Prepared
 
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""

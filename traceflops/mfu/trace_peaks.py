@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.device_facts import SeenDevice
-from traceflops.devices.matching import REFERENCE, Match, chosen
-from traceflops.devices.peaks import DTYPES, PER_TERA, find, rate_text
-from traceflops.devices.user_rate import rate_doubt
-from traceflops.flops.ops.types import TF32_OR_FP32
+from traceflops.attribution import UNKNOWN_TYPE
+from traceflops.devices import (
+    DTYPES,
+    PER_TERA,
+    REFERENCE,
+    Match,
+    SeenDevice,
+    chosen,
+    find,
+    rate_doubt,
+    rate_text,
+)
+from traceflops.flops import TF32_OR_FP32
 from traceflops.mfu.budget import FP6_OR_FP4, peaks_of
-from traceflops.mfu.traced.executed import UNKNOWN_TYPE
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import decimal, exact_percent
+from traceflops.table import Note, Trace
+from traceflops.units import decimal, exact_percent
 
 _CLOCKS_AGREE: Final = Fraction(5, 100)
 """By so much less a device may clock than the table has it, without a word."""

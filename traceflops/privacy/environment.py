@@ -16,9 +16,17 @@ import pyarrow as pa
 
 from traceflops.errors import UsageError
 from traceflops.privacy.paths import without_folders, without_frame_folders
-from traceflops.table.columns import IntArray, codes, dictionary_column, names
-from traceflops.table.rows import Names
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.table import (
+    IntArray,
+    Names,
+    Note,
+    Source,
+    SourceFile,
+    Trace,
+    codes,
+    dictionary_column,
+    names,
+)
 
 _PART = r"[^/\\\s\"'<>:|;,()\[\]{}]+"
 _HOME = re.compile(

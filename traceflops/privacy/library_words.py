@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Final
 
-from traceflops.categories.rules import PLACES, built_in
+from traceflops.categories import PLACES, built_in
 from traceflops.privacy.library_codes import SHORT_WORDS
 
 _PYTORCH: Final = """

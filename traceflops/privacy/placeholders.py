@@ -11,7 +11,7 @@ from typing import Final
 from traceflops.privacy.addresses import replaced_addresses
 from traceflops.privacy.library_codes import is_plain_number, is_tensile, is_tensile_code, pieces
 from traceflops.privacy.library_words import is_library_word
-from traceflops.table.rows import Names
+from traceflops.table import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
 _LONGEST: Final = 4_096

@@ -17,17 +17,24 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories.rules import NO_RULE, built_in
+from traceflops.categories import NO_RULE, built_in
 from traceflops.privacy.note_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, Policy, policies
-from traceflops.table.columns import codes, dictionary_column, names
-from traceflops.table.rows import Names
-from traceflops.table.schema import TABLES
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.table import (
+    TABLES,
+    Names,
+    Note,
+    Source,
+    SourceFile,
+    Trace,
+    codes,
+    dictionary_column,
+    names,
+)
 
 if TYPE_CHECKING:
-    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline import Untimed
 
 
 _IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")

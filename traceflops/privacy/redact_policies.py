@@ -11,14 +11,18 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.devices.counter_formulas import counters_used, plain_counter
-from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
-from traceflops.mfu.checked.run_marks import is_ours
+from traceflops.devices import (
+    counters_used,
+    generic_names,
+    load_devices,
+    load_variants,
+    plain_counter,
+    shared_names,
+)
+from traceflops.mfu import is_ours
 from traceflops.privacy.placeholders import Placeholders
-from traceflops.table.columns import NAME_TYPE
-from traceflops.table.schema import TABLES
-from traceflops.windows.engine_passes import serving_marks
-from traceflops.windows.steps import step_number
+from traceflops.table import NAME_TYPE, TABLES
+from traceflops.windows import serving_marks, step_number
 
 Policy = Callable[[str], str | None]
 """What becomes of a name; None where nothing may be left of it."""

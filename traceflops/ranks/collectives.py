@@ -8,12 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import group_rows, groups, joint_codes
-from traceflops.table.rows import ABSENT
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.records import Window
-from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    codes,
+    group_rows,
+    groups,
+    joint_codes,
+    names,
+    numbers,
+)
+from traceflops.timeline import DeviceAccount, LinkedTrace, Window
+from traceflops.windows import InWindows, chosen_activities, chosen_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.timeline.records import Components
-from traceflops.windows.records import DeviceReport
+from traceflops.timeline import Components
+from traceflops.windows import DeviceReport
 
 FloatArray = npt.NDArray[np.float64]
 

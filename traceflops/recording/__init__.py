@@ -1,1 +1,16 @@
-"""TODO."""
+"""What a recording holds and lacks, how to record the rest, and what recording cost.
+
+Takes a trace; gives an inventory of its tables, gaps in them, and notes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
+    from traceflops.recording.overhead import profiler_notes
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -9,14 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import family_of
+from traceflops.devices import family_of
 from traceflops.remedies import command, remedy
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import CUDA_TRACE, Trace
-from traceflops.timeline.coarse_times import lacks_copies
-from traceflops.windows.device_records import launch_calls
-from traceflops.windows.steps import find_marked_steps
+from traceflops.table import ABSENT, CUDA_TRACE, IntArray, Trace, codes, names, numbers
+from traceflops.timeline import lacks_copies
+from traceflops.windows import find_marked_steps, launch_calls
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""

@@ -7,16 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
-from traceflops.devices.processes import ranks_of_devices
+from traceflops.devices import JobReport, is_undecided, of_job, of_no_job, ranks_of_devices
 from traceflops.errors import UsageError
 from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
-from traceflops.table.columns import numbers
-from traceflops.table.schema import TABLES
-from traceflops.table.trace import Note, Source, Trace
-from traceflops.windows.records import partition_text
-from traceflops.windows.selection import Selection
-from traceflops.windows.steps import find_marked_steps
+from traceflops.table import TABLES, Note, Source, Trace, numbers
+from traceflops.windows import Selection, find_marked_steps, partition_text
 
 Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
 

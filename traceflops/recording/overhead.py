@@ -8,12 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.trace import Note, Trace
-from traceflops.timeline.account import DeviceAccount
-from traceflops.timeline.intervals import Intervals
-from traceflops.units.words import several, time_amount
+from traceflops.table import IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.units import several, time_amount
 
 OF_PROFILER: Final = "profiler: "
 """How the name of an overhead begins that a program without a profiler would not have."""

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from traceflops.table.trace import Note, NoteKind
-from traceflops.units.words import plural, several
+from traceflops.units import plural, several
 
 Owned: TypeAlias = tuple[Hashable, Note]
 """A note and what it is said of: equal for notes on the same file."""

@@ -1,1 +1,37 @@
-"""TODO."""
+"""Time on one device: each ns of a window is in exactly one component, idle time has its causes.
+
+Takes the activities of a device; gives disjoint intervals, and accounts whose parts sum exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.timeline.account import DeviceAccount, LinkedTrace
+    from traceflops.timeline.aggregates import Untimed, untimed
+    from traceflops.timeline.coarse_times import (
+        COPIES_MISSING,
+        lacks_copies,
+        with_fine_times,
+        with_known_idle,
+    )
+    from traceflops.timeline.components import WORK
+    from traceflops.timeline.device_span import whole_span
+    from traceflops.timeline.host_work import Whole, whole_work, with_host_activities
+    from traceflops.timeline.idle import LONGEST_START_NS
+    from traceflops.timeline.intervals import Intervals
+    from traceflops.timeline.records import (
+        COMPONENTS,
+        EMPTY_ACCOUNT,
+        Account,
+        Components,
+        Gap,
+        WholeSpan,
+        Window,
+        WindowRole,
+    )
+else:
+    __getattr__ = lazy(__name__, __file__)

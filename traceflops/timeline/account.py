@@ -7,13 +7,20 @@ from functools import cached_property
 
 import numpy as np
 
-from traceflops.categories.activities import Categorised
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, runs
-from traceflops.table.links import Links
-from traceflops.table.op_tree import OpTree
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.categories import Categorised
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Links,
+    OpTree,
+    Trace,
+    codes,
+    distinct,
+    names,
+    numbers,
+    runs,
+)
 from traceflops.timeline.components import WORK, Timeline, timeline
 from traceflops.timeline.device_span import ActivityColumns, DeviceRows
 from traceflops.timeline.host_work import Whole

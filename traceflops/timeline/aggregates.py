@@ -15,21 +15,24 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories.classify import Classifier
-from traceflops.categories.model import Category
+from traceflops.categories import Category, Classifier
 from traceflops.remedies import command
-from traceflops.table.columns import (
+from traceflops.table import (
+    ABSENT,
+    DEVICE_KINDS,
     IntArray,
+    Total,
+    Trace,
     codes,
     dictionary_column,
+    distinct,
+    joint_codes,
     names,
     number_column,
     numbers,
+    side_sums,
+    totals_of,
 )
-from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.rows import ABSENT
-from traceflops.table.totals import DEVICE_KINDS, Total, side_sums, totals_of
-from traceflops.table.trace import Trace
 
 _MOST_NAMES: Final = 100_000
 """Names that are looked at, those with most time first; further ones are other/other."""

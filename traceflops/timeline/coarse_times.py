@@ -15,13 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.remedies import remedy
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.rows import ABSENT
-from traceflops.table.schema import empty_table
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import time_amount
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Note,
+    TableBuilder,
+    Trace,
+    codes,
+    empty_table,
+    groups,
+    joint_codes,
+    names,
+    numbers,
+)
+from traceflops.units import time_amount
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")

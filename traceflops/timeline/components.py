@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table import BoolArray, IntArray
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS, Components
 

@@ -12,12 +12,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.nesting import innermost
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    TableBuilder,
+    Trace,
+    codes,
+    distinct,
+    innermost,
+    joint_codes,
+    names,
+    numbers,
+)
 
 _KIND = "op"
 

@@ -25,9 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import distinct, in_order
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, BoolArray, IntArray, distinct, in_order
 from traceflops.timeline.idle_causes import IdleCauses
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 from traceflops.timeline.stream_waits import ENDLESS

@@ -8,11 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import in_order, joint_codes, ranked
-from traceflops.table.links import Links, first_match
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Links,
+    Trace,
+    codes,
+    first_match,
+    in_order,
+    joint_codes,
+    names,
+    numbers,
+    ranked,
+)
 from traceflops.timeline.intervals import NEVER
 
 ENDLESS: Final = int(np.iinfo(np.int64).max)

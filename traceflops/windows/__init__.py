@@ -1,1 +1,42 @@
-"""Steps and windows: which stretches of which device the figures are about."""
+"""Steps, passes and other windows of time, which of them are chosen, and a trace prepared for them.
+
+Takes accounts of devices and a Selection; gives windows with an account each, and `Prepared`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.windows.choice import REPEATED, plan_steps
+    from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
+    from traceflops.windows.chosen_runs import one_run_per_gpu
+    from traceflops.windows.device_records import LaunchRecords, State, launch_calls, records_notes
+    from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
+    from traceflops.windows.prepared import Origins, Prepared, most_exposed, origins
+    from traceflops.windows.records import DeviceReport, StepChoice, partition_text, told_apart
+    from traceflops.windows.restriction import restrict
+    from traceflops.windows.selection import (
+        HIDDEN,
+        Selection,
+        parse_duration,
+        parse_numbers,
+        parse_steps,
+    )
+    from traceflops.windows.step_threads import Steps
+    from traceflops.windows.step_times import (
+        STANDS_OUT,
+        StepSpread,
+        StepTime,
+        counting,
+        idle_before_next,
+        mean_components,
+        median_of,
+        spread_of,
+        step_spread,
+    )
+    from traceflops.windows.steps import FoundSteps, find_marked_steps, is_step_label, step_number
+else:
+    __getattr__ = lazy(__name__, __file__)

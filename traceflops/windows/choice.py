@@ -9,15 +9,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from traceflops.devices.processes import device_name
+from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.trace import Note, Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.records import Account, Window
-from traceflops.units.words import duration, percent, several
+from traceflops.table import IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
+from traceflops.units import duration, percent, several
 from traceflops.windows.chosen_runs import gpu_notes
 from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.table.columns import IntArray
-from traceflops.timeline.account import DeviceAccount
-from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Window
+from traceflops.table import IntArray
+from traceflops.timeline import DeviceAccount, Intervals, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.devices.processes import called, device_name, whose
+from traceflops.devices import called, device_name, whose
 from traceflops.errors import UsageError
-from traceflops.table.columns import numbers
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.table import Note, Trace, numbers
+from traceflops.units import several
 from traceflops.windows.selection import Selection
 from traceflops.windows.time_range import origins
 

@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.timeline.idle import LONGEST_START_NS
-from traceflops.units.words import several
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    Trace,
+    codes,
+    distinct,
+    names,
+    numbers,
+)
+from traceflops.timeline import LONGEST_START_NS
+from traceflops.units import several
 from traceflops.windows.chosen import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.timeline.account import DeviceAccount
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.timeline.records import Window
+    from traceflops.timeline import DeviceAccount, Untimed, Window
     from traceflops.windows.selection import Selection
 
-from traceflops.table.links import recorded_calls
+from traceflops.table import recorded_calls
 
 _LAUNCH: Final = re.compile(
     r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, names
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.table import BoolArray, IntArray, names
+from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.windows.repetition import Order, repeated_signature
 from traceflops.windows.stretches import Stretch
 

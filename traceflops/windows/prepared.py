@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, codes, names
-from traceflops.table.trace import Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.aggregates import Untimed
-from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Window
-from traceflops.units.words import kernel_name
+from traceflops.table import IntArray, Trace, codes, names
+from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window
+from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
 from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
-    from traceflops.timeline.account import DeviceAccount
+    from traceflops.timeline import DeviceAccount
 
 from dataclasses import field
 from typing import Final
 
-from traceflops.table.columns import numbers
+from traceflops.table import numbers
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand

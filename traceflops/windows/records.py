@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from traceflops.devices.dies import partition
-from traceflops.devices.matching import by_name
-from traceflops.devices.processes import ranks_text
-from traceflops.table.trace import Trace
-from traceflops.timeline.records import Account, Gap, WholeSpan, Window
+from traceflops.devices import by_name, partition, ranks_text
+from traceflops.table import Trace
+from traceflops.timeline import Account, Gap, WholeSpan, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.jobs import of_job
+from traceflops.devices import of_job
 from traceflops.errors import UsageError
-from traceflops.table.columns import BoolArray, number_column, numbers
-from traceflops.table.grouping import groups
-from traceflops.table.links import link
-from traceflops.table.trace import Trace
+from traceflops.table import BoolArray, Trace, groups, link, number_column, numbers
 from traceflops.windows.chosen_runs import of_other_runs
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity

@@ -14,12 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.processes import called, whose
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import groups, ranked
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import percent, several
+from traceflops.devices import called, whose
+from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, groups, numbers, ranked
+from traceflops.units import percent, several
 
 _MOST: Final = 64
 """So many threads with markers of steps are looked at, those with most work and markers first."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.timeline.records import Components
+from traceflops.timeline import Components
 
 if TYPE_CHECKING:
-    from traceflops.timeline.records import Window
+    from traceflops.timeline import Window
     from traceflops.windows.records import DeviceReport
 
 LEAST_FOR_P95: Final = 20

@@ -14,12 +14,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import groups
-from traceflops.table.links import Links
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Links,
+    Note,
+    Trace,
+    codes,
+    groups,
+    names,
+    numbers,
+)
+from traceflops.units import several
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import step_pattern
 from traceflops.windows.step_threads import Launched, Steps, thread_of_steps

@@ -19,9 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import distinct
-from traceflops.timeline.records import WindowRole
+from traceflops.table import BoolArray, IntArray, distinct
+from traceflops.timeline import WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""

@@ -8,13 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.processes import clocks_of, device_name, lives
+from traceflops.devices import clocks_of, device_name, lives
 from traceflops.errors import UsageError
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.trace import Note, Trace
-from traceflops.timeline.account import DeviceAccount
-from traceflops.units.words import several, time_amount
+from traceflops.table import IntArray, Note, Trace, distinct, numbers
+from traceflops.timeline import DeviceAccount
+from traceflops.units import several, time_amount
 from traceflops.windows.selection import Selection
 
 _MOST_NAMED: Final = 5

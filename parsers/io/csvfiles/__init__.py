@@ -1,1 +1,1 @@
-"""TODO."""
+"""CSV: blocks of a file as typed columns, whatever its separators and damage."""

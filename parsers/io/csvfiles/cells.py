@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from traceflops.parsers.io.csvfiles.heads import Field, Kind
-from traceflops.table.columns import IntArray, codes, names, numbers, validity
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table import ABSENT, Array, IntArray, codes, names, numbers, validity
 
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
 _NULLS: Final = [

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table import BoolArray, IntArray
 
 Bytes = npt.NDArray[np.uint8]
 

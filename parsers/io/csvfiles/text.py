@@ -21,10 +21,8 @@ from traceflops.parsers.io.csvfiles.heads import Plan, Start, Tables, find_start
 from traceflops.parsers.io.csvfiles.lines import Bytes, is_regular, line_starts, lines_of
 from traceflops.parsers.io.csvfiles.mend import Mended, Mender, mend
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import IntArray
-from traceflops.table.notes import counted_note
-from traceflops.table.trace import Note, NoteKind
-from traceflops.units.words import several
+from traceflops.table import IntArray, Note, NoteKind, counted_note
+from traceflops.units import several
 
 TEXT_BLOCK_BYTES: Final = 2 << 20
 _MOST_HEADERS: Final = 1_000

@@ -1,1 +1,1 @@
-"""TODO."""
+"""SQLite: tables as columns, read fast, slowly, or salvaged page by page."""

@@ -20,8 +20,8 @@ from typing import Final
 from traceflops.errors import InputError
 from traceflops.parsers.io.databases.salvage import FAULTS
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.trace import Note
-from traceflops.units.words import several
+from traceflops.table import Note
+from traceflops.units import several
 
 MAGIC: Final = b"SQLite format 3\x00"
 

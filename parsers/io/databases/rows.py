@@ -33,8 +33,8 @@ from traceflops.parsers.io.databases.query import (
 )
 from traceflops.parsers.io.databases.salvage import FAULTS, HIGHEST, LOWEST, Damaged, Row, Salvage
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.trace import Note
-from traceflops.units.words import several
+from traceflops.table import Note
+from traceflops.units import several
 
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000

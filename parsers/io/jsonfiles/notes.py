@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.io.jsonfiles.walk import Damage
-from traceflops.table.trace import Note
-from traceflops.units.words import several
+from traceflops.table import Note
+from traceflops.units import several
 
 
 def event_text_notes(source: ByteSource, damage: Damage, at_end: str) -> Iterator[Note]:

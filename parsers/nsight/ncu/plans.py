@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from traceflops.parsers.io.csvfiles.heads import Field, Plan
+from traceflops.parsers.io import Field, Plan
 
 _MOST_COLUMNS: Final = 20_000
 _TEXTS: Final = {

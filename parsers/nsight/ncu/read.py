@@ -10,19 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Texts
-from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, Block, CsvText, Damage
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, Block, ByteSource, CsvText, Damage, Texts
 from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
 from traceflops.parsers.nsight.ncu.sizes import fill_sizes, product, triple
 from traceflops.parsers.nsight.ncu.units import unit_of
 from traceflops.parsers.nsight.ncu.values import Marks, Values, values_of
 from traceflops.parsers.nsight.stats.text import from_header
-from traceflops.parsers.shared.csv_parts import Cut, chosen, compact
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import joint_codes, ranked
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Cut, chosen, compact
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, joint_codes, ranked
 
 _UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"

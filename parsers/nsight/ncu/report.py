@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.ncu.plans import Page
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage
 from traceflops.parsers.nsight.ncu.runs import runs
 from traceflops.parsers.nsight.ncu.sizes import fill_sizes
 from traceflops.parsers.nsight.ncu.trace import trace_of, with_values
 from traceflops.parsers.nsight.ncu.units import unit_of
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.table.trace import Trace
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import Trace
 
 _PACKAGE: Final = "ncu_report"
 _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.io import rank_in_name
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage
 
 

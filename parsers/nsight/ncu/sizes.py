@@ -8,10 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, BoolArray, IntArray, TableBuilder, joint_codes
 
 _SIZES: Final = re.compile(r"\d{1,10}")
 _UNKNOWN: Final = (ABSENT,) * 3

@@ -10,22 +10,20 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.csvfiles.text import text_notes
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.io import ByteSource, rank_in_name, text_notes
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.parsers.shared.trace_builder import (
+from traceflops.parsers.shared import (
     DeviceFacts,
+    Format,
     Gathered,
     ProcessFacts,
+    Reading,
     overflow_notes,
 )
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, NoteKind, Source, SourceFile, Trace
-from traceflops.units.words import several
+from traceflops.table import ABSENT, Note, NoteKind, Source, SourceFile, Trace
+from traceflops.units import several
 
 FORMAT: Final = "ncu CSV"
 

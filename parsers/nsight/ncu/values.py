@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.parsers.io.csvfiles.cells import clear_mark, decimals, is_ambiguous
+from traceflops.parsers.io import clear_mark, decimals, is_ambiguous
 from traceflops.parsers.nsight.ncu.units import LONGEST, What, fits, unit_of, value_of
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import Array
+from traceflops.table import Array, BoolArray, IntArray
 
 _BOTH = (False, True)
 

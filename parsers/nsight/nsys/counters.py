@@ -8,12 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
+from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import ALLOCATED, FREED
 from traceflops.parsers.nsight.nsys.ids import processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray
 
 _MEMORY: Final = Wanted(
     integers=(

@@ -9,12 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io.databases.query import Among, Batch, Wanted
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, Among, Batch, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import EVERYWHERE
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
+from traceflops.table import ABSENT, EVERYWHERE
 
 _GPU: Final = Wanted(
     integers=(

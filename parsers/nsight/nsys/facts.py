@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from traceflops.parsers.io.databases.query import Among, Wanted
+from traceflops.parsers.io import Among, Wanted
 from traceflops.parsers.nsight.nsys.enums import ERROR, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import CUDA_TRACE, Note
-from traceflops.units.words import several
+from traceflops.table import ABSENT, CUDA_TRACE, Note
+from traceflops.units import several
 
 _PAIR: Final = Wanted(texts=("name", "value"))
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")

@@ -9,20 +9,18 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.databases.query import (
+from traceflops.parsers.io import (
     Among,
     Batch,
     Between,
+    ByteSource,
     Condition,
     Present,
     Wanted,
     no_rows,
 )
-from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE
-from traceflops.table.columns import BoolArray, numbers
-from traceflops.table.rows import ABSENT, Array
-from traceflops.table.trace import Note
+from traceflops.table import ABSENT, Array, BoolArray, Note, numbers
 
 _EXACT: Final = 2.0**53
 

@@ -7,15 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
+from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROFILER, WAITING, WAITS
 from traceflops.parsers.nsight.nsys.ids import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import Shown, texts_of
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray, distinct
 
 UNNAMED: Final = "(unnamed)"
 

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray
 
 _THREAD_BITS: Final = 24
 _MASK: Final = (1 << 24) - 1

@@ -12,19 +12,14 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Among, Present, Wanted
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, Among, Present, Wanted
 from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.nvtx import NcclRanges
 from traceflops.parsers.nsight.nsys.ranks import Place
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
-from traceflops.parsers.shared import rccl
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import Gathered, fill_collectives, rccl
+from traceflops.table import ABSENT, IntArray, distinct
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
 _START: Final = Wanted(integers=("start",))

@@ -9,16 +9,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.shared_gpus import renumbered_note
+from traceflops.devices import renumbered_note
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
-from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.table.columns import codes, names, numbers, validity
-from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.notes import counted_note, of_noun
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import CUDA_TRACE, Note, NoteKind
-from traceflops.units.words import several, time_amount
+from traceflops.parsers.shared import span_notes
+from traceflops.table import (
+    ABSENT,
+    CUDA_TRACE,
+    Note,
+    NoteKind,
+    codes,
+    counted_note,
+    distinct,
+    joint_codes,
+    names,
+    numbers,
+    of_noun,
+    validity,
+)
+from traceflops.units import several, time_amount
 
 EXPORT: Final = "nsys export --type=sqlite --include-json=true REPORT.nsys-rep"
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Lookup
+from traceflops.parsers.io import Batch, Lookup
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.op_texts import OpTexts, op_texts
@@ -17,8 +17,7 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.texts import text_rows
-from traceflops.table.columns import BoolArray, IntArray, string_column
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, string_column
 
 UNNAMED: Final = "(unnamed range)"
 

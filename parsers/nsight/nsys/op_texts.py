@@ -14,10 +14,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import runs
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.io import UNDECODABLE
+from traceflops.table import ABSENT, BoolArray, IntArray, numbers, runs
 
 _SEQUENCE: Final = b", seq = "
 _ID: Final = b", op_id = "

@@ -14,16 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.shared_gpus import apart
-from traceflops.parsers.io.databases.query import by_distinct
+from traceflops.devices import apart
+from traceflops.parsers.io import by_distinct
 from traceflops.parsers.nsight.nsys.devices import Devices
 from traceflops.parsers.nsight.nsys.ids import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.ranks import Place, Ranks, settled
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import Gathered, ProcessFacts
+from traceflops.table import ABSENT, IntArray, TableBuilder, compact, distinct, joint_codes
 
 # The streams of a report: a number stands for one stream within a process and a context only.
 #

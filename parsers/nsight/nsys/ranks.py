@@ -14,12 +14,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import number_column, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.notes import RANK_UNKNOWN, counted_note, rank_from_name, rank_unknown
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.table import (
+    ABSENT,
+    RANK_UNKNOWN,
+    Note,
+    Trace,
+    counted_note,
+    distinct,
+    number_column,
+    numbers,
+    rank_from_name,
+    rank_unknown,
+)
+from traceflops.units import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
 _FORMATS: Final = "nsys"

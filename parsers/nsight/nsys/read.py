@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from traceflops.parsers.io.databases.file import nothing_left
-from traceflops.parsers.io.databases.rows import Database
-from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.io import Database, nothing_left, rank_in_name
 from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
 from traceflops.parsers.nsight.nsys.devices import devices_of
 from traceflops.parsers.nsight.nsys.facts import (
@@ -33,8 +31,8 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.work import read_work
-from traceflops.parsers.shared.trace_builder import overflow_notes
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared import overflow_notes
+from traceflops.table import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
 _TOOL: Final = "Nsight Systems"

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.strings import NamesToCome
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import Gathered
+from traceflops.table import ABSENT, IntArray
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.io import Batch
+from traceflops.table import ABSENT, IntArray
 
 _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""

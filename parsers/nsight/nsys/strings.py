@@ -12,12 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Coder, TextsById, Wanted
+from traceflops.parsers.io import Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table import ABSENT, Array, IntArray, TableBuilder, compact, distinct
 
 _STRINGS: Final = "StringIds"
 _NUL: Final = "\0"

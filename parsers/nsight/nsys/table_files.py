@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE, refuse_packed, sound
 from traceflops.parsers.nsight.nsys.folder import Folder, TableFile
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
-from traceflops.table.trace import SourceFile, Trace
+from traceflops.table import SourceFile, Trace
 
 if TYPE_CHECKING:
     from traceflops.parsers.nsight.recipe import Opened
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared import Format, Reading
 
 if TYPE_CHECKING:
     from traceflops.parsers.nsight.recipe import Opened

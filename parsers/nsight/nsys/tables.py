@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from traceflops.parsers.io.databases.query import Batch, Condition, Wanted
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.trace import Note
+from traceflops.parsers.io import Batch, ByteSource, Condition, Wanted
+from traceflops.table import Note
 
 
 class Tables(Protocol):

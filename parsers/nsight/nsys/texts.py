@@ -13,11 +13,19 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
-from traceflops.parsers.io.databases.query import Batch, Table, Wanted, quoted, select
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import (
+    LONGEST_VALUE,
+    Batch,
+    Database,
+    NotFast,
+    Table,
+    Wanted,
+    quoted,
+    record_batches,
+    select,
+)
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.table.columns import BoolArray, number_column, numbers, string_column
+from traceflops.table import BoolArray, number_column, numbers, string_column
 
 T = TypeVar("T")
 _FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
+from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import COPIES, MEMORY, UNIFIED
 from traceflops.parsers.nsight.nsys.ids import present, processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.spans import timed
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray
 
 UNNAMED: Final = "(unnamed kernel)"
 

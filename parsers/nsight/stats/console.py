@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from traceflops.parsers.io.csvfiles.cells import decimal_mark, is_number, plain_decimal
-from traceflops.parsers.io.csvfiles.heads import Plan, Tables
+from traceflops.parsers.io import Plan, Tables, decimal_mark, is_number, plain_decimal
 
 _RULE: Final = re.compile(
     rb"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z"

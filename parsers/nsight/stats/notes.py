@@ -9,12 +9,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io.csvfiles.text import text_notes
+from traceflops.parsers.io import text_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
-from traceflops.parsers.shared.trace_builder import overflow_notes
-from traceflops.table.notes import counted_note, of_noun, rank_from_name
-from traceflops.table.trace import Note, NoteKind
-from traceflops.units.words import several
+from traceflops.parsers.shared import overflow_notes
+from traceflops.table import Note, NoteKind, counted_note, of_noun, rank_from_name
+from traceflops.units import several
 
 _ODD: Final[tuple[tuple[str, NoteKind, str, str], ...]] = (
     ("no-time", "dropped", "record", "skipped: no valid start time"),

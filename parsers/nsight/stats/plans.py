@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.parsers.io.csvfiles.heads import Field, Kind, Plan
+from traceflops.parsers.io import Field, Kind, Plan
 from traceflops.parsers.nsight.stats.layouts import (
     BYTE_UNITS,
     ROLES,

@@ -16,8 +16,7 @@ import numpy as np
 
 from traceflops.parsers.nsight.stats.rows import Part
 from traceflops.parsers.nsight.stats.sections import shown_profile
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray
 
 _RECORDS: Final = ("activities", "calls", "marks")
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, CsvText, Damage
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage
 from traceflops.parsers.nsight.stats.console import Console
 from traceflops.parsers.nsight.stats.layouts import report_named
 from traceflops.parsers.nsight.stats.plans import STATS_TABLES, Table
 from traceflops.parsers.nsight.stats.profiles import profiles
 from traceflops.parsers.nsight.stats.rows import Part, add_rows
 from traceflops.parsers.nsight.stats.sections import Section, sections
-from traceflops.parsers.shared.csv_parts import Cut
+from traceflops.parsers.shared import Cut
 
 
 @dataclass(slots=True)

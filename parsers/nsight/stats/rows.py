@@ -10,14 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Column, Texts, finest, step_of
+from traceflops.parsers.io import Column, Texts, finest, step_of
 from traceflops.parsers.nsight.stats.layouts import Report
 from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE, direction_of, kind_of
 from traceflops.parsers.nsight.stats.plans import Table
-from traceflops.parsers.shared.csv_parts import Cut, compact
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Cut, compact
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder
 
 _UNNAMED: Final = "(unnamed)"
 _LIMIT_NS: Final = 2**61

@@ -13,8 +13,7 @@ from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import Final
 
-from traceflops.parsers.io.csvfiles.heads import Tables
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource, Tables
 from traceflops.parsers.nsight.stats.console import Console
 from traceflops.parsers.nsight.stats.text import Filter, Filtered, is_row, plain_tables, whole_lines
 

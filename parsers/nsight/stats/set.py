@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.table.trace import Note, Trace
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import Note, Trace
 
 _OLD_NAMES: Final = (
     *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),

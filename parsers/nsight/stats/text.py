@@ -9,9 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.heads import Tables, header_in
-from traceflops.parsers.io.csvfiles.lines import Bytes, line_starts
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import Bytes, ByteSource, Tables, header_in, line_starts
 from traceflops.parsers.nsight.stats.console import Console
 
 _MESSAGES: Final = re.compile(

@@ -9,17 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.io import rank_in_name
 from traceflops.parsers.nsight.stats.notes import Told, profile_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
 from traceflops.parsers.nsight.stats.rows import Part
-from traceflops.parsers.shared.csv_parts import chosen
-from traceflops.parsers.shared.trace_builder import DeviceFacts, Gathered, ProcessFacts
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import group_rows
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen
+from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace, group_rows
 
 FORMAT: Final = "nsys stats"
 _DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")

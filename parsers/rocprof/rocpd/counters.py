@@ -6,13 +6,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Lookup, TextsById, Wanted
+from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.rocpd.work import Dispatches, KernelNames
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import UNNAMED
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table import ABSENT, IntArray
 
 _UNNAMED: Final = "(unnamed counter)"
 _EVENT: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))

@@ -12,19 +12,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Lookup, TextsById, Wanted, by_distinct
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent
 from traceflops.parsers.rocprof.notes import clock_of, place_of_node
 from traceflops.parsers.rocprof.rocpd.schema import Run
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-)
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
+from traceflops.table import ABSENT, BoolArray, IntArray
 
 _UNKNOWN_DEVICE: Final = -1
 _MOST_NUMBERED: Final = 4_096

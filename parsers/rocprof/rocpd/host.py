@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Among, Batch, Coder, Lookup, Wanted, by_distinct
+from traceflops.parsers.io import Among, Batch, Coder, Lookup, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd.categories import (
     APIS,
     MARK,
@@ -17,9 +17,8 @@ from traceflops.parsers.rocprof.rocpd.categories import (
 )
 from traceflops.parsers.rocprof.rocpd.counters import Samples
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.parsers.shared import timed
+from traceflops.table import ABSENT, Array, IntArray
 
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))

@@ -10,11 +10,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.rocprof.tables.names import Place, place_of
-from traceflops.table.columns import IntArray, number_column, numbers
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
+from traceflops.table import ABSENT, IntArray, Note, Trace, number_column, numbers
 
 _TABLE: Final = "kernel_counters"
 _MOST_NAMED: Final = 8

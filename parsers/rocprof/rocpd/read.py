@@ -11,9 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import join
-from traceflops.parsers.io.databases.query import Among, Between, Lookup, Wanted
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.devices import join
+from traceflops.parsers.io import Among, Between, Database, Lookup, Wanted
 from traceflops.parsers.rocprof.copies import copies_in, fill_sizes
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd.counters import Measurements, only_counted
@@ -28,12 +27,8 @@ from traceflops.parsers.rocprof.rocpd.work import (
     read_dispatches,
     read_graphs,
 )
-from traceflops.parsers.shared import rccl
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
+from traceflops.parsers.shared import fill_collectives, rccl
+from traceflops.table import ABSENT, IntArray, Note, TableBuilder, Trace
 
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""

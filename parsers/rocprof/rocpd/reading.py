@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Among, Lookup, TextsById, Wanted
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, Among, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.facts import RunFacts
 from traceflops.parsers.rocprof.rocpd.schema import Run
 from traceflops.parsers.rocprof.rocpd.trace import Tallies
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import Gathered
+from traceflops.table import ABSENT, IntArray
 
 
 @dataclass(frozen=True, slots=True)

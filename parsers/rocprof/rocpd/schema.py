@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.databases.query import Among, Batch, Condition, Wanted
-from traceflops.parsers.io.databases.rows import Database
-from traceflops.table.trace import Note
+from traceflops.parsers.io import Among, Batch, Condition, Database, Wanted
+from traceflops.table import Note
 
 _PREFIX: Final = "rocpd_"
 _TELLING: Final = ("metadata", "string", "kernel_dispatch", "memory_copy", "region", "pmc_event")

@@ -10,8 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.databases.file import nothing_left
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import Database, nothing_left
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -23,11 +22,19 @@ from traceflops.parsers.rocprof.notes import (
 from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
-from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
-from traceflops.table.columns import codes, names, number_column
-from traceflops.table.notes import counted_note, of_noun, rank_from_name
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.parsers.shared import Gathered, overflow_notes, span_notes
+from traceflops.table import (
+    Note,
+    Source,
+    SourceFile,
+    Trace,
+    codes,
+    counted_note,
+    names,
+    number_column,
+    of_noun,
+    rank_from_name,
+)
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 

@@ -7,14 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Lookup, TextsById, Wanted, by_distinct
+from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.tables.work import UNNAMED, blocks_of
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array
+from traceflops.parsers.shared import timed
+from traceflops.table import ABSENT, Array, IntArray, distinct
 
 _UNNAMED_COPY: Final = "(unnamed copy)"
 _AXES: Final = ("x", "y", "z")

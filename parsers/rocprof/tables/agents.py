@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 
 _TEXT: Final = re.compile(r"(?:(agent|gpu|cpu)[ _-]*)?(\d{1,18})", re.IGNORECASE)
 _GFX: Final = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")

@@ -17,11 +17,8 @@ import numpy as np
 from traceflops.parsers.rocprof.tables.counts import takes_largest
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.sums import summed_instances, taken
-from traceflops.parsers.shared.csv_parts import Part
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import group_rows
-from traceflops.table.rows import ABSENT, Names
+from traceflops.parsers.shared import Part
+from traceflops.table import ABSENT, BoolArray, IntArray, Names, TableBuilder, group_rows
 
 Counted = tuple[int | None, bool, Part]
 

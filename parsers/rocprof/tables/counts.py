@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.io.csvfiles.cells import Texts
+from traceflops.parsers.io import Texts
 from traceflops.parsers.rocprof.tables.work import UNNAMED, ids
-from traceflops.parsers.shared.csv_parts import Cut, Part, Tally, compact
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Cut, Part, Tally, compact
+from traceflops.table import ABSENT, Array, Names
 
 FloatArray = npt.NDArray[np.float64]
 

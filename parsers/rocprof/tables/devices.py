@@ -10,10 +10,8 @@ import numpy as np
 from traceflops.parsers.rocprof.notes import place_of_node
 from traceflops.parsers.rocprof.tables.agents import UNKNOWN, Agent, Agents
 from traceflops.parsers.rocprof.tables.processes import Placed, Process
-from traceflops.parsers.shared.csv_parts import Part
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared import Gathered, Part
+from traceflops.table import ABSENT, IntArray
 
 Numbered = tuple[int, Process]
 """A process and its number in the trace."""

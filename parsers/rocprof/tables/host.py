@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.tables.work import ids, timed_rows
-from traceflops.parsers.shared.csv_parts import Cut, Part, Tally, compact
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Cut, Part, Tally, compact
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _UNNAMED: Final = "(unnamed)"
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.io import rank_in_name
 
 _WORDS: Final = (
     *("kernel", "memory_copy", "memory_allocation", "scratch_memory", "graph_launch", "hip_event"),

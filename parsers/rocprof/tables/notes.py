@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.csvfiles.text import text_notes
+from traceflops.parsers.io import text_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -19,13 +19,9 @@ from traceflops.parsers.rocprof.notes import (
     instance_notes,
 )
 from traceflops.parsers.rocprof.tables.work import DISPATCH
-from traceflops.parsers.shared.csv_parts import TableFile
-from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.parsers.shared.trace_builder import overflow_notes
-from traceflops.table.columns import names, numbers
-from traceflops.table.notes import counted_note, of_noun, rank_from_name, together
-from traceflops.table.trace import Note
-from traceflops.units.words import several
+from traceflops.parsers.shared import TableFile, overflow_notes, span_notes
+from traceflops.table import Note, counted_note, names, numbers, of_noun, rank_from_name, together
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.runs import Run

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.parsers.io.csvfiles.heads import Field, Plan, find_start
+from traceflops.parsers.io import Field, Plan, find_start
 from traceflops.parsers.rocprof.layouts import (
     HEADLESS,
     ROLES,
@@ -17,7 +17,7 @@ from traceflops.parsers.rocprof.layouts import (
     layout_of,
     plain,
 )
-from traceflops.parsers.shared.csv_parts import V1, Layout
+from traceflops.parsers.shared import V1, Layout
 
 _WHOLE: Final = ("agents", "system")
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.tables.names import Place
-from traceflops.parsers.shared.csv_parts import Part, Stretch, TableFile
-from traceflops.units.words import kernel_name
+from traceflops.parsers.shared import Part, Stretch, TableFile
+from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6

@@ -7,9 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Column, Texts
-from traceflops.parsers.io.csvfiles.text import TEXT_BLOCK_BYTES, Block, CsvText
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, Block, ByteSource, Column, CsvText, Texts
 from traceflops.parsers.rocprof.tables.counts import add_counters, add_wide
 from traceflops.parsers.rocprof.tables.host import Pushes, add_calls, add_scratch
 from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, Table
@@ -20,7 +18,7 @@ from traceflops.parsers.rocprof.tables.work import (
     add_kernels,
     add_operations,
 )
-from traceflops.parsers.shared.csv_parts import Cut, Part, TableFile, Tally
+from traceflops.parsers.shared import Cut, Part, TableFile, Tally
 
 _MOST_AGENTS: Final = 4_096
 _ADDERS: Final[dict[str, Callable[[Cut, Part, Tally], None]]] = {

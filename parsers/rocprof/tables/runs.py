@@ -18,8 +18,8 @@ from traceflops.parsers.rocprof.tables.repetitions import (
     paired,
     with_counting_runs,
 )
-from traceflops.parsers.shared.csv_parts import TableFile, chosen
-from traceflops.units.words import kernel_name
+from traceflops.parsers.shared import TableFile, chosen
+from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
 _APART_NS: Final = 10 * 10**9

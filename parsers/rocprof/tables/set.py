@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io import ByteSource
 from traceflops.parsers.rocprof.tables.names import hosts, place_of, same_run
 from traceflops.parsers.rocprof.tables.notes import file_notes
 from traceflops.parsers.rocprof.tables.processes import Placed
 from traceflops.parsers.rocprof.tables.read import read_table
 from traceflops.parsers.rocprof.tables.runs import runs_of
 from traceflops.parsers.rocprof.tables.trace import Assembly
-from traceflops.parsers.shared.csv_parts import TableFile
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
+from traceflops.parsers.shared import Format, Reading, TableFile
+from traceflops.table import Note, Trace
+from traceflops.units import several
 
 _MOST_NEIGHBOURS: Final = 10_000
 _DESCRIBING: Final = {"agents", "system"}

@@ -7,9 +7,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.tables.counts import takes_largest
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table import ABSENT, Array, BoolArray, TableBuilder
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 

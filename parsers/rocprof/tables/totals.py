@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.shared.csv_parts import Cut, Part
-from traceflops.table.rows import ABSENT, Names
+from traceflops.parsers.shared import Cut, Part
+from traceflops.table import ABSENT, Names
 
 DOMAIN_TOTALS: Final = "domains"
 """The sums of whole domains are kept apart from those by name: together they would count twice."""

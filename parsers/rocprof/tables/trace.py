@@ -17,13 +17,17 @@ from traceflops.parsers.rocprof.tables.processes import Process
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.runs import Run
 from traceflops.parsers.rocprof.tables.work import resolve_copies
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.csv_parts import COMPUTE, Layout, Part, TableFile, chosen
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.parsers.shared import (
+    COMPUTE,
+    Gathered,
+    Layout,
+    Part,
+    ProcessFacts,
+    TableFile,
+    chosen,
+    fill_collectives,
+)
+from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace
 
 _TIMELINES: Final[Mapping[str, str]] = {
     "kernel": "activities",

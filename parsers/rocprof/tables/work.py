@@ -9,10 +9,8 @@ import numpy as np
 
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.tables.agents import Agent
-from traceflops.parsers.shared.csv_parts import Cut, Part, Tally, chosen, compact
-from traceflops.parsers.shared.sanity_checks import Spans, spans
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Cut, Part, Spans, Tally, chosen, compact, spans
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 UNNAMED: Final = "(unnamed kernel)"
 _COPY: Final = "(unnamed copy)"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
+from traceflops.parsers.io import UNDECODABLE
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 
 _KEY: Final = re.compile(r"Agent(\d{1,5})\.(.+)")
 _NUMBER: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")

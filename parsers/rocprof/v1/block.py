@@ -15,11 +15,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
-from traceflops.parsers.pytorch.values import as_text, integer, integers
+from traceflops.parsers.io import UNDECODABLE
+from traceflops.parsers.pytorch import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import Array, Names
+from traceflops.table import Array, IntArray, Names
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""

@@ -11,17 +11,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io.databases.query import Wanted, by_distinct
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import Database, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd.trace import Origin, Tallies, trace_of, with_losses
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.rocprof.v1.database_work import BEGIN, END, Work, codes, of_hsa, unquoted
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.parsers.shared import Gathered, ProcessFacts, timed
+from traceflops.table import ABSENT, IntArray, Trace
 
 _RECORD: Final = Wanted(integers=(BEGIN, END, "pid", "tid", "Index"), texts=("Name",))
 _QUEUED: Final = "hsa_dispatch"

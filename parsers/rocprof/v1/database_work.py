@@ -7,16 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Batch, Wanted, by_distinct
-from traceflops.parsers.io.databases.rows import Database
+from traceflops.parsers.io import Batch, Database, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.rocpd.trace import Tallies
 from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
-from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Gathered, timed
+from traceflops.table import ABSENT, Array, IntArray, Names
 
 BEGIN, END = "BeginNs", "EndNs"
 _WORK: Final = Wanted(integers=(BEGIN, END, "dev-id", "queue-id", "pid", "Index"), texts=("Name",))

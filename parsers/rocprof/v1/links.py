@@ -13,9 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, joint_codes
 
 Columns = Mapping[str, Array]
 

@@ -10,10 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.events import EventStream
-from traceflops.parsers.io.jsonfiles.notes import event_text_notes
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream, event_text_notes
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -28,12 +25,18 @@ from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.rows import AllRows
 from traceflops.parsers.rocprof.v1.trace import Assembly
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.parsers.shared.trace_builder import overflow_notes
-from traceflops.table.columns import names
-from traceflops.table.notes import counted_note, of_noun, rank_from_name
-from traceflops.table.trace import Note, NoteKind, Source, SourceFile, Trace
+from traceflops.parsers.shared import Format, Reading, overflow_notes, span_notes
+from traceflops.table import (
+    Note,
+    NoteKind,
+    Source,
+    SourceFile,
+    Trace,
+    counted_note,
+    names,
+    of_noun,
+    rank_from_name,
+)
 
 _AT_END: Final = "the list of GPUs"
 _NO_CALLS: Final = (

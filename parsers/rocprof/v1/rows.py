@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceflops.parsers.rocprof.v1.block import V1Rows
-from traceflops.parsers.shared.sanity_checks import Spans, spans
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Spans, spans
+from traceflops.table import ABSENT, Array, IntArray, Names
 
 _UNNAMED = "(unnamed)"
 

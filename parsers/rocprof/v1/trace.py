@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import by_distinct
+from traceflops.parsers.io import by_distinct
 from traceflops.parsers.rocprof.copies import direction_of
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.tables.work import DISPATCH
@@ -26,10 +26,8 @@ from traceflops.parsers.rocprof.v1.block import (
 )
 from traceflops.parsers.rocprof.v1.links import links
 from traceflops.parsers.rocprof.v1.rows import AllRows
-from traceflops.parsers.shared.sanity_checks import Spans
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, Gathered, ProcessFacts
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import NOTHING_KNOWN, Gathered, ProcessFacts, Spans
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _KINDS: Final[Mapping[str, str]] = {WORK: "kernel", COPY: "memcpy", FILL: "memset"}
 _APIS: Final = {name: name.removesuffix("_api") for name in CALLS.values()}

@@ -11,10 +11,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.jsonfiles.mend import mended
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, mended
 from traceflops.parsers.rocprof.v3json.records import KINDS, Columns
-from traceflops.table.rows import Array
+from traceflops.table import Array
 
 _RAW: Final = msgspec.json.Decoder(list[msgspec.Raw])
 

@@ -8,9 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.lists import ListStream
-from traceflops.parsers.io.jsonfiles.notes import input_cut, repairs_and_losses
+from traceflops.parsers.io import ByteSource, ListStream, input_cut, repairs_and_losses
 from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
@@ -19,11 +17,9 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.v3json.places import ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd
-from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.parsers.shared.trace_builder import overflow_notes
-from traceflops.table.notes import counted_note, of_noun
-from traceflops.table.trace import Note, NoteKind
-from traceflops.units.words import several
+from traceflops.parsers.shared import overflow_notes, span_notes
+from traceflops.table import Note, NoteKind, counted_note, of_noun
+from traceflops.units import several
 
 _ODD: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
     "no-value": ("dropped", "counter", "without a value skipped"),

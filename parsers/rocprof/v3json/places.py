@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io.jsonfiles.lists import Found
-from traceflops.parsers.io.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Records
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
 from traceflops.parsers.rocprof.v3json.block import RecordBlock, RecordReader
 from traceflops.parsers.rocprof.v3json.records import KINDS
 

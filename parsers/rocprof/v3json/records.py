@@ -15,9 +15,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.pytorch.values import typed_integers
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.parsers.pytorch import typed_integers
+from traceflops.table import ABSENT, Array, IntArray
 
 
 class Handle(msgspec.Struct, frozen=True, gc=False):

@@ -9,20 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.lists import ListStream
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, ListStream
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of, clock_of_folder
 from traceflops.parsers.rocprof.tables.names import Place
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.notes import rank_from_name
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.parsers.shared import Format, Gathered, ProcessFacts, Reading, fill_collectives
+from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, rank_from_name
 
 if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.names import Place

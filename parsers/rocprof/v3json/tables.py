@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.query import Lookup, TextsById, by_distinct
+from traceflops.parsers.io import Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
 from traceflops.parsers.rocprof.copies import direction_of, fill_sizes
 from traceflops.parsers.rocprof.notes import place_of_node
@@ -18,10 +18,8 @@ from traceflops.parsers.rocprof.tables.counts import takes_largest
 from traceflops.parsers.rocprof.tables.work import blocks_of
 from traceflops.parsers.rocprof.v3json.block import RecordBlock, narrow
 from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
-from traceflops.parsers.shared.sanity_checks import Spans, spans
-from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.parsers.shared import Gathered, Spans, spans
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _UNLISTED: Final = -1
 _MOST: Final = 4_096

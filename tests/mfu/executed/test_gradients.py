@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from traceflops.attribution.gradients import Forwards, surplus, usual_role
-from traceflops.flops.ops import Product
+from traceflops.flops.ops.work import Product
 
 LINEAR = Product(1, 120, 64, 256, "row", "column")
 """x [120, 256] times a weight stored as [64, 256]."""

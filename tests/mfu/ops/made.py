@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.core.build import table_of
-from traceflops.flops.ops import Core, Correlation, Product, Unknown, Work, count_ops
+from traceflops.flops.ops.count import count_ops
 from traceflops.flops.ops.table import full_name
+from traceflops.flops.ops.work import Core, Correlation, Product, Unknown, Work
 
 BF16 = "c10::BFloat16"
 HALF = "c10::Half"

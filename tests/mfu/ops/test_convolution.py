@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.build import table_of
 from tests.mfu.ops.made import HALF, correlation, op, parts, why_unknown, work_of
-from traceflops.flops.ops import Correlation, Unknown, Work, count_ops
+from traceflops.flops.ops.count import count_ops
+from traceflops.flops.ops.work import Correlation, Unknown, Work
 
 # Batch 2, 8 channels in, 16 out, kernel 3, padding 1, input 10 x 10: the output is 10 x 10 too.
 X, Y = [2, 8, 10, 10], [2, 16, 10, 10]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.core.build import table_of
 from tests.mfu.ops.made import op
-from traceflops.flops.ops import UNKNOWN, OpWork, Unknown, Work, count_ops
-from traceflops.flops.ops.count import _combined
+from traceflops.flops.ops.count import UNKNOWN, OpWork, _combined, count_ops
+from traceflops.flops.ops.work import Unknown, Work
 from traceflops.table.columns import NAME_TYPE, dictionary_column, number_column
 from traceflops.table.schema import arrow_schema, empty_table
 

@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 
 from tests.conftest import ROOT
-from traceflops.flops.ops import RULES, PartName, Reason
+from traceflops.flops.ops.table import RULES
 from traceflops.flops.ops.vector import Elementwise
+from traceflops.flops.ops.work import PartName, Reason
 
 PAGE = (ROOT / "docs" / "flops.md").read_text(encoding="utf-8")
 SHOWN = set(re.findall(r"`([^`\n]+)`", PAGE))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.mfu.ops.made import BF16, FP4, FP8, HALF, parts, product, result_of, why_unknown, work_of
-from traceflops.flops.ops import Product, Work
+from traceflops.flops.ops.work import Product, Work
 
 A, B = [4, 5], [5, 6]
 MM = 2 * 4 * 6 * 5  # 240

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.core.build import table_of
 from tests.mfu.ops.made import op
-from traceflops.flops.ops import NOTES, RULES, Unknown, count_ops
+from traceflops.flops.ops.count import count_ops
+from traceflops.flops.ops.table import RULES
+from traceflops.flops.ops.work import NOTES, Unknown
 
 SIZES: st.SearchStrategy[object] = st.one_of(
     st.integers(0, 9),

@@ -10,7 +10,8 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.flops.ops import OpWork, Unknown, Work, count_ops
+from traceflops.flops.ops.count import OpWork, count_ops
+from traceflops.flops.ops.work import Unknown, Work
 from traceflops.table.columns import codes, names
 
 

@@ -16,7 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import traceflops as tf
 from tests.mfu.reference_block import Block
-from traceflops.flops.ops import OpWork, Unknown, Work, count_ops
+from traceflops.flops.ops.count import OpWork, count_ops
+from traceflops.flops.ops.work import Unknown, Work
 from traceflops.table.columns import codes, names
 
 

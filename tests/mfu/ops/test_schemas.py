@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from traceflops.flops.ops import RULES
 from traceflops.flops.ops.attention import Attention
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward
 from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct
+from traceflops.flops.ops.table import RULES
 from traceflops.flops.ops.vector import LookupBackward, OptimizerStep, Pass
 
 GONE = {"thnn_conv2d_forward"} | {

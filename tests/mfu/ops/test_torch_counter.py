@@ -31,7 +31,9 @@ from torch.utils import flop_counter
 from tests.conftest import examples
 from tests.core.build import table_of
 from tests.mfu.ops.dispatched import Dispatched, dispatched, row_of
-from traceflops.flops.ops import RULES, Core, Correlation, Work, count_ops
+from traceflops.flops.ops.count import count_ops
+from traceflops.flops.ops.table import RULES
+from traceflops.flops.ops.work import Core, Correlation, Work
 
 aten: Any = torch.ops.aten
 counter: Any = flop_counter

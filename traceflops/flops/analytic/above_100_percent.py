@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices import DeviceSpec
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
 from traceflops.flops.model.card import ModelCard

@@ -20,8 +20,7 @@ from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECT
 from traceflops.flops.analytic.run_flops import obstacle
 from traceflops.flops.analytic.work import PUBLISHED, counted_by_nobody_knows_what
 from traceflops.flops.model.card import ModelCard
-from traceflops.units.parse_units import Reported
-from traceflops.units.words import exact_percent
+from traceflops.units import Reported, exact_percent
 
 Metric = Literal["mfu", "hfu"]
 

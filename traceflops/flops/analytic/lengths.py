@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import Mask
-from traceflops.units.words import several
+from traceflops.units import several
 
 Lengths = tuple[tuple[int, int], ...]
 """Sequences as (length, how many)."""

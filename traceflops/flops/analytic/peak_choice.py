@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.devices.matching import SeenDevice, chosen
-from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
-from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
+from traceflops.devices import (
+    DTYPES,
+    NOT_A_PEAK,
+    PER_TERA,
+    DeviceSpec,
+    SeenDevice,
+    chosen,
+    given_rate,
+    load_devices,
+    rate_doubt,
+)
 from traceflops.flops.analytic.rates import Peak
-from traceflops.units.words import decimal
+from traceflops.units import decimal
 
 DTYPE_ALIASES = {
     "bfloat16": "bf16",

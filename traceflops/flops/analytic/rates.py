@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.analytic.above_100_percent import Case, Metric, reasons
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.work import PUBLISHED, TERA, DescribedWork, work
 from traceflops.flops.ledger import Count, Ledger
 from traceflops.flops.model.card import ModelCard
-from traceflops.units.words import decimal, exact_percent
+from traceflops.units import decimal, exact_percent
 
 NS_PER_S = 10**9
 LARGEST_PEAK = 10**8

@@ -13,8 +13,7 @@ from traceflops.flops.analytic.lengths import Lengths as Lengths
 from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
 from traceflops.flops.model.blocks import Linear
 from traceflops.flops.model.card import ModelCard, Placed
-from traceflops.units.parse_units import parse_share
-from traceflops.units.words import decimal
+from traceflops.units import decimal, parse_share
 
 Scope = Literal["blocks", "all"]
 PARTS = (

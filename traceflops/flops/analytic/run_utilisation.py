@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices.missing_input import Lack
-from traceflops.devices.peaks import PER_TERA
+from traceflops.devices import PER_TERA, Lack
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.peak_choice import PeakChoice, fastest_rates
@@ -17,7 +16,7 @@ from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import obstacle
 from traceflops.flops.analytic.work import DescribedWork, counted_by_nobody_knows_what, work
 from traceflops.flops.model.card import ModelCard
-from traceflops.units.words import decimal
+from traceflops.units import decimal
 
 Unit = Literal["step", "sequence", "token", "second"]
 """What FLOPs are counted for: a step, or what there is of one where the batch is not known."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Models: cards of their blocks, from presets, files and configurations."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""A trace held against the description of its run."""

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from traceflops.mfu.checked.passes import plain_slots
 from traceflops.mfu.checked.variants import MOST_DOCUMENTS, Variant, solved
-from traceflops.units.words import several
+from traceflops.units import several
 
 
 def scaled(one: Variant, ratio: Fraction, known: tuple[int, ...]) -> Iterator[Variant]:

@@ -6,17 +6,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from traceflops.flops.analytic.run import MEASURES, Run
-from traceflops.flops.analytic.run_flops import default_convention, obstacle
-from traceflops.flops.analytic.run_utilisation import unit_of
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import MEASURES, ModelCard, Run, default_convention, obstacle, unit_of
 from traceflops.mfu.budget import executed_bounds
 from traceflops.mfu.checked.diagnosis import AGREE
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.units.words import decimal, exact_percent
+from traceflops.units import decimal, exact_percent
 
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 

@@ -12,15 +12,19 @@ from decimal import Decimal
 from typing import Final
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.flops.analytic.run import PARTS, parse_checkpoint
-from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.card_table import build
-from traceflops.flops.model.huggingface import card_of_config
-from traceflops.flops.model.models import bare_model, preset
+from traceflops.flops import (
+    PARTS,
+    ModelCard,
+    bare_model,
+    build,
+    card_of_config,
+    parse_checkpoint,
+    preset,
+)
 from traceflops.mfu.checked.run_options import TOKEN_COUNTS, Words, check_sums, parse_kernel
 from traceflops.mfu.checked.token_marks import Told
-from traceflops.table.trace import Note, Trace
-from traceflops.units.parse_units import LARGEST, parse_count, parse_lengths, parse_rate
+from traceflops.table import Note, Trace
+from traceflops.units import LARGEST, parse_count, parse_lengths, parse_rate
 
 WHERE: Final = "the trace's description"
 _COUNTS: Final = (

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.flops.analytic.run import Run
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import ModelCard, Run
 from traceflops.mfu.checked.batch_variants import scaled
 from traceflops.mfu.checked.passes import Passes
 from traceflops.mfu.checked.trained_variants import trained

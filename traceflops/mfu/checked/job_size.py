@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.missing_input import Lack
+from traceflops.devices import Lack
 from traceflops.remedies import remedy
-from traceflops.table.columns import numbers
-from traceflops.table.grouping import distinct
-from traceflops.units.words import several
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.steps import find_marked_steps
+from traceflops.table import distinct, numbers
+from traceflops.units import several
+from traceflops.windows import Prepared, find_marked_steps
 
 NS_PER_S: Final = 10**9
 

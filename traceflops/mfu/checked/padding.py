@@ -13,20 +13,23 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
-from traceflops.flops.analytic.run_flops import default_convention, model_flops
-from traceflops.flops.mfu_waterfall import waterfall
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import (
+    NO_CHECKPOINT,
+    ModelCard,
+    Run,
+    default_convention,
+    model_flops,
+    waterfall,
+)
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.passes import Passes, passes_of, visible
 from traceflops.mfu.checked.run_marks import is_ours
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table.columns import names
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.table import Note, Trace, names
+from traceflops.units import exact_percent
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.checked.trace_description import SelfDescribed

@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
-from traceflops.flops.analytic.run_flops import default_convention, model_flops
-from traceflops.flops.ledger import Ledger
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import NO_CHECKPOINT, Ledger, ModelCard, Run, default_convention, model_flops
 
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")

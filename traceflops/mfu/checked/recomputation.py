@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, ModelCard, Run
 from traceflops.mfu.checked.counts import Counts, unknown_flops
 from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
-from traceflops.units.words import decimal, exact_percent
+from traceflops.units import decimal, exact_percent
 
 MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
 """Codes of findings: less is recomputed than described, or more."""

@@ -16,14 +16,22 @@ from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from traceflops.devices.missing_input import Lack
-from traceflops.flops.analytic.rates import Rate
-from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.run_flops import default_convention, obstacle
-from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
-from traceflops.flops.ledger import Count
-from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
-from traceflops.flops.model.card import ModelCard
+from traceflops.devices import Lack
+from traceflops.flops import (
+    FAMILIES,
+    Count,
+    DeviceBudget,
+    ModelCard,
+    Portion,
+    Rate,
+    Run,
+    Utilisation,
+    Waterfall,
+    default_convention,
+    obstacle,
+    utilisation,
+    waterfall,
+)
 from traceflops.mfu.checked.counts import Counts as Counts
 from traceflops.mfu.checked.counts import beyond_counted, counts_of, of_job
 from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis, diagnose
@@ -36,9 +44,9 @@ from traceflops.mfu.checked.variants import Seen
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_choice import main_type, peak_in_trace
 from traceflops.mfu.traced.executed import Executed
-from traceflops.timeline.records import Components, Window
-from traceflops.units.words import exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.timeline import Components, Window
+from traceflops.units import exact_percent
+from traceflops.windows import Prepared
 
 ROUGH: Final = (
     "A parameter count gives only an estimate: describe the model (--model) for an "

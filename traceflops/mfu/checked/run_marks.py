@@ -17,13 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.device_facts import quoted
-from traceflops.flops.analytic.lengths import why_impossible
-from traceflops.table.columns import codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import does, several
+from traceflops.devices import quoted
+from traceflops.flops import why_impossible
+from traceflops.table import ABSENT, Note, Trace, codes, distinct, names, numbers
+from traceflops.units import does, several
 
 PREFIX: Final = "traceflops."
 _KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {

@@ -14,11 +14,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.mfu.checked.run_marks import Mark, run_marks
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import some_of
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.steps import find_marked_steps
+from traceflops.table import IntArray, Note, Trace, numbers
+from traceflops.units import some_of
+from traceflops.windows import Prepared, find_marked_steps
 
 
 @dataclass(frozen=True, slots=True)

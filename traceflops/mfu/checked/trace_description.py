@@ -16,20 +16,23 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.flops.analytic.conventions import CONVENTIONS
-from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.run_flops import default_convention, refusal
-from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import (
+    CONVENTIONS,
+    ModelCard,
+    Run,
+    check_claims,
+    default_convention,
+    refusal,
+    unit_of,
+)
 from traceflops.mfu.checked.description import PACKED, TOTALS, WHERE, Description, left_out
 from traceflops.mfu.checked.description import description_of as description_of
 from traceflops.mfu.checked.run_marks import is_ours
 from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, described_run
 from traceflops.mfu.checked.token_marks import told_by_marks
-from traceflops.table.columns import codes, names
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import DESCRIPTION_WORDS
-from traceflops.windows.prepared import Prepared
+from traceflops.table import Note, Trace, codes, names
+from traceflops.units import DESCRIPTION_WORDS
+from traceflops.windows import Prepared
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:

@@ -8,9 +8,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from traceflops.flops.analytic.run import NO_CHECKPOINT, Lora, Run
-from traceflops.flops.analytic.run_flops import default_convention, model_flops
-from traceflops.flops.model.card import ModelCard
+from traceflops.flops import NO_CHECKPOINT, Lora, ModelCard, Run, default_convention, model_flops
 from traceflops.mfu.checked.variants import Seen, Variant, as_described, solved
 
 CLOSE: Final = Fraction(2, 100)

@@ -12,20 +12,23 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.errors import TraceflopsError
-from traceflops.flops.analytic.run import FULL_CHECKPOINT, SELECTIVE, Run
-from traceflops.flops.model.blocks import (
+from traceflops.flops import (
     CAUSAL,
     FULL,
+    FULL_CHECKPOINT,
+    SELECTIVE,
     Attention,
     Block,
     Experts,
     LatentAttention,
     Mask,
+    ModelCard,
+    Run,
+    preset,
+    preset_names,
 )
-from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.models import preset, preset_names
 from traceflops.mfu.checked.passes import Passes, plain_slots, visible, without_lengths
-from traceflops.units.words import several
+from traceflops.units import several
 
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000

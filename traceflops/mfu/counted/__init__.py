@@ -1,1 +1,1 @@
-"""TODO."""
+"""FLOPs and bytes by counters, or by a paired recording."""

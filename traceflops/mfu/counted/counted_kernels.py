@@ -8,10 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import SIMDS_PER_UNIT
+from traceflops.devices import SIMDS_PER_UNIT
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import exact_sums, group_rows
+from traceflops.table import IntArray, exact_sums, group_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceflops.devices.counter_formulas import counters_used, plain_counter, with_sums
+from traceflops.devices import counters_used, plain_counter, with_sums
 from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, rank_in_group
-from traceflops.table.columns import BoolArray, IntArray, codes, floats, names, numbers
-from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    distinct,
+    floats,
+    group_rows,
+    names,
+    numbers,
+)
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution import Attribution
 from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
@@ -40,12 +40,8 @@ from traceflops.mfu.counted.work_sources import (
 from traceflops.mfu.trace_peaks import DevicePeaks
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.grouping import group_rows
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note
-from traceflops.windows.prepared import Prepared
+from traceflops.table import ABSENT, IntArray, Note, group_rows, numbers, taken
+from traceflops.windows import Prepared
 
 
 def measured_work(

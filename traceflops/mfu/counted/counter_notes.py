@@ -9,17 +9,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.device_facts import shown
+from traceflops.devices import shown
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.cross_check import CrossCheck
 from traceflops.mfu.counted.joins import Join
 from traceflops.mfu.counted.kernel_matching import KNOWN, How
 from traceflops.mfu.counted.launch_work import UNKNOWN
 from traceflops.mfu.trace_peaks import DevicePeaks, device_peaks
-from traceflops.table.columns import BoolArray, IntArray, codes, numbers
-from traceflops.table.trace import Note
-from traceflops.units.words import exact_percent, several
-from traceflops.windows.prepared import Prepared
+from traceflops.table import BoolArray, IntArray, Note, codes, numbers
+from traceflops.units import exact_percent, several
+from traceflops.windows import Prepared
 
 _WAYS: Final[dict[How, str]] = {
     "dispatch": "by dispatch",

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.datatypes import float_type
-from traceflops.devices.counter_formulas import (
+from traceflops.attribution import float_type
+from traceflops.devices import (
     ACTIVE,
     BUSY,
     MATRIX,
@@ -30,7 +30,7 @@ from traceflops.devices.counter_formulas import (
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
 from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
 from traceflops.mfu.counted.launches import Launches
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table import BoolArray, IntArray
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""

@@ -8,11 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.windows.prepared import Prepared
+from traceflops.attribution import Attribution
+from traceflops.table import (
+    IntArray,
+    codes,
+    exact_sum,
+    exact_sums,
+    group_rows,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.windows import Prepared
 
 AGREE: Final = Fraction(2, 100)
 

@@ -12,12 +12,9 @@ import numpy as np
 from traceflops.mfu.counted.kernel_matching import HOW, KNOWN, How, Matched, match
 from traceflops.mfu.counted.launch_work import LaunchWork, Origin, flops_of
 from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, product_of
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import exact_sum
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note
-from traceflops.units.words import decimal, exact_percent
-from traceflops.windows.prepared import Prepared
+from traceflops.table import ABSENT, BoolArray, IntArray, Note, codes, exact_sum, names, numbers
+from traceflops.units import decimal, exact_percent
+from traceflops.windows import Prepared
 
 
 @dataclass(frozen=True, slots=True)

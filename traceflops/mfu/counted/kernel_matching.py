@@ -32,9 +32,7 @@ from traceflops.mfu.counted.launch_places import (
 )
 from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, between, common
 from traceflops.mfu.counted.launches import Launches
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import group_rows
-from traceflops.table.op_tree import taken
+from traceflops.table import BoolArray, IntArray, group_rows, taken
 
 How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
 HOW: Final[tuple[How, ...]] = (

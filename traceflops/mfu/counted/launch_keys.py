@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.categories.kernel_names import same_kernels
+from traceflops.categories import same_kernels
 from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import group_rows
-from traceflops.table.op_tree import taken
+from traceflops.table import BoolArray, IntArray, group_rows, taken
 
 
 @dataclass(frozen=True, slots=True)

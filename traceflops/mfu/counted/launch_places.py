@@ -7,8 +7,7 @@ import numpy as np
 from traceflops.mfu.counted.launch_keys import Pair, joined
 from traceflops.mfu.counted.launch_work import LaunchWork
 from traceflops.mfu.counted.launches import Launches, rank_in_group
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import group_rows
+from traceflops.table import IntArray, group_rows
 
 
 def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray:

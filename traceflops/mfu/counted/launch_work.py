@@ -9,10 +9,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.flops.ledger import UNSPLIT
+from traceflops.flops import UNSPLIT
 from traceflops.mfu.counted.launches import Launches
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import group_rows
+from traceflops.table import BoolArray, IntArray, group_rows
 
 Origin = Literal["counters", "pair"]
 """Who says it: hardware counters, or the shapes of a paired trace."""

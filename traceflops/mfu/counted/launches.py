@@ -9,15 +9,23 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers, validity
-from traceflops.table.grouping import distinct
-from traceflops.table.links import recorded_calls
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units.words import several
-from traceflops.windows.prepared import Prepared
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    TableBuilder,
+    Trace,
+    codes,
+    distinct,
+    names,
+    numbers,
+    recorded_calls,
+    taken,
+    validity,
+)
+from traceflops.units import several
+from traceflops.windows import Prepared
 
 UNKNOWN_SIZE = -1
 _MOST_THREADS = 2.0**62

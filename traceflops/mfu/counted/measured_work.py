@@ -8,14 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import Family
+from traceflops.devices import Family
 from traceflops.mfu.counted.counted_kernels import CountedKernel
 from traceflops.mfu.counted.cross_check import CrossCheck
 from traceflops.mfu.counted.joins import Join
 from traceflops.mfu.counted.kernel_matching import HOW
 from traceflops.mfu.counted.launch_work import Kind, Origin
-from traceflops.table.columns import IntArray
-from traceflops.table.trace import Note
+from traceflops.table import IntArray, Note
 
 _COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.flops.roofline import Measured, WorkBasis
-from traceflops.table.columns import codes, names, numbers
-from traceflops.table.grouping import distinct, exact_sums, group_rows
+from traceflops.flops import Measured, WorkBasis
+from traceflops.table import codes, distinct, exact_sums, group_rows, names, numbers
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
-    from traceflops.table.columns import BoolArray, IntArray
-    from traceflops.windows.prepared import Prepared
+    from traceflops.table import BoolArray, IntArray
+    from traceflops.windows import Prepared
 
 _ORIGINS: tuple[WorkBasis, ...] = ("counters", "pair")
 

@@ -8,15 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.datatypes import types_of_ops
-from traceflops.attribution.op_kernels import Attribution, attribute
-from traceflops.devices.counter_formulas import (
-    MATRIX,
-    counters_for,
-    family_by_counters,
-    family_of,
-)
-from traceflops.devices.peaks import find
+from traceflops.attribution import Attribution, attribute, types_of_ops
+from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.counted.counted_kernels import CountedKernel, counted_kernels
 from traceflops.mfu.counted.counted_launches import counted_launches
@@ -27,12 +20,9 @@ from traceflops.mfu.trace_peaks import DevicePeaks
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.lines import PartTable
-from traceflops.table.columns import IntArray, names
-from traceflops.table.grouping import group_rows
-from traceflops.table.op_tree import taken
-from traceflops.table.trace import Trace
-from traceflops.units.words import several
-from traceflops.windows.prepared import Prepared
+from traceflops.table import IntArray, Trace, group_rows, names, taken
+from traceflops.units import several
+from traceflops.windows import Prepared
 
 _MOST_NAMED: Final = 3
 

@@ -1,1 +1,1 @@
-"""Prefill and decode: forward passes, their time, and the memory bandwidth they use."""
+"""Forward passes of inference: tokens, prefill and decode, bytes of weights and caches."""

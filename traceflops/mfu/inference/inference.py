@@ -16,20 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution, named
-from traceflops.attribution.training_phases import is_node
-from traceflops.flops.ops import UNKNOWN, Core, Product, Work
+from traceflops.attribution import Attribution, is_node, named
+from traceflops.flops import UNKNOWN, Core, Product, Work
 from traceflops.mfu.inference.forward_passes import BATCHED, ForwardPass, forward_passes
 from traceflops.mfu.inference.pass_times import PassTimes, pass_times
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.mfu.traced.moved_bytes import MovedBytes
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table.columns import IntArray, names, numbers
-from traceflops.table.grouping import distinct, exact_sum
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.windows.engine_passes import Kind, serving_marks
-from traceflops.windows.prepared import Prepared
+from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
+from traceflops.windows import Kind, Prepared, serving_marks
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"

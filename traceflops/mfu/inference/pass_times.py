@@ -12,15 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution import Attribution
 from traceflops.mfu.inference.forward_passes import ALWAYS, ForwardPass, places_in
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Window
-from traceflops.windows.chosen import chosen_time
-from traceflops.windows.prepared import Prepared
+from traceflops.table import ABSENT, IntArray, codes, names, numbers, taken
+from traceflops.timeline import Intervals, Window
+from traceflops.windows import Prepared, chosen_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""FLOPs and bytes by the shapes that a trace recorded."""

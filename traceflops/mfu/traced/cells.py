@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.attribution.datatypes import types_of_ops
-from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution import Attribution, types_of_ops
 from traceflops.mfu.traced.lines import RULES_USED, PartTable
 from traceflops.mfu.traced.window_of import NO_WINDOW, in_chosen_window
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.windows.prepared import Prepared
+from traceflops.table import BoolArray, IntArray, exact_sum, exact_sums, group_rows, numbers, taken
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork

@@ -9,10 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, codes, names
-from traceflops.timeline.account import DeviceAccount
-from traceflops.timeline.intervals import Intervals
-from traceflops.windows.prepared import Prepared
+from traceflops.table import BoolArray, IntArray, codes, names
+from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.windows import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
 """From this share of the FLOPs on what is counted stands for all; below, an interval is given.

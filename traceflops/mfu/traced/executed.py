@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.datatypes import UNKNOWN_TYPE as UNKNOWN_TYPE
-from traceflops.attribution.op_kernels import Attribution, attribute
-from traceflops.attribution.products import product_roles
-from traceflops.attribution.training_phases import Phases, phases
-from traceflops.flops.ledger import UNSPLIT, Ledger, Line
+from traceflops.attribution import UNKNOWN_TYPE as UNKNOWN_TYPE
+from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
+from traceflops.flops import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import Cell, OpenLine, cells_of, cells_of_kinds, open_lines
 from traceflops.mfu.traced.coverage import ComputeTime, compute_times
 from traceflops.mfu.traced.known_lengths import with_told_lengths
@@ -27,11 +25,9 @@ from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.lines import PartTable, part_table
 from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.mfu.traced.window_of import window_of_activity
-from traceflops.table.columns import numbers
-from traceflops.table.op_tree import taken
-from traceflops.table.trace import Note
-from traceflops.units.words import several
-from traceflops.windows.prepared import Prepared
+from traceflops.table import Note, numbers, taken
+from traceflops.units import several
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork

@@ -15,15 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops.ops import Core, OpWork, Part, Work
+from traceflops.attribution import Attribution
+from traceflops.flops import Core, OpWork, Part, Work
 from traceflops.mfu.checked.run_marks import Mark, run_marks
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.trace import Note
-from traceflops.units.words import several
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.steps import FoundSteps, find_marked_steps
+from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
+from traceflops.units import several
+from traceflops.windows import FoundSteps, Prepared, find_marked_steps
 
 Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""

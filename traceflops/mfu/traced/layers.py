@@ -6,16 +6,21 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.attribution.products import ProductRoles
-from traceflops.attribution.training_phases import Phases, is_node
-from traceflops.flops.ops import Product, Work
-from traceflops.flops.ops.arguments import Shapes, read_shapes
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Trace
+from traceflops.attribution import Attribution, Phases, ProductRoles, is_node
+from traceflops.flops import Product, Shapes, Work, read_shapes
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    SmallArray,
+    Trace,
+    codes,
+    distinct,
+    group_rows,
+    names,
+    numbers,
+    taken,
+)
 
 Subname = Literal["", "frozen", "adapter", "logits"]
 

@@ -8,14 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductRoles
-from traceflops.attribution.training_phases import PHASES, Phase, Phases
-from traceflops.flops.ops import Core, Kind, Part, PartName, Result, Work
+from traceflops.attribution import (
+    PHASES,
+    PRODUCT_ROLES,
+    Attribution,
+    Phase,
+    Phases,
+    ProductRole,
+    ProductRoles,
+)
+from traceflops.flops import Core, Kind, Part, PartName, Result, Work
 from traceflops.mfu.traced.layers import SUBNAMES
-from traceflops.table.columns import BoolArray, IntArray, SmallArray
-from traceflops.table.grouping import group_rows, runs
-from traceflops.table.op_tree import taken
+from traceflops.table import BoolArray, IntArray, SmallArray, group_rows, runs, taken
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""

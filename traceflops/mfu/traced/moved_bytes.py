@@ -12,12 +12,11 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops.ops import UNKNOWN
+from traceflops.attribution import Attribution
+from traceflops.flops import UNKNOWN
 from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, names, numbers
-from traceflops.table.op_tree import taken
-from traceflops.windows.prepared import Prepared
+from traceflops.table import BoolArray, IntArray, SmallArray, codes, names, numbers, taken
+from traceflops.windows import Prepared
 
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""

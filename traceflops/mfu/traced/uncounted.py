@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution, Fate
-from traceflops.flops.ops import UNKNOWN, Unknown
+from traceflops.attribution import Attribution, Fate
+from traceflops.flops import UNKNOWN, Unknown
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.windows.prepared import Prepared
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    codes,
+    exact_sum,
+    exact_sums,
+    group_rows,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork

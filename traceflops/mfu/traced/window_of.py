@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.timeline.records import Window
-from traceflops.windows.prepared import Prepared
+from traceflops.table import BoolArray, IntArray, numbers
+from traceflops.timeline import Window
+from traceflops.windows import Prepared
 
 NO_WINDOW: Final = -1
 """Outside the stretch of time that was chosen, or of a device that was not."""

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.datatypes import types_of_ops
-from traceflops.attribution.op_kernels import Attribution
-from traceflops.categories.model import Category
-from traceflops.flops.ops import UNKNOWN
-from traceflops.flops.roofline import Measured, WorkBasis
+from traceflops.attribution import Attribution, types_of_ops
+from traceflops.categories import Category
+from traceflops.flops import UNKNOWN, Measured, WorkBasis
 from traceflops.mfu.counted.named_work import named_work
 from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, exact_sums, group_rows
-from traceflops.table.op_tree import taken
-from traceflops.windows.prepared import Prepared
+from traceflops.table import (
+    IntArray,
+    codes,
+    distinct,
+    exact_sums,
+    group_rows,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
