@@ -5,12 +5,13 @@ An Analysis shows itself by what is here: `render_json`, `framed` (HTML for note
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from traceflops.faces import lazy
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from traceflops.reports.json.report import render_json
     from traceflops.reports.page.html import framed
     from traceflops.reports.write import save
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

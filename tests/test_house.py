@@ -1,47 +1,87 @@
-"""The rules of the house that no linter knows: who imports whom, and who prints."""
+"""The rules of the house that no linter knows: who imports whom, and who prints.
+
+The house is one list of rooms, ROOMS.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.conftest import ROOT
 
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
-TABLES_OF_A_PARSER = {
-    "rows",
-    "phases",
-    "trace",
-    "builder",
-    "columns",
-    "schema",
-    "errors",
-    "merge",
-    "groups",
-    "words",
-    "notes",
-    "devices.streamnumbers",
-    "jobs",
+ROOMS: Final = {
+    "errors": "what can go wrong, and the hint with it",
+    "faces": "how the face of a room loads what it offers",
+    "_version": "the version",
+    "phases": "how long the parts of the work take",
+    "remedies": "how each profiler records what a trace lacks",
+    "units": "every way to print a time, a share or a count",
+    "table": "the data model: Trace, its tables, numpy on their columns",
+    "categories": "the name of a kernel -> its category",
+    "timeline": "time on one device: components, idle time and its causes",
+    "devices": "which GPU is which, its peaks; files merged into one trace",
+    "windows": "steps, passes and other windows; what is chosen; Prepared",
+    "flops": "FLOPs that need no trace: ops, model cards, described runs",
+    "attribution": "kernel -> launch, operator, phase, module; their tables",
+    "mfu": "utilisation: traced, counted, of inference, checked",
+    "ranks": "collectives, and how ranks compare",
+    "memory": "memory over time",
+    "recording": "what a trace holds and lacks, and what recording it cost",
+    "findings": "what takes the time, one rule per file; the verdict",
+    "privacy": "what leaves the machine",
+    "analysis": "analyze(): where rooms meet; Analysis and its fields",
+    "drawing": "a timeline as boxes",
+    "parsers.io": "bytes -> rows: files, JSON, CSV, SQLite; names no tool",
+    "parsers.shared": "what readers share: layouts, builders, sanity checks",
+    "parsers.pytorch": "Chrome traces of Kineto",
+    "parsers.rocprof": "rocprof v1 to v3, rocpd, RPD",
+    "parsers.nsight": "Nsight Systems and Nsight Compute",
+    "parsers.recognise": "which reader reads an input",
+    "parsers.reading": "read(): inputs -> one Trace",
+    "reports.view": "the report as tables and sentences that all renderers show",
+    "reports.json": "as JSON, by the schemas beside the code",
+    "reports.files": "files that are whole or not there",
+    "reports.tables": "as CSV, Parquet or Arrow",
+    "reports.terminal": "as lines of a terminal",
+    "reports.page": "as one HTML file",
+    "reports.markdown": "as Markdown",
+    "reports.perfetto": "as a timeline for Perfetto",
+    "reports.write": "a report into a file, by suffix",
+    "cli": "one module per command",
+    "__main__": "the program",
 }
-LAZY = {
-    ("traceflops/analysis/result.py", "traceflops.reports"),
-    ("traceflops/__init__.py", "traceflops.parsers"),
-}
-"""The only places where the core reaches for what depends on it, and only when it is used."""
+"""The house, ground floor first: a file imports from its own room and from rooms before it.
+
+A room is a folder or a file of `traceflops`. What it offers to others is its face: `__init__`.
+"""
+NEEDED_BY_PARSERS: Final = {"errors", "faces", "phases", "remedies", "units", "table", "devices"}
+"""What readers use of the core: the tables that they fill, and what merges and describes them."""
+FRONT_DOOR: Final = "traceflops.reports"
+"""An Analysis shows itself, inside its methods, through this face: the one arrow that goes up."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: the module it names, and whether it happens when the file is loaded."""
+    """One import: a name and where it is from, and whether it happens when the file is loaded."""
 
-    module: str
+    origin: str
+    name: str
     at_load: bool
     for_types: bool
+
+    @property
+    def module(self) -> str:
+        """What is imported, if it is a module."""
+        return ".".join(filter(None, (self.origin, self.name)))
 
 
 @cache
@@ -57,11 +97,11 @@ def _imports(body: list[ast.stmt], *, at_load: bool, for_types: bool) -> Iterato
     for node in body:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, at_load, for_types)
+                yield Import("", alias.name, at_load, for_types)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             for alias in node.names:
-                yield Import(f"{node.module}.{alias.name}", at_load, for_types)
+                yield Import(str(node.module), alias.name, at_load, for_types)
         else:
             inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -106,32 +146,115 @@ def _is_in(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def test_the_core_knows_neither_parsers_nor_reports_nor_the_command_line() -> None:
-    outer = ("traceflops.cli", "traceflops.reports", "traceflops.parsers")
-    found = [
+def module_of(path: Path) -> str:
+    """Return the name under which a file of the product is imported."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(parts if parts[0] == "traceflops" else ["traceflops", *parts])
+
+
+def room_of(module: str) -> str | None:
+    """Return the room of a module, None for those that hold rooms and for other packages."""
+    inner = module.removeprefix("traceflops.")
+    found = [room for room in ROOMS if f"{inner}.".startswith(f"{room}.")]
+    return max(found, key=len) if found and inner != module else None
+
+
+def entries() -> Iterator[tuple[Path, str, Import, str]]:
+    """Yield what files import of rooms: the file, its room, the import and the room it enters."""
+    for path in PRODUCT:
+        room = room_of(module_of(path))
+        for one in imports_of(path):
+            entered = room_of(one.module)
+            if room is not None and entered is not None:
+                yield path, room, one, entered
+
+
+def test_every_file_is_in_a_room() -> None:
+    halls = {"traceflops", "traceflops.parsers", "traceflops.reports"}
+    modules = {module_of(path) for path in PRODUCT}
+    assert {module for module in modules if room_of(module) is None} == halls
+    assert {room_of(module) for module in modules} - {None} == set(ROOMS)
+
+
+def test_a_file_imports_only_from_its_own_room_and_those_before_it() -> None:
+    place = {room: number for number, room in enumerate(ROOMS)}
+    assert [
         f"{where(path)}: {one.module}"
-        for path in CORE
-        if where(path) != "traceflops/__main__.py"
+        for path, room, one, entered in entries()
+        if place[entered] > place[room]
+    ] == []
+
+
+def test_other_rooms_are_entered_by_their_face() -> None:
+    assert [
+        f"{where(path)}: {one.module}"
+        for path, room, one, entered in entries()
+        if entered != room and is_folder(entered) and one.origin != f"traceflops.{entered}"
+    ] == []
+
+
+def test_a_file_does_not_import_the_face_of_its_own_room() -> None:
+    modules = {module_of(path) for path in PRODUCT}
+    assert [
+        f"{where(path)}: {one.module}"
+        for path, room, one, entered in entries()
+        if entered == room and one.origin == f"traceflops.{room}" and one.module not in modules
+    ] == []
+
+
+def is_folder(room: str) -> bool:
+    return any((ROOT / base / room.replace(".", "/")).is_dir() for base in ("traceflops", ""))
+
+
+def test_the_halls_are_entered_only_by_an_analysis_that_shows_itself() -> None:
+    halls = ("traceflops", "traceflops.parsers", "traceflops.reports")
+    found = {
+        (where(path), one.origin, one.at_load)
+        for path in PRODUCT
+        if room_of(module_of(path)) not in ("cli", "__main__", None)
         for one in imports_of(path)
-        if _is_in(one.module, outer)
-        and not (
-            (one.for_types or not one.at_load)
-            and any(where(path) == place and _is_in(one.module, (p,)) for place, p in LAZY)
-        )
-    ]
-    assert found == []
+        if one.origin in halls and room_of(one.module) is None
+    }
+    assert found == {("traceflops/analysis/result.py", FRONT_DOOR, False)}
+
+
+def test_a_face_loads_nothing_before_it_is_asked() -> None:
+    faces = [path for path in PRODUCT if path.name == "__init__.py" and "cli" not in path.parts]
+    light = {"__future__", "typing", "traceflops.faces", "importlib", "pathlib"}
+    assert [
+        f"{where(path)}: {one.module}"
+        for path in faces
+        for one in imports_of(path)
+        if one.at_load and not one.for_types and one.origin not in {*light, "traceflops._version"}
+    ] == []
+
+
+def test_no_name_that_a_face_offers_is_the_name_of_a_file_in_its_room() -> None:
+    modules = {module_of(path) for path in PRODUCT}
+    assert [
+        f"{where(path)}: {one.name}"
+        for path in PRODUCT
+        if path.name == "__init__.py" and path not in CLI
+        for one in imports_of(path)
+        if f"{module_of(path)}.{one.name}" in modules
+    ] == []
+
+
+def test_the_list_of_rooms_is_the_one_that_newcomers_read() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^([\w.]+) {2,}(\S.*)$", text, re.MULTILINE)
+    assert dict(listed) == {room: about for room, about in ROOMS.items() if room[0] != "_"}
 
 
 def test_parsers_know_only_the_tables_they_fill() -> None:
-    allowed = tuple(f"traceflops.{name}" for name in TABLES_OF_A_PARSER)
-    found = [
+    assert [
         f"{where(path)}: {one.module}"
-        for path in PARSERS
-        for one in imports_of(path)
-        if _is_in(one.module, ("traceflops",))
-        and not _is_in(one.module, (*allowed, "traceflops.parsers"))
-    ]
-    assert found == []
+        for path, room, one, entered in entries()
+        if room.startswith("parsers.")
+        and not entered.startswith("parsers.")
+        and entered not in NEEDED_BY_PARSERS
+    ] == []
 
 
 def test_reports_know_neither_parsers_nor_the_command_line() -> None:
@@ -208,10 +331,10 @@ def test_the_ways_an_import_can_be_written_are_all_seen(tmp_path: Path) -> None:
         "class F:\n    import g\n    def h(self):\n        import i.j\n"
     )
     assert imports_of(file)[1:] == [
-        Import("a", True, True),
-        Import("b", True, False),
-        Import("c", True, False),
-        Import("d.e", True, False),
-        Import("g", True, False),
-        Import("i.j", False, False),
+        Import("", "a", True, True),
+        Import("", "b", True, False),
+        Import("", "c", True, False),
+        Import("d", "e", True, False),
+        Import("", "g", True, False),
+        Import("", "i.j", False, False),
     ]

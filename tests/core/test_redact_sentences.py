@@ -18,7 +18,7 @@ from traceflops.table.trace import Note, Trace
 MAKES_NOTES = re.compile(r"\bNote\b|counted_note|of_noun|rank_unknown")
 CHOICE = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 NO_SENTENCES = ("SELECT ", "pragma_", "\\")
-NOT_OF_TRACES = ("traceflops/cli", "traceflops/mfu/executed", "traceflops/__init__.py")
+NOT_OF_TRACES = ("traceflops/cli", "traceflops/mfu/traced", "traceflops/__init__.py")
 """What is said by options, and of operators after names have gone."""
 
 
@@ -62,7 +62,7 @@ def test_no_sentence_of_ours_is_garbled() -> None:
         plain = CHOICE.sub(r"\1 \2", re.sub(r"\{\w+\}", "", text))
         if "(R1)" in plain or "8e9" in plain or "|" in plain:
             continue  # hints, and expressions that are matched
-        assert redacted(plain) == plain, f"{place}: add its words to notewords"
+        assert redacted(plain) == plain, f"{place}: add its words to note_words"
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,8 @@ def test_after_an_hfu_the_honest_figure_is_an_hfu() -> None:
     found = explained(parse_reported("--reported-hfu", "67.7%"), run, "hfu")
     assert exact.hfu > exact.mfu
     assert found.sentence.endswith(
-        f"; the honest figure is HFU {exact_percent(exact.hfu)} (exact-causal, bf16 dense 989.5 TFLOP/s)"
-        f", beside MFU {exact_percent(exact.mfu)}."
+        f"; the honest figure is HFU {exact_percent(exact.hfu)} (exact-causal, bf16 dense 989.5 "
+        f"TFLOP/s), beside MFU {exact_percent(exact.mfu)}."
     )
 
 

@@ -271,7 +271,7 @@ def test_tables_are_all_there_or_none(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_a_killed_run_left_goes_a_day_later(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from traceflops.reports.write import write_pieces\n"
+        "from traceflops.reports.files import write_pieces\n"
         "def pieces():\n    yield b'x'\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "write_pieces(Path(sys.argv[1]), pieces())"
     )

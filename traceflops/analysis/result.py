@@ -34,7 +34,7 @@ class Analysis:
     """Everything a report shows.
 
     `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
-    one per (top, sub); see `traceflops.attribution.kernels` for their columns. `measured` is what the trace
+    one per (top, sub); see `kernel_table` for their columns. `measured` is what the trace
     says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
     what they cost. `collectives` are there where the trace says which of them a kernel ran.
     `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
