@@ -1,4 +1,10 @@
-"""TODO."""
+"""Files that are whole or not there, and never written over somebody else's.
+
+A file is written beside its place under a name of its own (`.NAME.*.traceflops-part`) and then
+renamed. A link is followed: what it leads to is replaced, the link stays; one that leads to nothing
+only where that is forced. What a killed run left behind is removed by a later one that writes the
+same file.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Reports into files: chosen by suffix, never half-written, never over somebody else's file.
-
-A file is written beside its place under a name of its own (`.NAME.*.traceflops-part`) and then
-renamed. A link is followed: what it leads to is replaced, the link stays; one that leads to nothing
-only where that is forced. What a killed run left behind is removed by a later one that writes the
-same file.
-"""
+"""Reports into files: chosen by suffix, never over somebody else's file (see `files`)."""
 
 from __future__ import annotations
 

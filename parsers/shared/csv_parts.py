@@ -261,9 +261,6 @@ def _rows(column: Array | int, kept: BoolArray) -> Array | int:
     return column if np.ndim(column) == 0 else np.asarray(column)[kept]
 
 
-# TODO.
-
-
 V1: Final = "v1"
 
 

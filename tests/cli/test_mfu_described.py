@@ -17,7 +17,7 @@ from sample_traces.kineto_options import KinetoOptions
 from sample_traces.simulate import simulate
 from tests.cli.test_commands import assert_refused, run
 from tests.conftest import SAMPLES, shared_file
-from tests.mfu.test_reconcile import ONE, step_flops
+from tests.mfu.test_reconciliation import ONE, step_flops
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
 RANKS = SAMPLES / "gpt_ddp_4rank"

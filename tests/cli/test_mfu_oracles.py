@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from tests.cli.test_commands import run
-from tests.mfu.oracles import Oracle, oracles
+from tests.flops.oracles import Oracle, oracles
 
 EVERY = 6
 """Each row takes about 40 ms; the library's tests have all of them."""

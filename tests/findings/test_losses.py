@@ -3,7 +3,7 @@
 import pytest
 
 import traceflops as tf
-from tests.core.build import launched, trace_of
+from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
 from traceflops.findings.finding import severity_of
 from traceflops.mfu.trace_peaks import PeakOptions

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops import Analysis, analyze
 from traceflops.mfu.roof_times import RoofTime

@@ -3,7 +3,7 @@
 import pytest
 
 import traceflops as tf
-from tests.core.build import launched, step_marks, trace_of
+from tests.build import launched, step_marks, trace_of
 from traceflops.reports.page.evidence import findings_shown
 
 GEMM = "sm90_gemm_bf16"

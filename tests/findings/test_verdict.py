@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import traceflops as tf
-from tests.core.build import launched, trace_of
+from tests.build import launched, trace_of
 from tests.findings.test_losses import of
 from tests.mfu.test_measurement import GEMM, matmul
 from traceflops.mfu.trace_peaks import PeakOptions

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.build import launched, trace_of
+from tests.build import launched, trace_of
 from tests.mfu.test_measurement import H100
 from traceflops import analyze
 from traceflops.reports.json.measured import measured_object

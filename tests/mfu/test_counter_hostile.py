@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.build import trace_of
 from tests.conftest import examples
-from tests.core.build import trace_of
 from tests.mfu.counting import ADD, GEMM, MI300X, MOPS, TYPES
 from traceflops.analysis.recipe import analyze
 from traceflops.mfu.counted.kernel_matching import HOW

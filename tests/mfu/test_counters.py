@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.build import trace_of
 from tests.conftest import shared_file
-from tests.core.build import trace_of
 from tests.mfu.counting import (
     ADD,
     ADD_NS,

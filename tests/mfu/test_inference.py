@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
-from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.work import cache_elements, decode_bytes

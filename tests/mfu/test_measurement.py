@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.build import launched, trace_of
 from tests.cli.test_commands import run
 from tests.conftest import SAMPLES
-from tests.core.build import launched, trace_of
 from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from sample_traces.config import RunConfig
 from sample_traces.make import SAMPLES as MADE
-from tests.core.build import launched, step_marks, table_of, trace_of
-from tests.mfu.test_knownlengths import FORWARD, KERNELS, seqlens, varlen
+from tests.build import launched, step_marks, table_of, trace_of
+from tests.mfu.test_known_lengths import FORWARD, KERNELS, seqlens, varlen
 from tests.mfu.test_measurement import GEMM, H100
-from tests.mfu.test_reconcile import (
+from tests.mfu.test_reconciliation import (
     ONE,
     described,
     found_of,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.build import table_of, trace_of
 from tests.cli.test_commands import run
 from tests.conftest import SAMPLES, shared_file
-from tests.core.build import table_of, trace_of
 from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, timed
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.build import trace_of as made_of
+from tests.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError

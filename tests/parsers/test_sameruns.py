@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES, shared_file
-from tests.core.build import trace_of
 from traceflops.parsers.shared.same_runs import without_other_exports
 from traceflops.table.trace import Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tests.core.build import trace_of
+from tests.build import trace_of
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import IntArray
 from traceflops.table.trace import Trace

@@ -8,8 +8,8 @@ from functools import cache
 
 import pyarrow as pa
 
+from tests.build import trace_of
 from tests.conftest import ROOT
-from tests.core.build import trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.result import Analysis
 from traceflops.findings.finding import Verdict

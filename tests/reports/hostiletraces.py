@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.core.build import trace_of
+from tests.build import trace_of
 from traceflops.table.trace import Note, Trace
 
 _KERNELS, _RANKS, _STEPS, _EACH = 250, 40, 3, 8

@@ -11,8 +11,8 @@ import pytest
 from rich.text import Text
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import launched, trace_of
 from tests.reports import factory
 from tests.reports.test_counted import by_counters
 from traceflops.reports.page.html import render_html

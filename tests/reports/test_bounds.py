@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.mfu.test_knownlengths import FORWARD, forward, seqlens, steps
+from tests.mfu.test_known_lengths import FORWARD, forward, seqlens, steps
 from tests.reports.test_json_schema import errors
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.conftest import SAMPLES
-from tests.core.secrets_in_traces import document_of, write
+from tests.privacy.secrets_in_traces import document_of, write
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.analysis.result import Analysis

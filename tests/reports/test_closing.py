@@ -10,7 +10,7 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import SAMPLES
-from tests.core.test_memoryuse import totals
+from tests.memory.test_usage import totals
 from tests.reports import factory
 from tests.reports.test_memory import MIB, trace
 from traceflops.reports.page.footer import PAGE_BYTES, closing

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import trace_of
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.findings.finding import Finding

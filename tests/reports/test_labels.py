@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import traceflops as tf
-from tests.core.build import trace_of
+from tests.build import trace_of
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page import timeline_still as timeaxis
 from traceflops.reports.page.html import render_html

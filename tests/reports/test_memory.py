@@ -8,9 +8,9 @@ import re
 import pytest
 
 import traceflops as tf
+from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
-from tests.core.build import launched, step_marks, trace_of
-from tests.core.test_memoryuse import counter, totals
+from tests.memory.test_usage import counter, totals
 from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import traceflops as tf
-from tests.core.build import trace_of
+from tests.build import trace_of
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 

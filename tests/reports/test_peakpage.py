@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import launched, trace_of
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import traceflops as tf
-from tests.core.build import launched, trace_of
-from tests.core.test_memoryuse import counter
+from tests.build import launched, trace_of
+from tests.memory.test_usage import counter
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports import factory
 from tests.reports.test_memory import MIB

@@ -7,10 +7,10 @@ import re
 import pytest
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import trace_of
-from tests.core.test_steptimes import alone, ranks
 from tests.reports.test_terminal import printed
+from tests.windows.test_step_times import alone, ranks
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import tiles

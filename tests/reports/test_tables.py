@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import launched, trace_of
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis

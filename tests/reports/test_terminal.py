@@ -12,8 +12,8 @@ from rich.style import Style as RichStyle
 from rich.text import Text
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import trace_of
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.reports.terminal.measured import render_measured

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import traceflops as tf
+from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES
-from tests.core.build import launched, step_marks, trace_of
 from tests.reports.bigtraces import big_trace
 from tests.reports.factory import HOSTILE
 from tests.reports.test_browser import Opened, opened, until

@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.build import trace_of
 from tests.conftest import ROOT
-from tests.core.build import trace_of
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown.markdown import render_markdown

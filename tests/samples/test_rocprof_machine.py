@@ -14,7 +14,7 @@ from sample_traces.kineto_options import KinetoOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import model_flops, truth
-from tests.core.test_truth import assert_device
+from tests.timeline.test_truth import assert_device
 
 SETTINGS: dict[str, Any] = {"layers": 1, "ranks": 2, "steps": 3, "sync_each_step": True}
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The jobs of a trace as a report may show them."""
 
 from __future__ import annotations
 

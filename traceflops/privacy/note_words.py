@@ -1,6 +1,6 @@
 """Words of our own sentences and of descriptions: those that a note may keep when it is redacted.
 
-The words of librarywords are not here again. That none is missing is tested: tests/core collects
+The words of librarywords are not here again. That none is missing is tested: tests/privacy collects
 the texts of notes from the source.
 """
 

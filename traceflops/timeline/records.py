@@ -1,4 +1,8 @@
-"""TODO."""
+"""What a window of a device is and holds, as frozen values.
+
+Times are integer ns, shares 0 to 1. The six components of a window are disjoint and sum to its
+length; idle causes sum to its idle time. Accounts of windows and devices add up.
+"""
 
 from __future__ import annotations
 

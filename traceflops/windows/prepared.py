@@ -1,4 +1,7 @@
-"""TODO."""
+"""A trace prepared for questions: what every later room takes. See `Prepared`.
+
+Accounts and windows are by row of the devices table; times are integer ns.
+"""
 
 from __future__ import annotations
 

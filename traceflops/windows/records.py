@@ -1,4 +1,8 @@
-"""TODO."""
+"""A device with its windows, and how steps were chosen, as frozen values; labels of devices.
+
+Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
+the accounts of those that are used.
+"""
 
 from __future__ import annotations
 

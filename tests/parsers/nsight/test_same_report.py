@@ -24,9 +24,9 @@ from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
-from tests.core.test_truth import tops
 from tests.parsers.figures import Figures, differences, in_order, pytorch_report
 from tests.samples.strategies import run_configs
+from tests.timeline.test_truth import tops
 from traceflops.windows.records import DeviceReport
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from tests.core.test_expected import Device
 from tests.parsers.rocprof.rocpdfile import ENDING, PID, SECRET, TID, RocpdFile, rocpd
+from tests.timeline.test_expected import Device
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.table.trace import Trace

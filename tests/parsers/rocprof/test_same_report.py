@@ -19,7 +19,6 @@ from sample_traces.rocprof.formats import WRITERS
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
-from tests.core.test_truth import tops
 from tests.parsers.rocprof.same import (
     all_in_streams,
     differences,
@@ -29,6 +28,7 @@ from tests.parsers.rocprof.same import (
     rocprof_report,
 )
 from tests.samples.strategies import run_configs
+from tests.timeline.test_truth import tops
 from traceflops.windows.records import DeviceReport
 
 pytestmark = pytest.mark.slow

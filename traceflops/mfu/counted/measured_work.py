@@ -1,4 +1,4 @@
-"""TODO."""
+"""What counters and a paired run tell of each activity, as columns by its row."""
 
 from __future__ import annotations
 

@@ -1,0 +1,946 @@
+"""A description held against a trace: simulated runs of known size, mistakes made on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.make import SAMPLES as MADE
+from sample_traces.simulate import simulate
+from tests.build import launched, step_marks, trace_of
+from tests.conftest import SAMPLES, examples, shared_file
+from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
+from tests.samples.strategies import run_configs
+from traceflops.analysis.preparation import prepare
+from traceflops.errors import UsageError
+from traceflops.flops.analytic.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
+from traceflops.flops.analytic.run_flops import model_flops
+from traceflops.flops.ledger import Line
+from traceflops.flops.model.blocks import FULL, Attention, Block, Experts, FeedForward
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.models import bare_model, find_model
+from traceflops.mfu.checked.diagnosis import diagnose
+from traceflops.mfu.checked.passes import Passes
+from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
+from traceflops.mfu.checked.variants import Seen, with_mask
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.traced.cells import Cell
+from traceflops.reports.terminal.reconciled import described_facts
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
+
+ONE = MADE[0].config
+"""The run of the sample of one rank: 3 layers of width 1024, 4 sequences of 1024."""
+
+
+def described(config: RunConfig) -> tuple[ModelCard, Run]:
+    """Return the description of a simulated run, written from its sizes."""
+    block = Block(
+        attention=Attention(
+            heads=config.heads, kv_heads=config.heads, head_dim=config.hidden // config.heads
+        ),
+        feed_forward=FeedForward(width=4 * config.hidden, glu=False),
+    )
+    card = ModelCard(
+        name="GPT",
+        hidden=config.hidden,
+        vocab=config.vocab,
+        blocks=((config.layers, block),),
+        norm="layernorm",
+        positions=config.sequence,
+    )
+    return card, Run(batch=config.batch * config.ranks, seq=config.sequence)
+
+
+def step_flops(config: RunConfig) -> int:
+    """Return the model FLOPs of one rank in one step, by the formulas of a transformer."""
+    weights = 12 * config.layers * config.hidden**2 + config.vocab * config.hidden
+    pairs = config.batch * config.sequence * (config.sequence + 1) // 2
+    return 3 * (2 * config.tokens * weights + 4 * config.layers * config.hidden * pairs)
+
+
+@cache
+def sample(name: str = "gpt_1rank.json.gz") -> tuple[Prepared, Measurement]:
+    prepared = prepare(tf.read(SAMPLES / name))
+    return prepared, measure(prepared)
+
+
+def simulated(config: RunConfig, **options: bool) -> Trace:
+    with TemporaryDirectory() as folder:
+        written = KinetoOptions(compression="none", **options)  # type: ignore[arg-type]
+        write_pytorch(simulate(config), Path(folder), options=written)
+        return tf.read(folder)
+
+
+def found_in(
+    trace: Trace,
+    card: ModelCard,
+    run: Run,
+    convention: str | None = None,
+    gpus: int | None = None,
+    peaks: PeakOptions = FROM_THE_TRACE,
+    selection: tf.Selection | None = None,
+) -> Reconciliation:
+    prepared = prepare(trace, selection)
+    return reconcile(measure(prepared, peaks), prepared, card, run, convention, gpus)
+
+
+def found_of(
+    change: Callable[[ModelCard, Run], tuple[ModelCard, Run]] | None = None,
+    gpus: int | None = None,
+    convention: str | None = None,
+) -> Reconciliation:
+    """Return what a changed description of the sample gives."""
+    prepared, measured = sample()
+    card, run = described(ONE)
+    card, run = change(card, run) if change is not None else (card, run)
+    return reconcile(measured, prepared, card, run, convention, gpus)
+
+
+# What is right agrees
+
+
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
+@given(config=run_configs(cuda_graph=False))
+def test_every_simulated_run_agrees_with_its_description(config: RunConfig) -> None:
+    """To the FLOP: no convention and no rounding is between the two."""
+    found = found_in(simulated(config), *described(config))
+    job = found.job
+    assert job.devices == config.ranks
+    assert found.counts is not None
+    assert found.counts.expected == found.counts.counted == job.windows * step_flops(config)
+    assert found.residual == 0
+    assert found.agree
+    assert found.diagnoses == ()
+    assert found.sentence == "Description and trace agree to the FLOP."
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_samples_agree_with_their_descriptions(place: int) -> None:
+    config, name = MADE[place].config, ("gpt_1rank.json.gz", "gpt_ddp_4rank")[place]
+    prepared, measured = sample(name)
+    found = reconcile(measured, prepared, *described(config))
+    windows = [w for ws in prepared.windows.values() for w in ws if w.used]
+    time_ns = sum(window.dur_ns for window in windows)
+    flops = len(windows) * step_flops(config)
+    assert found.rate is not None
+    assert found.rate.mfu == measured.mfu == Fraction(flops, time_ns * H100_BF16)
+    assert found.needed == flops
+    assert found.gap == 0
+    assert found.described.run.seconds(found.described.run.shape(found.described.card)) == Fraction(
+        time_ns, len(windows) * 10**9
+    )
+    assert found.rate.sentence == f"{measured.figure} (exact-causal, bf16 dense 989.4 TFLOP/s)"
+    assert found.lacks == ()
+    assert found.waterfall is None
+
+
+def test_the_host_has_a_figure_of_its_own() -> None:
+    """Over ProfilerStep#10 to 14, as the marks of the trace say."""
+    trace = tf.read(SAMPLES / "gpt_1rank.json.gz")
+    marks = trace.marks.to_pylist()
+    names = {f"ProfilerStep#{number}" for number in range(10, 15)}
+    time_ns = sum(m["dur_ns"] for m in marks if m["name"] in names and m["kind"] == "annotation")
+    found = found_of()
+    assert found.job.windows == 5
+    assert found.job.host_ns == time_ns
+    assert found.host_mfu == Fraction(5 * step_flops(ONE), time_ns * H100_BF16)
+    unmarked = simulated(RunConfig(steps=5, layers=1))
+    bare = Trace(unmarked.source, {k: t for k, t in unmarked.tables.items() if k != "marks"})
+    inferred = found_in(bare, *described(RunConfig(steps=5, layers=1)))
+    assert (inferred.job.host_ns, inferred.host_mfu) == (None, None)
+
+
+def test_a_host_that_runs_ahead_has_no_figure() -> None:
+    """Its markers are as short as its launches, not as the work."""
+    found = found_of()
+    ahead = replace(found, job=replace(found.job, host_ns=found.job.window_ns // 10))
+    assert not found.host_ran_ahead
+    assert (ahead.host_mfu, ahead.host_ran_ahead) == (None, True)
+    (line,) = [fact for fact in described_facts(ahead) if fact.label == "MFU (host)"]
+    assert line.value == "\N{EN DASH}"
+
+
+def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
+    config = MADE[1].config
+    trace = tf.read(SAMPLES / "gpt_ddp_4rank")
+    chosen = tf.Selection(ranks=frozenset({1}), steps=(21, 22))
+    found = found_in(trace, *described(config), selection=chosen)
+    assert (found.job.devices, found.job.shown, found.job.windows) == (4, 1, 2)
+    assert found.needed == 2 * step_flops(config)
+    assert found.agree
+    assert found.job.note == ("Assumed job size: 4 devices (world size in the trace; 1 shown).")
+
+
+def test_a_convention_is_counted_over_the_device_windows() -> None:
+    """matmul-full: the whole square of attention, no mask."""
+    prepared, measured = sample()
+    full = 3 * (
+        2 * ONE.tokens * (12 * ONE.layers * ONE.hidden**2 + ONE.vocab * ONE.hidden)
+        + 4 * ONE.layers * ONE.hidden * ONE.batch * ONE.sequence**2
+    )
+    found = found_of(convention="matmul-full")
+    time_ns = found.job.window_ns
+    assert found.rate is not None
+    assert found.rate.mfu == Fraction(found.job.windows * full, time_ns * H100_BF16)
+    assert found.agree, "the check is exact, whatever convention the figure is of"
+    assert measured.mfu is not None
+    assert found.gap == found.rate.mfu - measured.mfu > 0
+    entries = {one.convention.id: one for one in found.described.entries}
+    for name in ("matmul-full", "korthikanti", "primus"):
+        rate = entries[name].rate
+        assert rate is not None
+        assert rate.mfu == found.rate.mfu
+    assert {w.used for ws in prepared.windows.values() for w in ws} == {True, False}
+
+
+# What is wrong gets a name
+
+
+Change = Callable[[ModelCard, Run], tuple[ModelCard, Run]]
+
+
+def of_run(**values: object) -> Change:
+    return lambda card, run: (card, replace(run, **values))  # type: ignore[arg-type]
+
+
+def of_card(**values: object) -> Change:
+    return lambda card, run: (replace(card, **values), run)  # type: ignore[arg-type]
+
+
+def layers(number: int) -> Change:
+    return lambda card, run: (replace(card, blocks=((number, card.blocks[0][1]),)), run)
+
+
+def everywhere(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
+    return with_mask(card, FULL), run
+
+
+MISTAKES: list[tuple[str, Change, str, str]] = [
+    ("doubled", of_run(batch=8), "batch", "--batch 4"),
+    ("halved", of_run(batch=2), "batch", "--batch 4"),
+    ("three for four", of_run(batch=3), "batch", "--batch 4"),
+    ("micro-batches", of_run(batch=32), "batch", "--batch 4"),
+    ("tokens doubled", of_run(seq=2048), "sequence", "--seq 1024"),
+    ("padding forgotten", of_run(seq=896), "sequence", "--seq 1024"),
+    ("other split", of_run(batch=8, seq=512), "sequence", "--batch 4 --seq 1024"),
+    ("lora claimed", of_run(frozen=frozenset({"all"})), "not-frozen", "--lora"),
+    ("adapters claimed", of_run(lora=Lora(rank=8)), "not-frozen", "--lora"),
+    ("inference claimed", of_run(forward_only=True), "training", "--forward-only"),
+    ("full attention", everywhere, "causal-attention", "causal"),
+    ("deeper", layers(4), "layers", "layers = 3"),
+    ("shallower", layers(2), "layers", "layers = 3"),
+    ("half the vocabulary", of_card(vocab=8192), "head", "--padded-vocab 16384"),
+    ("twice the vocabulary", of_card(vocab=32768), "head", "vocab = 16384"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "remedy"), [m[1:] for m in MISTAKES], ids=lambda _: "")
+def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) -> None:
+    found = found_of(change)
+    assert found.agree is False
+    best = found.fitting[0]
+    assert best.code == code
+    assert remedy in best.remedy
+    assert best.residual == best.distance == 0
+    assert found.sentence.endswith(".")
+    assert best.words in found.sentence
+
+
+@settings(max_examples=examples(30))
+@given(factor=st.integers(2, 64))
+def test_a_batch_that_is_a_multiple_is_always_found(factor: int) -> None:
+    found = found_of(of_run(batch=ONE.batch * factor))
+    assert found.residual == factor - 1
+    assert found.fitting[0].remedy == f"--batch {ONE.batch}"
+    assert f"one of {factor} micro-batches" in found.fitting[0].words
+
+
+def test_the_batch_of_one_device_for_that_of_all() -> None:
+    config = MADE[1].config
+    prepared, measured = sample("gpt_ddp_4rank")
+    card, run = described(config)
+    found = reconcile(measured, prepared, card, replace(run, batch=config.batch))
+    assert found.residual == Fraction(-3, 4)
+    assert found.fitting[0].words.startswith(f"{config.batch} is the batch of one GPU")
+    assert found.fitting[0].remedy == f"--batch {config.batch * 4}"
+
+
+@pytest.mark.parametrize("gpus", [8, 2, 1])
+def test_a_wrong_number_of_devices(gpus: int) -> None:
+    """The trace says 4; that is the first thing to suppose, or the second after the batch."""
+    prepared, measured = sample("gpt_ddp_4rank")
+    found = reconcile(measured, prepared, *described(MADE[1].config), gpus=gpus)
+    assert found.residual == Fraction(4, gpus) - 1
+    assert found.job.note.startswith(f"Assumed job size: {gpus} device")
+    assert "--gpus" in found.job.note
+    codes = {one.code: one for one in found.fitting}
+    assert codes["devices"].remedy == "--gpus 4"
+    assert codes["devices"].supposes == 1
+    assert "the job has 4 devices" in found.sentence
+
+
+def test_another_model_altogether() -> None:
+    found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
+    assert found.agree is False
+    assert found.fitting == ()
+    assert "No tested cause explains it: check the model" in found.sentence
+    assert found.rate is None
+    (lack,) = found.lacks
+    assert "of peak (exact-causal)" in lack.problem
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama-2-7b", "mixtral-8x7b", "deepseek-v2-lite", "bert-base", "palm-540b"]
+)
+@pytest.mark.parametrize("batch", [4, 7])
+def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
+    found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
+    assert found.fitting == ()
+    assert found.sentence.endswith(("sizes.", "%."))
+
+
+def test_a_preset_that_fits_is_named() -> None:
+    """GPT-2's own sizes, described as a model half as wide."""
+    card = find_model("gpt2")
+    weights, tokens = 12 * 12 * 768**2 + 50257 * 768, 2 * 1024
+    pairs = 2 * 1024 * 1025 // 2
+    forward, core = Fraction(2 * tokens * weights), Fraction(4 * 12 * 768 * pairs)
+    seen = Seen(Passes(forward, 2 * forward, core, 2 * core))
+    block = Block(
+        attention=Attention(heads=9, kv_heads=9, head_dim=37),
+        feed_forward=FeedForward(width=1111, glu=True),
+    )
+    wrong = ModelCard(name="a guess", hidden=333, vocab=777, blocks=((5, block),))
+    best = diagnose(wrong, Run(batch=2, seq=1024), seen)[0]
+    assert (best.code, best.fits) == ("model", True)
+    assert card.name in best.words
+
+
+def test_experts_that_all_run() -> None:
+    """8 experts, 2 of them used: the trace has the work of all 8."""
+    experts = Experts(count=8, topk=2, width=512, glu=True)
+    attention = Attention(heads=4, kv_heads=4, head_dim=64)
+    block = Block(attention=attention, feed_forward=experts)
+    card = ModelCard(name="MoE", hidden=256, vocab=1000, blocks=((3, block),))
+
+    def seen(used: int) -> Seen:
+        each = 4 * 256 * 256 + 256 * 8 + used * 3 * 256 * 512
+        forward = Fraction(2 * 2048 * (3 * each + 256_000))
+        core = Fraction(4 * 3 * 256 * 4 * (512 * 513 // 2))
+        return Seen(Passes(forward, 2 * forward, core, 2 * core))
+
+    run = Run(batch=4, seq=512)
+    every, other = diagnose(card, run, seen(8))[0], diagnose(card, run, seen(3))[0]
+    assert every.code == "all-experts"
+    assert every.distance == 0
+    assert (other.code, other.remedy) == ("experts", "topk = 3 in the card")
+
+
+def test_packed_documents_of_one_device_for_those_of_all() -> None:
+    """Two sequences of 2,048 per device are documents that fill their slots."""
+    prepared, measured = sample("gpt_ddp_4rank")
+    card, _ = described(MADE[1].config)
+    found = reconcile(measured, prepared, card, Run(documents=(2048, 2048)))
+    assert found.fitting[0].words.startswith("the documents are those of one GPU")
+    assert found.fitting[0].distance == 0
+    every = reconcile(measured, prepared, card, Run(documents=(2048,) * 8))
+    assert every.residual == 0
+    sums = Run(seq_sum=8 * 2048, seq_square_sum=8 * 2048**2, sequences=8)
+    assert reconcile(measured, prepared, card, sums).residual == 0
+    half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
+    assert half.agree is False
+    assert half.fitting[0].code == "multiply-adds"
+
+
+def test_tokens_without_lengths() -> None:
+    """Enough for a rule of thumb, too little for a comparison."""
+    prepared, measured = sample()
+    card = replace(described(ONE)[0], params=56_000_000)
+    found = reconcile(measured, prepared, card, Run(tokens=4096), "6N")
+    assert found.counts is None
+    assert found.rate is not None
+    assert found.rate.mfu == Fraction(
+        found.job.windows * 6 * 56_000_000 * 4096, found.job.window_ns * H100_BF16
+    )
+    assert any("the sequence length is unknown" in note for note in found.described.notes)
+
+
+# Traces of other kinds, made from the sample by leaving out lines
+
+
+def doctored(change: Callable[[Cell], Cell | None]) -> tuple[Prepared, Measurement]:
+    prepared, measured = sample()
+    cells = tuple(new for cell in measured.executed.cells if (new := change(cell)) is not None)
+    return prepared, replace(measured, executed=replace(measured.executed, cells=cells))
+
+
+def held_against(change: Callable[[Cell], Cell | None], run: Run | None = None) -> Reconciliation:
+    prepared, measured = doctored(change)
+    card, usual = described(ONE)
+    return reconcile(measured, prepared, card, run or usual)
+
+
+def test_a_trace_of_frozen_weights() -> None:
+    found = held_against(lambda c: None if "weight_grad" in c.line else c)
+    assert found.fitting[0].code == "frozen"
+    assert "--lora" in found.fitting[0].remedy
+    assert "the base weights are frozen" in found.sentence
+
+
+def test_the_adapters_of_a_trace_of_lora_are_sized() -> None:
+    """A million weights in adapters: forward, input gradient and weight gradient."""
+    prepared, measured = sample()
+    flops = 2 * ONE.tokens * 1_000_000
+    cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
+    passes = ("forward", "input_grad", "weight_grad")
+    windows = {c.window for c in measured.executed.cells if c.used}
+    more = tuple(
+        replace(
+            cell, window=window, line=f"model.matmul.{one}.adapter", flops=flops, at_least=flops
+        )
+        for window in windows
+        for one in passes
+    )
+    cells = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
+    lora = replace(measured, executed=replace(measured.executed, cells=cells + more))
+    card, run = described(ONE)
+    # the sample is small enough for a million weights to be 3 % of it
+    found = reconcile(lora, prepared, card, replace(run, batch=4))
+    best = found.fitting[0]
+    assert best.remedy == "add --lora-params 1000000"
+    assert best.distance == 0
+    right = reconcile(lora, prepared, card, replace(run, lora=Lora(params=1_000_000)))
+    assert right.residual == 0
+
+
+def part_of(line: Line, part: str) -> bool:
+    """Return whether a line of a described ledger is a weight gradient of a part."""
+    return line.name == f"model.matmul.weight_grad.{part}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("ffn",), "the weights of ffn are frozen"),
+        (("attention", "ffn"), "only the weights of head are trained"),
+        (("attention", "head"), "only the weights of ffn are trained"),
+    ],
+)
+def test_frozen_parts_are_named_together(parts: tuple[str, ...], words: str) -> None:
+    """Their weight gradients are not in the trace; input gradients are."""
+    card, run = described(ONE)
+    ledger = model_flops(card, run)
+    whole = sum(line.flops for line in ledger.lines if "weight_grad" in line.name)
+    frozen = sum(line.flops for line in ledger.lines for one in parts if part_of(line, one))
+    left = 1 - Fraction(frozen) / Fraction(whole)
+
+    def without(cell: Cell) -> Cell:
+        if "weight_grad" not in cell.line:
+            return cell
+        return replace(cell, flops=round(cell.flops * left), at_least=round(cell.flops * left))
+
+    found = held_against(without)
+    best = found.fitting[0]
+    assert best.code == "frozen"
+    assert best.words.startswith(words)
+    assert best.remedy == f"add --frozen {','.join(parts)}"
+    assert best.distance < Fraction(1, 10**9)
+
+
+def with_adapters(weights: int) -> tuple[Prepared, Measurement]:
+    """Return the sample with frozen weights, and adapters of so many."""
+    prepared, measured = sample()
+    flops = 2 * ONE.tokens * weights
+    cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
+    windows = {c.window for c in measured.executed.cells if c.used}
+    adapters = tuple(
+        replace(cell, window=at, line=f"model.matmul.{one}.adapter", flops=flops, at_least=flops)
+        for at in windows
+        for one in ("forward", "input_grad", "weight_grad")
+    )
+    base = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
+    return prepared, replace(measured, executed=replace(measured.executed, cells=base + adapters))
+
+
+def of_rank(rank: int, targets: tuple[str, ...] = ()) -> int:
+    return Lora(rank=rank, targets=targets).parameters(described(ONE)[0])
+
+
+ADAPTERS: list[tuple[Lora | None, int, str, str]] = [
+    (Lora(rank=256), of_rank(16), "the adapters have rank 16, not 256", "--lora-rank 16"),
+    (Lora(rank=16), of_rank(256), "the adapters have rank 256, not 16", "--lora-rank 256"),
+    (
+        Lora(rank=256, targets=("q", "v")),
+        of_rank(16, ("q", "v")),
+        "the adapters have rank 16, not 256",
+        "--lora-rank 16",
+    ),
+    (
+        Lora(rank=256, targets=("q",)),
+        of_rank(256),
+        "the adapters have rank 256 and are on all matrices of the blocks",
+        "--lora-rank 256 without --lora-targets",
+    ),
+    (Lora(params=10**7), 10**6 + 1, "the adapters have 1,000,001 weights, not", "1000001"),
+    (None, of_rank(64), "its adapters have rank 64", "add --lora-rank 64"),
+]
+
+
+@pytest.mark.parametrize(("claim", "weights", "words", "remedy"), ADAPTERS)
+def test_the_size_of_adapters_is_found(
+    claim: Lora | None, weights: int, words: str, remedy: str
+) -> None:
+    prepared, measured = with_adapters(weights)
+    card, run = described(ONE)
+    found = reconcile(measured, prepared, card, replace(run, lora=claim))
+    assert found.agree is False
+    best = found.fitting[0]
+    assert words in best.words
+    assert remedy in best.remedy
+    assert best.distance == 0
+    assert words in found.sentence
+
+
+def test_other_adapters_are_told_even_where_they_hardly_count() -> None:
+    prepared, measured = with_adapters(of_rank(16))
+    card, run = described(ONE)
+    found = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=8)))
+    assert found.agree
+    assert any(
+        note == "The adapters in the trace have rank 16, not 8 (--lora-rank 16)."
+        for note in found.described.notes
+    )
+    right = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=16)))
+    assert right.residual == 0
+    assert right.sentence == "Description and trace agree to the FLOP."
+    assert not any("adapters" in note for note in right.described.notes)
+
+
+def test_a_trace_of_inference() -> None:
+    found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
+    assert found.fitting[0].code == "forward-only"
+    assert found.fitting[0].distance == 0
+    assert found.residual == 2
+    assert "3 times what the trace shows" in found.sentence
+
+
+def test_a_trace_of_inference_of_another_batch() -> None:
+    """Two things at once."""
+    found = held_against(
+        lambda c: c if c.line.split(".")[2:3] == ["forward"] else None,
+        Run(batch=8, seq=1024),
+    )
+    assert found.fitting[0].code == "forward-only+batch"
+    assert found.fitting[0].remedy == "add --forward-only, --batch 4"
+
+
+def test_a_trace_in_which_recomputation_was_not_told_apart() -> None:
+    """Every product of the blocks is there twice in the forward pass."""
+
+    def twice(cell: Cell) -> Cell:
+        blocks = cell.line in ("model.matmul.forward", "model.attention.forward")
+        return replace(cell, flops=cell.flops * (1 + blocks), at_least=cell.flops * (1 + blocks))
+
+    found = held_against(twice)
+    assert found.fitting[0].code == "recompute"
+    assert "full checkpointing" in found.fitting[0].words
+
+
+def test_a_trace_without_an_output_head() -> None:
+    found = held_against(lambda c: None if c.line.endswith(".logits") else c)
+    assert found.fitting[0].code == "no-head"
+
+
+def test_attention_on_all_pairs() -> None:
+    """T^2 in place of T(T+1)/2 pairs."""
+    scale = Fraction(2 * ONE.sequence, ONE.sequence + 1)
+
+    def square(cell: Cell) -> Cell:
+        if not cell.line.startswith("model.attention"):
+            return cell
+        flops = int(cell.flops * scale)
+        return replace(cell, flops=flops, at_least=flops)
+
+    found = held_against(square)
+    assert found.fitting[0].code == "full-attention"
+    assert found.fitting[0].distance == 0
+
+
+# What a trace leaves open
+
+
+@pytest.mark.parametrize(("batch", "agree"), [(4, True), (3, True), (2, False), (8, False)])
+def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool) -> None:
+    """Lengths that no profiler records: from three quarters of what is counted to all of it."""
+    found = held_against(
+        lambda cell: replace(cell, at_least=cell.flops * 3 // 4), Run(batch=batch, seq=1024)
+    )
+    assert found.agree is agree
+    assert ("leaves open" in found.sentence) is agree
+    if batch == 3:
+        # The trace shows 3 to 4 sequences' work.
+        assert (
+            "as much as is certain in the trace and 25.0 % less than it shows at" in found.sentence
+        )
+    if not agree:
+        apart = {
+            2: "33.3 % less than is certain in the trace",
+            8: "2 times what the trace shows at most",
+        }
+        assert f"needs {apart[batch]}" in found.sentence
+    assert bool(found.fitting) is not agree
+
+
+@pytest.mark.parametrize(("unknown", "agree"), [(100, False), (1_000, True), (5_000, None)])
+def test_compute_of_unknown_flops_may_be_the_difference(unknown: int, agree: bool | None) -> None:
+    """A product of 4,000 ns is counted; a kernel nobody knows may have done the rest."""
+    trace = trace_of(
+        **launched((GEMM, 10, 100, 4_000), ("cutlass_gemm_of_nobody", 20, 4_100, unknown)),
+        ops=[MATMUL | {"dur_ns": 15}],
+        devices=[H100],
+        marks=step_marks(("ProfilerStep#0", 0, 50)),
+    )
+    # a model of 1000 x 1000 weights, 1,100 tokens, one pass; counted were 1,000 of them
+    card = ModelCard(name="one matrix", hidden=1000, vocab=1000, params=10**6, missing=())
+    prepared = prepare(trace)
+    measured = measure(prepared)
+    found = reconcile(measured, prepared, card, Run(tokens=1_100, forward_only=True))
+    assert found.agree is agree
+
+
+# Padding
+
+
+def test_described_padding_is_in_what_a_trace_shows() -> None:
+    """3,000 of 4,096 tokens are real: MFU is of those, the trace shows all."""
+    found = found_of(of_run(real_tokens=3000))
+    assert found.agree
+    assert found.rate is not None
+    weights = 12 * ONE.layers * ONE.hidden**2 + ONE.vocab * ONE.hidden
+    core = 4 * ONE.layers * ONE.hidden * 4 * (750 * 751 // 2)
+    useful = 3 * (2 * 3000 * weights + core)
+    assert found.described.work.ledger.model == useful
+    assert found.counts is not None
+    assert found.counts.expected == found.counts.counted == found.job.windows * step_flops(ONE)
+    done = found.measured.executed
+    assert done.model_flops == found.job.windows * useful
+    assert done.padding_flops == found.counts.counted - done.model_flops
+    assert found.gap == 0
+    assert found.measured_mfu == found.rate.mfu
+    share = f"{float(100 * Fraction(done.padding_flops, done.executed_flops)):.1f} %"
+    assert found.sentence == (
+        "Description and trace agree to the FLOP. "
+        f"Neither MFU includes padding ({share} of the executed FLOPs)."
+    )
+
+
+def test_padded_rows_of_the_head_are_in_what_a_trace_shows() -> None:
+    change = of_card(vocab=15_000, padded_vocab=16_384)
+    found = found_of(change)
+    assert found.residual == 0
+    assert found.gap == 0
+    spare = 3 * 2 * ONE.tokens * 1_384 * ONE.hidden
+    lines = {line.name: line.flops for line in found.measured.executed.ledger().lines}
+    assert lines["overcompute.padding.vocab"] == found.job.windows * spare
+    assert lines["model.matmul.forward.logits"] == (
+        found.job.windows * 2 * ONE.tokens * 15_000 * ONE.hidden
+    )
+
+
+def test_padding_that_is_not_computed() -> None:
+    """A trace of sequences of 512, described as 512 real tokens in 1,024."""
+    config = replace(ONE, sequence=512, steps=3, data_stall_steps=(), first_step=0)
+    card, run = described(config)
+    padded = replace(run, seq=1024, real_tokens=run.batch * 512 if run.batch else None)
+    found = found_in(simulated(config), card, padded)
+    assert found.fitting[0].code == "no-padding"
+    assert found.fitting[0].distance == 0
+    assert found.measured.executed.padding_flops == 0
+    assert found.sentence.endswith(
+        "The figures from the trace still include the described padding."
+    )
+
+
+# What is missing
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_without_shapes_the_description_alone_gives_the_waterfall(graph: bool) -> None:
+    config = RunConfig(ranks=2, steps=4, layers=2, cuda_graph=graph)
+    card, run = described(config)
+    trace = simulated(config, shapes=graph)
+    without = found_in(trace, card, run)
+    assert (without.rate, without.counts, without.sentence) == (None, None, "")
+    assert "data type" in without.lacks[0].problem
+    assert "--dtype" in without.lacks[0].remedy
+    run = replace(run, dtype="bf16", checkpoint=FULL_CHECKPOINT, attention_kernel="flash")
+    found = found_in(trace, card, run)
+    fall = found.waterfall
+    assert fall is not None
+    assert found.rate is not None
+    assert fall.unit == "FLOP"
+    assert fall.budget == H100_BF16 * found.job.window_ns
+    assert sum(line.amount for line in fall.lines) == fall.budget
+    windows = found.job.windows
+    core = 4 * 2 * config.hidden * config.batch * config.sequence * (config.sequence + 1) // 2
+    blocks = 2 * config.tokens * 12 * 2 * config.hidden**2
+    assert fall.amount("useful") == windows * step_flops(config)
+    assert fall.amount("recompute") == windows * (blocks + core)
+    assert fall.amount("algorithmic") == windows * core // 2
+    assert fall.mfu == found.rate.mfu
+    assert fall.hfu == found.rate.hfu
+    assert fall.errors == ()
+    compute = fall.amount("inefficiency") + sum(
+        fall.amount(name) for name in ("useful", "recompute", "algorithmic", "overcompute")
+    )
+    prepared = prepare(trace)
+    time_ns = sum(
+        w.account.components.compute_ns for ws in prepared.windows.values() for w in ws if w.used
+    )
+    assert compute == H100_BF16 * time_ns
+
+
+def test_fractions_of_a_flop_stay_exact() -> None:
+    """Seven devices share out a step of a batch that they do not divide."""
+    config = RunConfig(ranks=1, steps=3, layers=1)
+    card, run = described(config)
+    trace = simulated(config, shapes=False)
+    found = found_in(trace, card, replace(run, dtype="bf16"), gpus=7)
+    fall = found.waterfall
+    assert fall is not None
+    assert fall.unit == "1/7 FLOP"
+    assert fall.budget == 7 * H100_BF16 * found.job.window_ns
+    assert fall.amount("useful") == found.job.windows * step_flops(config)
+
+
+def test_more_work_than_the_compute_kernels_could_do() -> None:
+    config = RunConfig(ranks=1, steps=3, layers=1)
+    card, run = described(config)
+    trace = simulated(config, shapes=False)
+    assert run.batch is not None
+    found = found_in(trace, card, replace(run, batch=2 * run.batch, dtype="bf16"))
+    assert (found.waterfall, found.rate) == (None, None)
+    assert "above peak" in found.lacks[-1].problem
+
+
+def test_a_trace_without_steps() -> None:
+    card, run = described(ONE)
+    found = found_in(matmul(4_000), card, run)
+    assert (found.rate, found.counts, found.needed) == (None, None, None)
+    assert "no steps" in found.lacks[0].problem
+    assert "--step-mark" in found.lacks[0].remedy
+    assert found.described.work.ledger.model == step_flops(ONE)
+    ranged = found_in(
+        tf.read(SAMPLES / "gpt_1rank.json.gz"),
+        card,
+        run,
+        selection=tf.Selection(from_ns=0, to_ns=4_000_000),
+    )
+    assert "--steps" in ranged.lacks[0].remedy
+    assert ranged.counts is None
+
+
+def test_an_unknown_device_and_a_trace_without_any() -> None:
+    card, run = described(ONE)
+    unknown = found_in(matmul(4_000, device={"product": "Quantum 9000"}), card, run)
+    assert any("Quantum 9000" in lack.problem for lack in unknown.lacks)
+    nothing = found_in(trace_of(), card, run)
+    assert "no GPU operations" in nothing.lacks[-1].problem
+
+
+def test_a_given_peak_and_a_named_type() -> None:
+    prepared = sample()[0]
+    card, run = described(ONE)
+    measured = measure(prepared, PeakOptions(tflops=1000))
+    given = reconcile(measured, prepared, card, run)
+    assert given.rate is not None
+    assert given.rate.mfu == Fraction(
+        given.job.windows * step_flops(ONE), given.job.window_ns * 1_000_000
+    )
+    assert given.rate.sentence.endswith("(exact-causal, given 1,000 TFLOP/s)")
+    named = found_of(of_run(dtype="fp8"))
+    assert named.rate is not None
+    assert "fp8 dense" in named.rate.sentence
+    assert any("--dtype selects the fp8" in note for note in named.described.notes)
+    odd = found_of(of_run(dtype="fp12"))
+    assert "the dense fp12 rate of H100 SXM 80 GB HBM3 is unknown" in odd.lacks[0].problem
+
+
+# Recomputation: a claim of its own
+
+
+def recomputing(products: Fraction, attention: Fraction) -> Callable[[Cell], list[Cell]]:
+    """Return what adds so much of the blocks' forward pass computed again to a trace."""
+
+    def more(cell: Cell) -> list[Cell]:
+        share = {"model.matmul.forward": products, "model.attention.forward": attention}
+        flops = int(cell.flops * share.get(cell.line, Fraction(0)))
+        again = f"recompute.{cell.line.split('.')[1]}"
+        extra = replace(cell, line=again, rule="R1", flops=flops, at_least=flops)
+        return [cell, extra] if flops else [cell]
+
+    return more
+
+
+def recomputed(run: Run, products: Fraction, attention: Fraction) -> Reconciliation:
+    prepared, measured = sample()
+    more = recomputing(products, attention)
+    cells = tuple(one for cell in measured.executed.cells for one in more(cell))
+    lines = replace(measured, executed=replace(measured.executed, cells=cells))
+    return reconcile(lines, prepared, described(ONE)[0], run)
+
+
+NOTHING, ALL, MOST = Fraction(0), Fraction(1), Fraction(3, 4)
+CLAIMS: list[tuple[str, Fraction, Fraction, str, str]] = [
+    ("none", NOTHING, NOTHING, "", ""),
+    ("full", ALL, ALL, "", ""),
+    ("full", MOST, ALL, "", ""),  # checkpoints that stop early
+    ("selective", NOTHING, ALL, "", ""),
+    ("0.75,1", MOST, ALL, "", ""),
+    ("full", NOTHING, NOTHING, "missing-recompute", "nothing is recomputed"),
+    ("selective", NOTHING, NOTHING, "missing-recompute", "--checkpointing none"),
+    ("full", NOTHING, ALL, "missing-recompute", "--checkpointing selective describes it"),
+    ("full", Fraction(1, 4), ALL, "missing-recompute", "--checkpointing 0.25,1 describes it"),
+    ("none", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("none", MOST, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("none", NOTHING, ALL, "recompute-not-described", "--checkpointing selective describes"),
+    ("selective", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+    ("0.5,1", ALL, ALL, "recompute-not-described", "--checkpointing full describes it"),
+]
+
+
+@pytest.mark.parametrize(("claim", "products", "attention", "code", "words"), CLAIMS)
+def test_a_claim_of_checkpointing_is_checked(
+    claim: str, products: Fraction, attention: Fraction, code: str, words: str
+) -> None:
+    run = replace(described(ONE)[1], checkpoint=parse_checkpoint("--checkpointing", claim))
+    found = recomputed(run, products, attention)
+    assert found.residual == 0
+    assert found.agree
+    assert found.diagnoses == ()
+    assert found.recomputation is not None
+    blocks = 2 * ONE.tokens * 12 * ONE.layers * ONE.hidden**2
+    core = 4 * ONE.layers * ONE.hidden * ONE.batch * ONE.sequence * (ONE.sequence + 1) // 2
+    windows = found.job.windows
+    shares = run.checkpoint
+    assert found.recomputation.described == windows * (
+        shares.linear * blocks + shares.attention * core
+    )
+    assert found.recomputation.counted == windows * (products * blocks + attention * core)
+    assert [one.code for one in found.findings] == ([code] if code else [])
+    assert words in found.sentence
+    agree = "Description and trace agree to the FLOP"
+    if not code:
+        assert found.sentence == f"{agree}."
+    elif code == "missing-recompute":
+        assert found.sentence.startswith(f"{agree}, but recomputation is missing: ")
+    else:
+        assert found.sentence.startswith(f"{agree}, but recomputation is not as described: ")
+
+
+def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
+    found = found_of(of_run(batch=8, checkpoint=FULL_CHECKPOINT))
+    assert found.agree is False
+    assert found.fitting[0].code == "batch"
+    assert found.findings[-1].code == "missing-recompute"
+    assert ". And recomputation is missing: full checkpointing would recompute" in found.sentence
+
+
+def test_a_number_of_parameters_says_too_little_for_a_diagnosis() -> None:
+    prepared, measured = sample()
+    found = reconcile(measured, prepared, bare_model(10**9), Run(tokens=4096))
+    assert found.diagnoses == ()
+    assert found.rate is None or found.rate.convention == "6N"
+    assert "describe the model (--model)" in found.sentence
+
+
+def test_descriptions_that_say_too_little_are_refused() -> None:
+    card, _ = described(ONE)
+    for run in (Run(), Run(seq=1024)):
+        with pytest.raises(UsageError):
+            found_of(lambda _, __, run=run: (card, run))  # type: ignore[misc]
+
+
+# Real runs
+
+
+def resnet18() -> ModelCard:
+    """Return ResNet-18 as published (arXiv:1512.03385), for pictures of 224 x 224."""
+    from traceflops.flops.model.card_table import build, parse_toml
+
+    rows = [
+        "{channels = [3, 64], input = [224, 224], kernel = 7, stride = 2, padding = 3, stem = true}"
+    ]
+    rows.append("{channels = [64, 64], input = [56, 56], kernel = 3, padding = 1, count = 4}")
+    for width, size in ((128, 56), (256, 28), (512, 14)):
+        half = f"channels = [{width // 2}, {width}], input = [{size}, {size}], stride = 2"
+        rows.append(f"{{{half}, kernel = 3, padding = 1}}")
+        rows.append(f"{{{half}, kernel = 1}}")
+        same = f"channels = [{width}, {width}], input = [{size // 2}, {size // 2}]"
+        rows.append(f"{{{same}, kernel = 3, padding = 1, count = 3}}")
+    named = [row.replace("{", f'{{name = "c{at}", ', 1) for at, row in enumerate(rows)]
+    text = f'name = "ResNet-18"\nconv = [{", ".join(named)}]\n'
+    text += 'linear = [{name = "fc", inputs = 512, outputs = 1000}]\n'
+    return build(parse_toml(text, "resnet18"), "resnet18")
+
+
+def test_resnet18_on_one_of_eight_devices() -> None:
+    """10 pictures per device, of 80; the checkpoints are recognised."""
+    trace = tf.read(str(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")))
+    found = found_in(trace, resnet18(), Run(batch=80))
+    assert (found.job.devices, found.job.shown) == (8, 1)
+    assert found.counts is not None
+    assert found.counts.counted == 2 * 106_484_121_600
+    assert found.residual == 0
+    assert [one.code for one in found.findings] == ["recompute-not-described"]
+    assert "--checkpointing full describes it" in found.sentence
+    right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
+    assert right.findings == ()
+    wrong = found_in(trace, resnet18(), Run(batch=10))
+    assert wrong.fitting[0].words.startswith("10 is the batch of one GPU")
+
+
+def test_resnet50_is_recognised() -> None:
+    """32 pictures of 224 x 224 in a step, of 2021."""
+    trace = tf.read(str(shared_file("traces/pytorch/v100_kineto_resnet50_nw4.json.gz")))
+    right = found_in(trace, find_model("resnet-50"), Run(batch=32))
+    assert right.counts is not None
+    forward, stem = 8_174_272_512, 2 * 112 * 112 * 64 * 3 * 49
+    step = 32 * (3 * forward - stem + 3 * 2 * 2048 * 1000)
+    assert right.counts.expected == right.counts.counted == right.job.windows * step
+    wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
+    assert wrong.fitting[0].remedy == "--model resnet-50"
+
+
+def test_a_forward_pass_without_its_head() -> None:
+    """Qwen1.5 0.5B: what was recorded ends before the output head."""
+    trace = tf.read(str(shared_file("traces/pytorch/h100_qwen15_infer.json.gz")))
+    block = Block(
+        attention=Attention(heads=16, kv_heads=16, head_dim=64),
+        feed_forward=FeedForward(width=2816, glu=True),
+    )
+    card = ModelCard(name="Qwen1.5 0.5B", hidden=1024, vocab=151_936, blocks=((24, block),))
+    run = Run(batch=16, seq=559, forward_only=True)
+    found = found_in(trace, card, run)
+    assert found.fitting[0].code == "no-head"
+    right = found_in(trace, replace(card, head=False), run)
+    assert right.agree
+    assert right.residual is not None
+    assert abs(right.residual) < Fraction(1, 10**6)
+    assert right.rate is not None
+    trains = found_in(trace, card, replace(run, forward_only=False))
+    assert trains.agree is False

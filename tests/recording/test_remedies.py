@@ -1,0 +1,140 @@
+"""What a trace lacks is said with the options of the tool that recorded it, and no other's."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.build import trace_of
+from traceflops import analyze
+from traceflops.recording.inventory import Inventory, take_inventory
+from traceflops.remedies import command, family, remedy
+from traceflops.table.trace import Trace
+
+KERNEL = {"name": "Cijk_x", "start_ns": 0}
+RCCL = {"name": "ncclDevKernel_Generic_1", "start_ns": 20}
+
+
+def made(format_: str, *, kinds_apart: bool = False, **tables: Any) -> Trace:
+    trace = trace_of(**tables)
+    source = replace(trace.source, format=format_, kinds_apart=kinds_apart)
+    return replace(trace, source=source)
+
+
+def lacks(trace: Trace) -> dict[str, str]:
+    return {one.what: one.remedy for one in take_inventory(trace).missing}
+
+
+def inventory(**tables: Any) -> Inventory:
+    return take_inventory(made("rocprof", **tables))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pytorch", "pytorch"),
+        ("rocprof", "rocprof"),
+        ("rocprofv3-json", "rocprof"),
+        ("rocpd", "rocprof"),
+        ("rpd", "rocprof"),
+        ("nsight", "nsight"),
+        ("made", "pytorch"),
+    ],
+)
+def test_formats_belong_to_tools(name: str, expected: str) -> None:
+    assert family(name) == expected
+
+
+def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
+    found = lacks(made("rocprof", kinds_apart=True, activities=[KERNEL]))
+    told = " ".join(found.values())
+    assert not [word for word in ("activities=", "record_shapes", "prof.step") if word in told]
+    assert found["memory copies"] == "--memory-copy-trace"
+    assert found["runtime calls"].startswith("--hip-trace")
+    assert found["step markers"].endswith("--marker-trace")
+    assert "--pair" in found["framework operators"]
+    assert "Python stacks" not in found
+    assert "memory events" not in found
+
+
+def test_pytorch_is_not_told_of_options_of_rocprof() -> None:
+    told = " ".join(lacks(made("pytorch", activities=[KERNEL])).values())
+    assert "--" not in told
+    assert "record_shapes" not in told  # there are no operators, which comes first
+    assert take_inventory(made("pytorch", activities=[KERNEL])).record is None
+
+
+def test_the_command_has_the_options_for_all_that_one_run_can_record() -> None:
+    assert inventory(activities=[KERNEL]).record == (
+        "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
+        "--output-format rocpd -- COMMAND"
+    )
+    assert "--rccl-trace" in str(inventory(activities=[KERNEL, RCCL]).record)
+
+
+def test_what_is_there_is_not_missing() -> None:
+    full = inventory(
+        activities=[
+            KERNEL | {"correlation": 1},
+            RCCL | {"collective": "allreduce"},
+            {"name": "copy", "kind": "memcpy", "start_ns": 40, "bytes": 5},
+        ],
+        calls=[{"start_ns": 0, "correlation": 1, "api": "hip"}],
+        marks=[{"name": "step 1", "start_ns": 0, "dur_ns": 90}],
+    )
+    assert full.record is None
+    assert {"RCCL calls", "memory copies", "sizes of copies", "step markers"}.isdisjoint(
+        one.what for one in full.missing
+    )
+
+
+def test_copies_without_sizes_and_collectives_without_kinds() -> None:
+    rows = [RCCL, {"name": "copy", "kind": "memcpy", "start_ns": 40}]
+    found = lacks(made("rocprof", activities=rows))
+    assert found["RCCL calls"] == "--rccl-trace"
+    assert "rocpd" in found["sizes of copies"]
+
+
+def test_moments_of_queueing_are_no_calls() -> None:
+    calls = [{"name": "dispatch", "start_ns": 0, "dur_ns": 0, "api": "hsa"}]
+    assert "runtime calls" in lacks(made("rocprof", activities=[KERNEL], calls=calls))
+
+
+@pytest.mark.parametrize(
+    ("architectures", "expected"),
+    [
+        (["gfx942"], "--pmc FETCH_SIZE, --pmc WRITE_SIZE (each in a separate run)"),
+        (["gfx1201"], "RDNA 4 (gfx12) counts no matrix work"),
+        (["gfx942", "gfx1201"], "etc. for FLOPs"),
+        ([None], "etc. for FLOPs"),
+    ],
+)
+def test_counters_are_those_of_the_device(architectures: list[str], expected: str) -> None:
+    devices = [
+        {"device": at, "local_id": at, "architecture": name}
+        for at, name in enumerate(architectures)
+    ]
+    found = lacks(made("rocprof", activities=[KERNEL], devices=devices))
+    assert expected in found["kernel counters"]
+
+
+def test_sums_alone_lack_a_timeline() -> None:
+    found = lacks(made("rocprof", devices=[], totals=[{"name": "Cijk_x", "total_ns": 5}]))
+    assert "a timeline" in found
+    assert "device work" not in found
+
+
+@pytest.mark.parametrize(
+    ("format_", "word"),
+    [("pytorch", "prof.step()"), ("rocprof", "roctxRangePush"), ("nsight", "nvtxRangePush")],
+)
+def test_the_note_on_steps_is_in_the_words_of_the_tool(format_: str, word: str) -> None:
+    notes = analyze(made(format_, activities=[KERNEL])).notes
+    (note,) = [note for note in notes if note.code == "no-steps"]
+    assert word in note.text
+
+
+def test_every_tool_has_a_cell_or_none() -> None:
+    assert remedy("pytorch", "copies") is None
+    assert command("pytorch", ["timeline"]) is None
+    assert command("nsight", ["timeline", "steps"]) == "nsys profile --trace=cuda,nvtx COMMAND"

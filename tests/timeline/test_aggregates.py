@@ -1,0 +1,152 @@
+"""Traces without a timeline: sums by name and counted launches, and nothing that needs times."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.build import trace_of
+from traceflops import Analysis, analyze
+from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
+
+GEMM, COPY = "Cijk_Alik_Bljk_BBS_BH_MT64x32x64", "__amd_rocclr_copyBuffer.kd"
+
+
+def of_rocprof(**tables: Any) -> Trace:
+    made = trace_of(devices=[], **tables)
+    return replace(made, source=replace(made.source, format="rocprof"))
+
+
+def untimed_of(**tables: Any) -> Untimed:
+    found = analyze(of_rocprof(**tables)).untimed
+    assert found is not None
+    return found
+
+
+STATISTICS = [
+    {"name": GEMM, "count": 3, "total_ns": 900, "min_ns": 100, "max_ns": 600},
+    {"name": COPY, "count": 1, "total_ns": 60},
+    {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 40},
+    {"name": "hipLaunchKernel", "kind": "call", "count": 4, "total_ns": 50},
+]
+
+
+def assert_nothing_timed(analysis: Analysis) -> None:
+    assert analysis.devices == ()
+    assert analysis.components.window_ns == 0
+    assert analysis.total.launches == 0
+    assert analysis.kernels.num_rows == 0
+    assert analysis.steps.seen == ()
+    assert analysis.measured.mfu is None
+
+
+def test_totals_get_the_categories_of_their_names() -> None:
+    found = untimed_of(totals=STATISTICS)
+    assert found.rows.select(["kind", "name", "top", "sub", "count", "sum_ns"]).to_pylist() == [
+        {"kind": k, "name": n, "top": t, "sub": s, "count": c, "sum_ns": ns}
+        for k, n, t, s, c, ns in [
+            ("kernel", GEMM, "compute", "gemm", 3, 900),
+            ("kernel", COPY, "memory", "copy", 1, 60),
+            ("memcpy", "CopyHostToDevice", "memory", "copy", 2, 40),
+            ("call", "hipLaunchKernel", None, None, 4, 50),
+        ]
+    ]
+    assert found.rows["share"].to_pylist() == [0.9, 0.06, 0.04, 1.0]
+    assert found.rows["mean_ns"].to_pylist() == [300, 60, 20, 13]
+    assert found.rows["max_ns"].to_pylist() == [600, None, None, None]
+    assert found.categories.to_pylist() == [
+        {"top": "compute", "sub": "gemm", "count": 3, "sum_ns": 900, "share": 0.9},
+        {"top": "memory", "sub": "copy", "count": 3, "sum_ns": 100, "share": 0.1},
+    ]
+    assert found.device_ns == 1000
+
+
+def test_totals_have_no_timeline_and_say_so() -> None:
+    analysis = analyze(of_rocprof(totals=STATISTICS))
+    assert_nothing_timed(analysis)
+    assert analysis.verdict.sentence == (
+        "This trace has no timeline, so idle time and MFU are unknown. It has totals by name: "
+        "1.00 µs of GPU time, 90.0 % gemm."
+    )
+
+
+def test_the_command_that_records_a_timeline_is_there() -> None:
+    found = untimed_of(totals=STATISTICS)
+    assert found.record == (
+        "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
+        "--output-format rocpd -- COMMAND"
+    )
+
+
+def test_the_same_name_in_several_processes_is_one_total() -> None:
+    rows = [{**row, "process": process} for row in STATISTICS for process in (0, 1)]
+    found = untimed_of(processes=[{}, {"process": 1}], totals=rows)
+    first = found.rows.to_pylist()[0]
+    assert (first["count"], first["sum_ns"], first["min_ns"]) == (6, 1800, 100)
+
+
+def test_what_one_total_does_not_say_is_not_made_up() -> None:
+    found = untimed_of(totals=[*STATISTICS, {"name": "odd", "count": 1}])
+    assert found.device_ns is None
+    assert found.rows["share"].to_pylist() == [None, None, None, None, 1.0]
+    assert [row["sum_ns"] for row in found.categories.to_pylist()] == [900, 100, None]
+
+
+def test_sums_too_large_for_a_column_are_unknown() -> None:
+    rows = [{"name": "a", "total_ns": 2**62, "count": 1, "process": n} for n in range(3)]
+    found = untimed_of(processes=[{"process": n} for n in range(3)], totals=rows)
+    assert found.rows["sum_ns"].to_pylist() == [None]
+
+
+COUNTED = [
+    {"name": name, "dispatch": dispatch, "counter": counter, "value": 1.5, "repetition": pass_}
+    for pass_, counter in enumerate(["SQ_WAVES", "FETCH_SIZE"])
+    for dispatch, name in [(1, GEMM), (2, COPY), (3, GEMM)]
+]
+
+
+def test_counters_alone_say_what_was_counted_and_no_time() -> None:
+    analysis = analyze(of_rocprof(kernel_counters=COUNTED))
+    assert_nothing_timed(analysis)
+    found = analysis.untimed
+    assert found is not None
+    assert found.counters == ("FETCH_SIZE", "SQ_WAVES")
+    assert found.launches == 3
+    assert found.counted.select(["name", "sub", "launches"]).to_pylist() == [
+        {"name": GEMM, "sub": "gemm", "launches": 2},
+        {"name": COPY, "sub": "copy", "launches": 1},
+    ]
+    assert "counters of 3 launches of 2 kernels" in analysis.verdict.sentence
+
+
+@pytest.mark.parametrize("number", ["correlation", None])
+def test_launches_without_a_number_of_their_own(number: str | None) -> None:
+    rows = [
+        {key: value for key, value in row.items() if key != "dispatch"}
+        | ({number: row["dispatch"]} if number else {})
+        for row in COUNTED
+    ]
+    assert untimed_of(kernel_counters=rows).launches == 3
+
+
+def test_calls_and_marks_alone_are_added_up() -> None:
+    calls = [{"name": name, "start_ns": n, "dur_ns": 5} for n, name in enumerate("aab")]
+    marks = [{"name": "epoch", "start_ns": 0, "dur_ns": 70}]
+    analysis = analyze(of_rocprof(calls=calls, marks=marks))
+    assert analysis.untimed is not None
+    assert [
+        (row["kind"], row["name"], row["count"], row["sum_ns"])
+        for row in analysis.untimed.rows.to_pylist()
+    ] == [("call", "a", 2, 10), ("call", "b", 1, 5), ("mark", "epoch", 1, 70)]
+    assert analysis.verdict.sentence == (
+        "This trace has no GPU operations, only API calls and annotations."
+    )
+
+
+def test_a_trace_with_device_work_or_operators_has_a_timeline() -> None:
+    work = [{"name": GEMM, "start_ns": 0}]
+    assert analyze(trace_of(activities=work, totals=STATISTICS)).untimed is None
+    ops = [{"name": "aten::mm", "start_ns": 0, "dur_ns": 5}]
+    assert analyze(trace_of(ops=ops)).untimed is None
+    assert analyze(trace_of()).untimed is None

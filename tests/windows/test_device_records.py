@@ -1,0 +1,327 @@
+"""Launch calls without a device record: all of them, some of them, or those of a capture."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, trace_of
+from tests.conftest import SAMPLES, shared_file
+from traceflops import Analysis, Selection, analyze
+from traceflops.analysis.preparation import prepare
+from traceflops.recording.inventory import take_inventory
+from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.page.html import render_html
+from traceflops.reports.page.overview import document_title
+from traceflops.table.trace import Trace
+from traceflops.windows.device_records import LaunchRecords, launch_calls
+
+OPS = [{"name": "aten::mm", "start_ns": 0, "dur_ns": 100}]
+
+
+def trace(*calls: str, format_: str = "pytorch", **tables: Any) -> Trace:
+    rows = [{"name": name, "start_ns": 10 + at} for at, name in enumerate(calls)]
+    made = trace_of(**{"devices": [], "calls": rows, **tables})
+    return replace(made, source=replace(made.source, format=format_))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaLaunchKernel",
+        "cudaLaunchKernelExC_v11060",
+        "cudaLaunchCooperativeKernel",
+        "cudaGraphLaunch",
+        "cuLaunchKernel",
+        "cuLaunchKernelEx",
+        "cuGraphLaunch_ptsz",
+        "hipLaunchKernel",
+        "hipExtLaunchKernel",
+        "hipModuleLaunchKernel",
+        "hipExtModuleLaunchKernel",
+        "hipGraphLaunch",
+        "zeCommandListAppendLaunchKernel",
+        "urEnqueueKernelLaunch",
+    ],
+)
+def test_calls_that_launch_gpu_work_are_known_by_name(name: str) -> None:
+    assert launch_calls(trace(name, name)) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaLaunchHostFunc",
+        "cuLaunchHostFunc",
+        "hipLaunchHostFunc",
+        "cudaMalloc",
+        "cudaGetDevice",
+        "cudaDeviceSynchronize",
+        "hsa_queue_create",
+        "ncclGroupEnd",
+    ],
+)
+def test_other_calls_launch_none(name: str) -> None:
+    assert launch_calls(trace(name)) == 0
+
+
+@pytest.mark.parametrize(
+    ("format_", "how"),
+    [
+        ("pytorch", "ProfilerActivity.CUDA"),
+        ("rocprofv3-csv", "--kernel-trace"),
+        ("nsys-sqlite", "nsys profile --trace=cuda"),
+    ],
+)
+def test_operators_and_launch_calls_without_device_records_are_no_cpu_run(
+    format_: str, how: str
+) -> None:
+    made = trace("cudaLaunchKernel", "cudaLaunchKernel", format_=format_, ops=OPS)
+    analysis = analyze(made)
+    sentence = analysis.verdict.sentence
+    assert sentence.startswith("GPU records are missing: the trace has 2 launch calls but ")
+    assert how in sentence
+    assert "CPU" not in sentence.split(how)[0].replace("ProfilerActivity.CPU", "")
+    assert analysis.verdict.loss is None
+    assert "CPU" not in document_title(analysis)
+    (missing,) = [lack for lack in take_inventory(made).missing if lack.what == "device records"]
+    assert how in missing.remedy
+
+
+def without_operators(analysis: Analysis) -> str:
+    assert not analysis.devices
+    return analysis.verdict.sentence
+
+
+def test_calls_alone_are_said_to_lack_device_records_too() -> None:
+    sentence = without_operators(analyze(trace("hipGraphLaunch", format_="rocpd")))
+    assert sentence.startswith("GPU records are missing: the trace has 1 launch call but ")
+
+
+def test_launches_that_a_table_of_sums_counts_are_told_too() -> None:
+    totals = [{"kind": "call", "name": "cudaLaunchKernel", "count": 1_862, "total_ns": 9}]
+    sentence = without_operators(analyze(trace(totals=totals, format_="nsys-stats")))
+    assert "the trace has 1,862 launch calls but " in sentence
+
+
+def test_a_run_without_launch_calls_is_a_cpu_run() -> None:
+    made = trace("cudaGetDeviceCount", ops=OPS)
+    assert "only CPU operators" in analyze(made).verdict.sentence
+    assert next(lack.what for lack in take_inventory(made).missing) == "device work"
+
+
+def test_launch_calls_with_device_records_are_as_before() -> None:
+    run = launched(("a", 0, 100, 50))
+    run["calls"][0]["name"] = "cudaLaunchKernel"
+    made = trace_of(**run, ops=OPS)
+    assert "missing" not in analyze(made).verdict.sentence
+    assert "device records" not in [lack.what for lack in take_inventory(made).missing]
+
+
+SAMPLE = SAMPLES / "gpt_1rank.json.gz"
+KERNELS = ("cudaLaunchKernel",)
+ALL = (*KERNELS, "cudaMemcpyAsync", "cudaMemsetAsync")
+THINNED = [
+    (slice(0, 3), KERNELS, 714),
+    (slice(-3, None), ALL, 750),
+    (slice(None, None, 2), ALL, 750),
+    (slice(0, 383), ALL, 750),
+]
+"""The first records (no copy), the last, every second, the first half; calls that count."""
+
+
+def thinned(path: Path, kept: slice) -> Trace:
+    """Return a trace of which only these device records are left."""
+    whole = tf.read(path)
+    rows = range(whole.activities.num_rows)[kept]
+    return replace(whole, tables={**whole.tables, "activities": whole.activities.take(list(rows))})
+
+
+def without_record(whole: Trace, counted: Sequence[str] = ALL) -> int:
+    recorded = set(whole.activities["correlation"].to_pylist())
+    pairs = zip(*(whole.calls[one].to_pylist() for one in ("name", "correlation")), strict=True)
+    return sum(name in counted and id_ not in recorded for name, id_ in pairs)
+
+
+@pytest.mark.parametrize(("kept", "counted", "every"), THINNED)
+def test_a_trace_that_lost_device_records_is_not_judged(
+    kept: slice, counted: Sequence[str], every: int
+) -> None:
+    made = thinned(SAMPLE, kept)
+    analysis = analyze(made)
+    lost = without_record(made, counted)
+    share = f"no device record for {lost:,} of {every} launch calls"
+    assert analysis.verdict.sentence.startswith(f"GPU records are incomplete: {share}")
+    assert (analysis.verdict.loss, analysis.verdict.share, analysis.findings) == (None, None, ())
+    assert analysis.measured.figure is None
+    (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
+    assert note.text.startswith(f"N{share[1:]}")
+    assert note.count == lost
+    causes = analysis.total.idle_causes
+    assert causes.unknown_ns == analysis.components.idle_ns
+    assert "| idle or not recorded |" in render_markdown(analysis)
+    assert "no loss reaches" not in render_html(analysis) + render_markdown(analysis)
+    assert document_title(analysis).startswith("Incomplete device records")
+
+
+def test_the_selected_steps_are_judged_by_themselves() -> None:
+    made = thinned(SAMPLE, slice(0, 383))
+    numbers = [window.step for window in analyze(made).devices[0].steps]
+    early = analyze(made, Selection(steps=(numbers[0], numbers[0])))
+    assert early.verdict.loss is not None
+    assert "device-records-missing" not in [note.code for note in early.notes]
+
+
+def test_few_lost_records_are_but_a_note() -> None:
+    whole = tf.read(SAMPLE)
+    kept = [row for row in range(whole.activities.num_rows) if row % 40]
+    few = replace(whole, tables={**whole.tables, "activities": whole.activities.take(kept)})
+    analysis = analyze(few)
+    assert analysis.verdict.loss == analyze(whole).verdict.loss
+    (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
+    assert note.count == without_record(few)
+    assert "| idle |" in render_markdown(analysis)
+
+
+def records(made: Trace) -> LaunchRecords:
+    return prepare(made).launch_records
+
+
+def calls(*names: str, at: int = 0, first: int = 0) -> list[dict[str, Any]]:
+    """Return a call each 10 ns, with a correlation of its own."""
+    return [
+        {"name": name, "start_ns": at + 10 * place, "correlation": first + place}
+        for place, name in enumerate(names)
+    ]
+
+
+def kernels(*correlations: int | None, at: int = 1_000, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": "k", "start_ns": at + 100 * place, "correlation": one, **more}
+        for place, one in enumerate(correlations)
+    ]
+
+
+LAUNCH = ["cudaLaunchKernel"] * 10
+LATE = {"name": "cudaFree", "start_ns": 5_000_000, "correlation": 99}
+"""A call long after all work."""
+
+
+@pytest.mark.parametrize(
+    ("api", "work", "lost"),
+    [
+        pytest.param([*calls(*LAUNCH), LATE], kernels(*range(0, 10, 2)), 5, id="every second"),
+        pytest.param([*calls(*LAUNCH), LATE], kernels(0, 1, 2), 7, id="the rest"),
+        pytest.param(calls(*LAUNCH), kernels(0, 1, 2), 0, id="stopped while the GPU was busy"),
+        pytest.param(calls(*LAUNCH), kernels(2, 0, 9), 7, id="stopped, and lost some before"),
+        pytest.param([*calls(*LAUNCH), LATE], kernels(None, None), 0, id="no links"),
+        pytest.param([*calls(*LAUNCH), LATE], kernels(70, 71), 10, id="only earlier work is left"),
+        pytest.param(
+            [*calls("cudaMemcpyAsync", "cudaLaunchKernel"), LATE], kernels(1), 0, id="no copies"
+        ),
+        pytest.param(
+            [*calls("cudaMemcpyAsync", "cudaLaunchKernel"), LATE],
+            kernels(0, kind="memcpy"),
+            1,
+            id="only copies",
+        ),
+        pytest.param(
+            [*calls("cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpy"), LATE],
+            kernels(0, kind="memcpy"),
+            1,
+            id="copies that return at once",
+        ),
+        pytest.param(
+            [*calls("cudaGraphLaunch"), LATE], kernels(0, 0, 0, 0), 0, id="many kernels of a graph"
+        ),
+        pytest.param(
+            [*calls(*LAUNCH), *calls(*LAUNCH, at=5)], kernels(*range(10)), 0, id="nested calls"
+        ),
+    ],
+)
+def test_calls_whose_work_must_be_there_are_counted(
+    api: Sequence[dict[str, Any]], work: Sequence[dict[str, Any]], lost: int
+) -> None:
+    assert records(trace_of(calls=api, activities=work)).lost == lost
+
+
+CAPTURED = ["hipStreamBeginCapture", *["hipLaunchKernel"] * 8, "hipStreamEndCapture"]
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_what_is_captured_into_a_graph_is_not_lost(begin: int) -> None:
+    """Also where the recording began inside the capture, or another thread launches."""
+    api = calls("hipLaunchKernel", *CAPTURED[begin:])[begin:]
+    api[3]["thread"] = 2
+    found = records(trace_of(calls=[*api, LATE], activities=kernels(0)))
+    assert (found.lost, found.captured, found.state) == (0, 8, "capture")
+
+
+def test_a_capture_is_said_to_be_one_and_how_to_use_it() -> None:
+    made = trace_of(calls=[*calls("hipLaunchKernel", *CAPTURED), LATE], activities=kernels(0))
+    analysis = analyze(made)
+    sentence = analysis.verdict.sentence
+    assert sentence.startswith("This trace is a graph capture: 8 of 9 launch calls were captured")
+    assert "--pair" in sentence
+    assert (analysis.verdict.loss, analysis.findings) == (None, ())
+    assert "--steps" not in " ".join(lack.remedy for lack in analysis.measured.lacks)
+    assert "graph-capture" in [note.code for note in analysis.notes]
+    assert document_title(analysis).startswith("Graph capture")
+
+
+def test_a_run_that_captures_and_replays_is_no_capture() -> None:
+    api = calls(*CAPTURED, "hipGraphLaunch")
+    found = records(trace_of(calls=[*api, LATE], activities=kernels(*[10] * 8)))
+    assert (found.calls, found.captured, found.state) == (1, 8, "complete")
+
+
+def test_other_steps_are_advised_only_where_there_are_some() -> None:
+    ops = [{"name": "aten::relu", "start_ns": 0, "dur_ns": 100, "input_dims": "[[2]]"}]
+    (lack,) = analyze(trace_of(**launched(("a", 0, 100, 50)), ops=ops)).measured.lacks
+    assert "no operator with matrix work" in lack.problem
+    assert "--steps" not in lack.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "calls_"), [("sglang_qwen3", "544 of 546"), ("vllm_gptoss", "421 of 431")]
+)
+def test_a_public_capture_is_said_to_be_one(model: str, calls_: str) -> None:
+    path = shared_file(f"traces/pytorch/mi300x_{model}_decode_capture.json.gz")
+    sentence = analyze(tf.read(path)).verdict.sentence
+    assert sentence.startswith(f"This trace is a graph capture: {calls_} launch calls")
+
+
+@pytest.mark.parametrize("kept", [slice(0, 3), slice(None, None, 2), slice(0, 853)])
+def test_a_public_trace_that_lost_device_records_is_not_judged(kept: slice) -> None:
+    made = thinned(shared_file("traces/pytorch/h100_qwen15_infer.json.gz"), kept)
+    analysis = analyze(made)
+    assert analysis.verdict.sentence.startswith("GPU records are incomplete")
+    assert analysis.total.idle_causes.unknown_ns == analysis.components.idle_ns
+
+
+COMPLETE = {
+    "nsight/nsys_h100x2_1s.sqlite": 0,  # 2,280 launches were still queued when it stopped
+    "nsight/nsys_h100x2_mfu_before.sqlite": 22,
+    "nsight/nsys_rtx3060_graph.sqlite": 0,
+    "nsight/nsys_t4_power_iteration.sqlite": 0,
+    "pytorch/a100_hta_nccl_rank0.json.gz": 3,
+    "pytorch/a100_hta_simple_add.json.gz": 2,
+    "pytorch/b200_vllm_gptoss_prefill.json.gz": 0,
+    "pytorch/h100_qwen15_infer.json.gz": 0,
+    "pytorch/mi210_gpu_only.json.gz": 0,
+    "pytorch/mi300x_resnet18_ddp_train.json.gz": 0,
+    "pytorch/mi300x_sglang_qwen3_decode_graph.json.gz": 0,
+    "pytorch/mi300x_vllm_gptoss_decode_graph.json.gz": 0,
+    "pytorch/v100_kineto_resnet50_nw4.json.gz": 0,
+    "rocprof/v1_r9700_llamacpp/results.csv": 0,
+}
+"""Launch calls without a record that public traces have: fills of no bytes, and the very end."""
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_a_complete_public_trace_is_not_accused(name: str) -> None:
+    found = records(tf.read(shared_file(f"traces/{name}")))
+    assert (found.lost, found.is_judged) == (COMPLETE[name], True)

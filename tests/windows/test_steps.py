@@ -1,0 +1,551 @@
+"""Steps and windows on traces whose every nanosecond is known."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.build import launched, step_marks, trace_of
+from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.reports.page import step_rows as series
+from traceflops.reports.view.wording import basis
+from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
+from traceflops.windows.stretches import Behind, tile
+
+GEMM = "ampere_sgemm_128x64_nt"
+ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
+
+
+def edges(analysis: Analysis, device: int = 0) -> list[tuple[str, int, int]]:
+    return [(w.label, w.start_ns, w.end_ns) for w in analysis.devices[device].windows]
+
+
+def used(analysis: Analysis) -> list[int | None]:
+    return [w.step for w in analysis.devices[0].windows if w.used]
+
+
+def window(analysis: Analysis, step: int) -> Window:
+    (found,) = [w for w in analysis.devices[0].windows if w.step == step]
+    return found
+
+
+def run_of(lengths: list[int], name: str = "ProfilerStep#{}") -> dict[str, Any]:
+    """Return a run whose step k lasts lengths[k] on the device, issued 5 ns before it starts."""
+    works, marks, now = [], [], 1000
+    for number, length in enumerate(lengths):
+        works.append((GEMM, now - 5, now, length))
+        marks.append((name.format(number), now - 9, 8))
+        now += length
+    return {**launched(*works), "marks": step_marks(*marks)}
+
+
+def test_windows_begin_with_the_work_of_the_step_and_tile_the_span() -> None:
+    analysis = analyze(
+        trace_of(
+            **launched(
+                ("early", 0, 100, 50),
+                (GEMM, 210, 300, 40),
+                (GEMM, 220, 350, 40),
+                (GEMM, 310, 400, 100),
+                ("late", 390, 600, 20),
+            ),
+            marks=step_marks(("ProfilerStep#7", 200, 100), ("ProfilerStep#8", 300, 50)),
+        )
+    )
+    assert edges(analysis) == [
+        ("before", 100, 300),
+        ("step 7", 300, 400),
+        ("step 8", 400, 500),
+        ("after", 500, 620),
+    ]
+    assert window(analysis, 7).launched == 2
+
+
+def test_work_without_a_launch_counts_in_the_window_it_lies_in() -> None:
+    run = run_of([100, 100])
+    run["activities"].append({"name": "lost", "start_ns": 1100, "dur_ns": 30, "stream": 8})
+    step = window(analyze(trace_of(**run)), 1)
+    assert step.account.activities == 2
+    assert step.account.launched_activities == 1
+
+
+def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_backwards() -> None:
+    works = launched((GEMM, 10, 500, 100), (GEMM, 110, 300, 100))
+    marks = step_marks(("ProfilerStep#0", 0, 50), ("ProfilerStep#1", 100, 50))
+    analysis = analyze(trace_of(**works, marks=marks))
+    assert edges(analysis) == [
+        ("before", 300, 500),
+        ("step 0", 500, 500),
+        ("step 1", 500, 500),
+        ("after", 500, 600),
+    ]
+    (note,) = [note for note in analysis.notes if note.code == "steps-overlap"]
+    assert note.count == 2
+
+
+def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
+    analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
+    assert used(analysis) == [2, 3, 4]
+    assert window(analysis, 0).left_out == "warm-up: over 1.25 times the median"
+    assert window(analysis, 5).left_out == "last step: no following step bounds it"
+    assert analysis.steps.seen == (0, 1, 2, 3, 4, 5)
+    assert analysis.components.window_ns == 300
+
+
+def test_exactly_a_quarter_longer_is_no_warm_up() -> None:
+    assert used(analyze(trace_of(**run_of([125, 100, 100, 100])))) == [0, 1, 2]
+
+
+def test_a_slow_step_in_the_middle_is_used() -> None:
+    assert used(analyze(trace_of(**run_of([100, 900, 100, 100])))) == [0, 1, 2]
+
+
+def test_of_two_steady_steps_the_last_is_kept() -> None:
+    assert used(analyze(trace_of(**run_of([100, 100])))) == [0, 1]
+
+
+def test_a_lone_step_is_used_with_a_note() -> None:
+    analysis = analyze(trace_of(**run_of([100])))
+    assert used(analysis) == [0]
+    assert "one-step" in [note.code for note in analysis.notes]
+
+
+def test_an_unfinished_last_step_is_flagged() -> None:
+    run = run_of([100, 100, 100, 100])
+    extra = launched(*((GEMM, 995 + 100 * k, 1000 + 100 * k, 0) for k in range(3)), first=50)
+    for table, rows in extra.items():
+        run[table].extend(rows)
+    analysis = analyze(trace_of(**run))
+    assert [w.unfinished for w in analysis.devices[0].steps] == [False, False, False, True]
+
+
+def test_chosen_steps_include_both_ends_and_warm_up() -> None:
+    trace = trace_of(**run_of([500, 100, 100, 100, 100]))
+    assert used(analyze(trace, Selection(steps=(0, 1)))) == [0, 1]
+    assert used(analyze(trace, Selection(steps=(3, None)))) == [3, 4]
+    with pytest.raises(UsageError, match="none of the selected steps"):
+        analyze(trace, Selection(steps=(9, 12)))
+
+
+def test_a_stretch_of_time_is_counted_from_the_first_activity() -> None:
+    trace = trace_of(**run_of([100, 100]))
+    analysis = analyze(trace, Selection(from_ns=50, to_ns=150))
+    (chosen,) = [w for w in analysis.devices[0].windows if w.used]
+    assert (chosen.role, chosen.start_ns, chosen.end_ns) == ("range", 1050, 1150)
+    assert analysis.components.compute_ns == 100
+    assert analysis.kernels["sum_ns"].to_pylist() == [100]
+    assert analysis.kernels["count"].to_pylist() == [1]
+    with pytest.raises(UsageError, match="outside"):
+        analyze(trace, Selection(from_ns=10_000))
+
+
+def test_time_in_which_only_another_device_worked_is_idle_for_unknown_reasons() -> None:
+    run = run_of([100])
+    run["activities"].append({"name": "other", "start_ns": 1150, "dur_ns": 100, "device": 1})
+    trace = trace_of(**run, devices=[{}, {"device": 1, "local_id": 1}])
+    first, second = analyze(trace, Selection(from_ns=0, to_ns=250)).devices
+    assert first.chosen.components.idle_ns == 150
+    assert first.chosen.idle_causes.unknown_ns == 150
+    assert second.chosen.idle_causes.unknown_ns == 150
+
+
+def test_a_window_does_not_reach_beyond_the_recording() -> None:
+    analysis = analyze(trace_of(**run_of([100])), Selection(to_ns=10**9))
+    assert analysis.components.window_ns == 100
+    assert "range-clipped" in [note.code for note in analysis.notes]
+
+
+def test_each_rank_leaves_out_its_own_last_step() -> None:
+    short, long = run_of([100] * 4), run_of([100] * 6)
+    rows: dict[str, Any] = {"processes": [{}, {"process": 1}]}
+    rows["devices"] = [{}, {"device": 1, "process": 1}]
+    for table in ("activities", "calls", "marks"):
+        others = [row | {"process": 1} for row in long[table]]
+        rows[table] = short[table] + others
+    for row in rows["activities"][4:]:
+        row["device"] = 1
+    first, second = analyze(trace_of(**rows)).devices
+    assert [w.step for w in first.windows if w.used] == [0, 1, 2]
+    assert [w.step for w in second.windows if w.used] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["step {}", "Iteration#{}", "train_step_{}", "training iter: {}"])
+def test_annotations_that_name_a_step(name: str) -> None:
+    analysis = analyze(trace_of(**run_of([100, 100], name)))
+    assert analysis.steps.source == "annotation"
+    assert analysis.steps.seen == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["forward", "Optimizer.step#SGD.step", "steps taken", "layer {}"])
+def test_annotations_that_name_no_step(name: str) -> None:
+    assert analyze(trace_of(**run_of([100, 100], name))).steps.seen == ()
+
+
+def test_step_mark_names_them() -> None:
+    trace = trace_of(**run_of([100, 100], "batch<{}>"))
+    analysis = analyze(trace, Selection(step_mark=r"batch<\d+>"))
+    assert analysis.steps.source == "mark-regex"
+    assert analysis.steps.seen == (0, 1)
+    with pytest.raises(UsageError, match="no step starts"):
+        analyze(trace, Selection(step_mark="nothing"))
+    with pytest.raises(UsageError, match="not a valid regular expression"):
+        Selection(step_mark="(")
+
+
+def test_marks_without_a_number_are_counted_from_zero() -> None:
+    run = run_of([100, 100], "again")
+    assert analyze(trace_of(**run), Selection(step_mark="again")).steps.seen == (0, 1)
+
+
+def test_markers_on_several_threads_and_repeated_numbers() -> None:
+    run = run_of([100, 100])
+    run["marks"].append({"name": "ProfilerStep#0", "start_ns": 990, "dur_ns": 8, "thread": 2})
+    analysis = analyze(trace_of(**run))
+    assert analysis.steps.seen == (0, 1)
+    assert "steps-on-other-threads" in [note.code for note in analysis.notes]
+    twice = analyze(trace_of(**run_of([100, 100, 100], "ProfilerStep#5")))
+    assert twice.steps.seen == (0, 1, 2)
+    assert "repeated-step-numbers" in [note.code for note in twice.notes]
+
+
+def test_marks_of_a_thread_that_launches_nothing_do_not_win() -> None:
+    """A loader counts steps of its own, more of them than there are of the loop."""
+    run = run_of([100, 100, 100], "step {}")
+    for number in range(9):
+        run["marks"].append(
+            {
+                "name": f"loader step {number}",
+                "start_ns": 990 + number * 30,
+                "dur_ns": 20,
+                "thread": 2,
+            }
+        )
+    analysis = analyze(trace_of(**run))
+    assert analysis.steps.seen == (0, 1, 2)
+    (note,) = [one for one in analysis.notes if one.code == "steps-on-other-threads"]
+    assert note.count == 9
+    run["marks"] = run["marks"][3:]  # where no other thread marks steps, its marks are all there is
+    assert analyze(trace_of(**run)).steps.source == "annotation"
+
+
+def test_a_device_whose_process_marks_no_steps_is_named() -> None:
+    run = run_of([100, 100, 100])
+    run["processes"] = [{"rank": 0, "file": "a"}, {"process": 1, "rank": 4, "file": "a"}]
+    run["devices"] = [{"process": 0, "local_id": 0}, {"device": 1, "process": 1, "local_id": 3}]
+    other = {"name": GEMM, "start_ns": 1000, "dur_ns": 400, "device": 1, "process": 1}
+    run["activities"].append(other)
+    analysis = analyze(trace_of(**run))
+    (note,) = [one for one in analysis.notes if one.code == "devices-without-steps"]
+    assert note.count == 1
+    assert "rank 4 (gpu 3)" in note.text
+    assert [device.local_id for device in analysis.devices_used] == [0]
+    assert basis(analysis).startswith("Averages per step and GPU (2 steps")
+
+
+def test_without_steps_the_whole_span_is_the_window() -> None:
+    run = run_of([100, 100])
+    analysis = analyze(trace_of(**{**run, "marks": []}))
+    assert edges(analysis) == [("span", 1000, 1200)]
+    assert analysis.components.window_ns == 200
+    assert "no-steps" in [note.code for note in analysis.notes]
+
+
+def test_training_steps_are_inferred_from_optimizer_kernels() -> None:
+    works, now = [], 1000
+    for _ in range(5):
+        for name in (*[GEMM] * 8, ADAM, ADAM):
+            works.append((name, now - 5, now, 10))
+            now += 10
+    analysis = analyze(trace_of(**launched(*works)))
+    assert analysis.steps.source == "optimizer"
+    assert edges(analysis) == [
+        ("before", 1000, 1100),
+        ("step 0", 1100, 1200),
+        ("step 1", 1200, 1300),
+        ("step 2", 1300, 1400),
+        ("after", 1400, 1500),
+    ]
+    assert "steps-inferred" in [note.code for note in analysis.notes]
+
+
+def decode_run(tokens: list[int]) -> Any:
+    """Return tokens of `n` kernels each, every one ending in a copy of the result to the host."""
+    rows, now = [], 1000
+    for kernels in tokens:
+        for name in ["embed", *[f"layer{k % 3}" for k in range(kernels)]]:
+            rows.append({"name": name, "start_ns": now})
+            now += 10
+        copy = {"name": "Memcpy DtoH", "kind": "memcpy", "direction": "DtoH", "start_ns": now}
+        rows.append(copy)
+        now += 10
+    return trace_of(activities=rows)
+
+
+def test_decoding_steps_are_inferred_from_copies() -> None:
+    analysis = analyze(decode_run([9] * 6))
+    assert analysis.steps.source == "copies"
+    assert len(analysis.steps.seen) == 5
+
+
+def test_repeated_layers_are_not_taken_for_steps() -> None:
+    rows = [{"name": f"layer{k % 3}", "start_ns": 1000 + 10 * k} for k in range(60)]
+    assert analyze(trace_of(activities=rows)).steps.source == "none"
+
+
+def test_irregular_repetition_is_not_taken_for_steps() -> None:
+    assert analyze(decode_run([9, 30, 5, 17, 60, 11])).steps.source == "none"
+
+
+def test_a_device_on_which_no_step_launched_anything_is_left_out() -> None:
+    run = run_of([100, 100])
+    run["activities"].append({"name": "lost", "start_ns": 0, "dur_ns": 9, "device": 1})
+    devices: list[dict[str, Any]] = [{}, {"device": 1, "local_id": 1}]
+    analysis = analyze(trace_of(**run, devices=devices))
+    (only,) = analysis.devices[1].windows
+    assert (only.role, only.used) == ("span", False)
+    assert analysis.components.window_ns == 200
+
+
+def without_calls(lengths: list[int], ahead: int = 0) -> dict[str, Any]:
+    """Return kernels and marks of steps only; the host is `ahead` ns of the device."""
+    run = run_of(lengths)
+    for mark in run["marks"]:
+        number = int(mark["name"].partition("#")[2])
+        begin = 1000 + sum(lengths[:number])
+        mark.update(start_ns=begin - ahead, dur_ns=lengths[number])
+    return {"activities": run["activities"], "marks": run["marks"]}
+
+
+def test_without_any_launch_work_belongs_to_the_step_in_which_it_started() -> None:
+    analysis = analyze(trace_of(**without_calls([100, 120, 90])))
+    assert edges(analysis) == [
+        ("step 0", 1000, 1100),
+        ("step 1", 1100, 1220),
+        ("step 2", 1220, 1310),
+    ]
+    (note,) = [note for note in analysis.notes if note.code == "steps-by-device-time"]
+    assert "started on the GPU" in note.text
+    assert analysis.devices[0].whole.unlinked is None
+    assert analysis.total.launches is None
+
+
+def test_work_outside_all_marks_belongs_to_no_step() -> None:
+    run = without_calls([100, 120, 90])
+    run["activities"].append({"name": "late", "start_ns": 2000, "dur_ns": 50})
+    windows = edges(analyze(trace_of(**run)))
+    assert windows[-1] == ("after", 1310, 2050)
+
+
+def test_a_few_known_launches_are_better_than_times() -> None:
+    run = without_calls([100, 120, 90])
+    run["calls"] = [{"start_ns": 1101, "correlation": 3}]
+    analysis = analyze(trace_of(**run))
+    assert "steps-by-device-time" not in [note.code for note in analysis.notes]
+    assert analysis.steps.seen == (1,)
+
+
+def test_each_process_has_its_own_way() -> None:
+    run = run_of([100, 100])
+    own = without_calls([100, 100])
+    for row in own["activities"]:
+        row.update(process=1, device=1)
+    for row in own["marks"]:
+        row.update(process=1)
+    analysis = analyze(
+        trace_of(
+            processes=[{}, {"process": 1}],
+            devices=[{}, {"device": 1, "process": 1}],
+            activities=run["activities"] + own["activities"],
+            calls=run["calls"],
+            marks=run["marks"] + own["marks"],
+        )
+    )
+    assert [w.step for w in analysis.devices[1].windows] == [0, 1]
+    assert "steps-by-device-time" in [note.code for note in analysis.notes]
+
+
+@pytest.mark.parametrize("kind", ["annotation", "instant"])
+def test_a_step_of_instants_lasts_until_the_next(kind: str) -> None:
+    run = run_of([100, 100, 100], "step {}")
+    for mark in run["marks"]:
+        mark.update(dur_ns=0, kind=kind)
+    analysis = analyze(trace_of(**run))
+    assert edges(analysis) == [
+        ("step 0", 1000, 1100),
+        ("step 1", 1100, 1200),
+        ("step 2", 1200, 1300),
+    ]
+
+
+def on_device(*starts: int, name: str = GEMM) -> list[dict[str, Any]]:
+    return [{"name": name, "start_ns": start, "dur_ns": 40} for start in starts]
+
+
+def test_markers_that_end_before_their_work_begins_last_until_the_next() -> None:
+    """Without API calls only times tell: the host was done with a step before the device began."""
+    marks = step_marks(("step 10", 90, 5), ("step 11", 190, 5), ("step 12", 290, 5))
+    analysis = analyze(trace_of(activities=on_device(100, 150, 200, 250, 300, 350), marks=marks))
+    assert edges(analysis) == [("step 10", 100, 200), ("step 11", 200, 300), ("step 12", 300, 390)]
+    assert "steps-until-next" in {note.code for note in analysis.notes}
+
+
+def test_markers_in_whose_time_nothing_begins_are_said_to_be_there() -> None:
+    """The host issued all steps before the device began with the first."""
+    marks = step_marks(*((f"step {n}", 10 * n, 5) for n in range(6)))
+    works = [
+        {"name": ADAM if n % 5 == 4 else f"k{n % 5}", "start_ns": 1000 + 50 * n, "dur_ns": 40}
+        for n in range(30)
+    ]
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    notes = {note.code: note for note in analysis.notes}
+    assert notes["markers-without-work"].count == 6
+    assert "no step markers" not in " ".join(note.text for note in analysis.notes)
+    assert analysis.steps.source == "optimizer"
+
+
+def nested(*inner: tuple[str, int, int], around: tuple[str, int, int] | None = None) -> Analysis:
+    """Return what is found of two steps of 100 ns, each with four kernels, and marks in them."""
+    works = [
+        (GEMM, 100 * s + 20 * k + 5, 100 * s + 20 * k + 10, 8) for s in (0, 1) for k in range(4)
+    ]
+    outer = [("step 0", 0, 99), ("step 1", 100, 99)]
+    marks = sorted((*outer, *inner, *([around] if around else [])), key=lambda one: one[1])
+    return analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+
+
+def test_of_step_marks_within_each_other_the_outer_are_the_steps() -> None:
+    """The work launched behind "iter 1", at 65 and 165, is of the step around it."""
+    analysis = nested(
+        *(("iter 0", 0, 30), ("iter 1", 30, 30), ("iter 0", 100, 30), ("iter 1", 130, 30))
+    )
+    assert edges(analysis) == [("step 0", 10, 110), ("step 1", 110, 178)]
+    (note,) = [note for note in analysis.notes if note.code == "steps-nested"]
+    assert note.count == 4
+    assert "steps-on-other-threads" not in {note.code for note in analysis.notes}
+
+
+def test_one_mark_around_all_steps_is_none() -> None:
+    analysis = nested(around=("iteration 7", -1, 300))
+    assert analysis.steps.seen == (0, 1)
+    (note,) = [note for note in analysis.notes if note.code == "steps-nested"]
+    assert note.count == 1
+
+
+PASSES = {
+    "vLLM": ("execute_context_1(64)_generation_0(0)", "execute_context_0(0)_generation_3(3)"),
+    "vLLM 0.11": ("execute_new_1_cached_0", "execute_new_0_cached_3"),
+    "SGLang": ("step[EXTEND bs=1 toks=64]", "step[DECODE bs=3]"),
+    "ATOM": ("prefill[bs=1 tok=64 ctx=[64]]", "decode[bs=3/4 tok=3 d=3]"),
+}
+
+
+@pytest.mark.parametrize("engine", PASSES)
+def test_annotated_passes_are_the_steps_whatever_repeats_inside(engine: str) -> None:
+    """Pass p is launched at 1000 p, by graph: 6 blocks of 23 kernels, of 10 ns each."""
+    block = [*range(6), *range(6), *range(6), *range(20, 25)]
+    tables: dict[str, list[dict[str, Any]]] = {"activities": [], "calls": [], "marks": []}
+    for number, name in enumerate([PASSES[engine][0], *[PASSES[engine][1]] * 2]):
+        at = 10_000 * number
+        tables["marks"].append({"name": name, "start_ns": at, "dur_ns": 500})
+        tables["calls"].append({"start_ns": at + 100, "correlation": number})
+        for place, kernel in enumerate(block * 6):
+            start, row = at + 1_000 + 10 * place, {"name": f"kernel {kernel}"}
+            tables["activities"].append({**row, "start_ns": start, "correlation": number})
+    analysis = analyze(trace_of(**tables))
+    assert (analysis.steps.source, len(analysis.steps.seen)) == ("annotation", 3)
+    lengths = [window.dur_ns for window in analysis.devices[0].steps]
+    assert lengths == [10_000, 10_000, 6 * len(block) * 10]
+
+
+def test_a_long_pass_at_the_beginning_is_no_warm_up() -> None:
+    """A prefill does other work than a decode: it is used."""
+    works = [
+        ("prefill", 100, 1_000, 5_000),
+        *(("decode", 10_000 * n, 10_100 * n, 100) for n in (1, 2)),
+    ]
+    names = ["step[EXTEND bs=1 toks=64]", "step[DECODE bs=1]", "step[DECODE bs=1]"]
+    marks = [{"name": one, "start_ns": 10_000 * n, "dur_ns": 500} for n, one in enumerate(names)]
+    steps = analyze(trace_of(**launched(*works), marks=marks)).steps
+    assert steps.used == (0, 1)
+
+
+MODEL, SAMPLING, OTHER = ("model", 600), ("sampling", 100), ("another model", 300)
+NO_STRANGER = [[MODEL, SAMPLING]] * 3
+
+
+@pytest.mark.parametrize(
+    ("passes", "lengths"),
+    [
+        (NO_STRANGER, [1_000, 1_000, 600]),
+        ([[MODEL, SAMPLING, OTHER], *NO_STRANGER[1:]], [700, 1_000, 600]),
+        ([[MODEL, MODEL], [MODEL], [MODEL]], [600, 1_000, 600]),
+        ([[MODEL, MODEL], [MODEL, MODEL], [MODEL, MODEL]], [600, 600, 600]),
+        ([[MODEL, SAMPLING, ("copy", 6)], *NO_STRANGER[1:]], [1_000, 1_000, 600]),
+    ],
+)
+def test_a_pass_without_annotation_is_not_of_the_one_before_it(
+    passes: list[list[tuple[str, int]]], lengths: list[int]
+) -> None:
+    """Pass p starts at 1,000 p; what is behind its first kernel is launched behind its mark."""
+    works, marks = [], []
+    for number, kernels in enumerate(passes):
+        at = start = 1_000 * (number + 1)
+        marks.append({"name": "step[DECODE bs=3]", "start_ns": at - 500, "dur_ns": 20})
+        for place, (kernel, length) in enumerate(kernels):
+            works.append((kernel, at - 490 + 20 * place, start, length))
+            start += length
+    trace = trace_of(**launched(*works), marks=marks)
+    analysis = analyze(trace)
+    assert [window.dur_ns for window in analysis.devices[0].steps] == lengths
+    assert sum(window.dur_ns for window in analysis.devices[0].windows) == start - 1_000
+    between = 2_000 - sum(lengths[:2])
+    inference = analysis.measured.inference
+    assert inference is not None
+    assert inference.outside_ns == between
+    assert sum(one.time_ns for one in inference.phases) == sum(lengths[:-1])
+    assert "work-outside-steps" in [note.code for note in analysis.notes]
+    whole = analyze(trace, Selection(from_ns=0)).measured.inference
+    assert whole is not None
+    assert (whole.outside_ns, whole.phases[0].time_ns) == (between, start - 1_000 - between)
+
+
+def test_a_pass_that_ran_before_an_earlier_one_has_no_time() -> None:
+    """Pass 0 runs at 100, pass 1 at 50, other work behind it at 70, pass 2 at 200."""
+    start, place = np.array([100, 50, 70, 200]), np.array([0, 1, -1, 2])
+    behind = Behind(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 0]))
+    found = tile(start, start + 10, place, (50, 210), behind)
+    assert [(one.role, one.start_ns, one.end_ns) for one in found] == [
+        ("before", 50, 100),
+        ("step", 100, 100),
+        ("step", 100, 100),
+        ("between", 100, 200),
+        ("step", 200, 210),
+    ]
+
+
+def test_the_page_has_a_row_for_work_between_two_passes() -> None:
+    def window(role: WindowRole, step: int | None, start_ns: int, end_ns: int) -> Window:
+        account = replace(EMPTY_ACCOUNT, components=Components(idle_ns=end_ns - start_ns))
+        return Window(role, step, start_ns, end_ns, False, None, None, False, account)
+
+    trace = trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 1}])
+    windows = (
+        *(window("step", 4, 0, 10), window("between", None, 10, 30)),
+        *(window("step", 5, 30, 40), window("between", None, 40, 45)),
+        *(window("step", 6, 45, 50), window("after", None, 50, 60)),
+    )
+    device = replace(analyze(trace).devices[0], windows=windows)
+    assert [(row.label, row.devices, row.dur_ns) for row in series.rows([device])] == [
+        *(("4", 1, 10), ("before 5", 1, 20), ("5", 1, 10)),
+        *(("before 6", 1, 5), ("6", 1, 5), ("after", 1, 10)),
+    ]
+
+
+def test_work_outside_of_all_steps_is_said() -> None:
+    """300 ns before the only step and 100 ns after it, of 1,400 ns in all."""
+    works = [("a", 10, 100, 300), ("b", 1_000, 1_010, 1_000), ("c", 2_900, 3_000, 100)]
+    mark = {"name": "ProfilerStep#1", "start_ns": 900, "dur_ns": 1_000}
+    notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
+    (note,) = [one for one in notes if one.code == "work-outside-steps"]
+    assert note.text.startswith("400 ns of GPU work (28.6 %) runs outside the steps")
