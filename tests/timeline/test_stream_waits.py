@@ -180,12 +180,61 @@ def test_work_launched_long_before_on_a_queue_without_known_work_is_not_queued()
     assert (idle.queued_ns, idle.unrecorded_ns) == (0, 50 * MS - 150)
 
 
+@pytest.mark.parametrize("wait", [None, "cudaStreamWaitEvent"])
+def test_no_launch_takes_so_long_to_start_amid_a_queue(wait: str | None) -> None:
+    """Work of stream 8 ran before; `b` was launched at 210 us and starts at 50 ms."""
+    idle = causes(**two_streams(wait, start_us=50_000))
+    late = 50 * MS - 215 * US
+    expected = in_us(5, 0, 0) if wait is None else in_us(5, 49_785, 0)
+    assert idle.launch_latency_parts() == expected
+    assert idle.unrecorded_ns == (late if wait is None else 0)
+
+
+def test_a_start_within_one_millisecond_of_the_call_is_only_a_start() -> None:
+    assert parts(**two_streams(start_us=1_215)) == in_us(5, 0, 1_000)
+    assert parts(**two_streams(start_us=1_216)) == in_us(5, 0, 0)
+
+
+@pytest.mark.parametrize("wait", [None, "cudaStreamWaitEvent"])
+def test_once_nothing_runs_work_is_not_queued_behind_the_device(wait: str | None) -> None:
+    """`b` was launched while `a` ran until 200 us, and starts at 50 ms on a stream long free.
+
+    `a` itself was queued for 10 us.
+    """
+    run = two_streams(wait, start_us=50_000)
+    run["calls"][2]["start_ns"] = 150 * US
+    if wait is not None:
+        run["calls"][-1]["start_ns"] = 149 * US
+    idle = causes(**run)
+    late = 50 * MS - 200 * US
+    queued, unrecorded = (0, late) if wait is None else (late, 0)
+    assert (idle.queued_ns, idle.unrecorded_ns) == (queued + 10 * US, unrecorded)
+
+
+def test_real_gaps_without_any_recorded_wait_are_unknown() -> None:
+    """The two longest by the file's own times: 58,862 us, and 387 + 16 + 56,211 us."""
+    analysis = analyze(read([shared_file("traces/pytorch/hta_sampled_rank0.json.gz")]))
+    queued, late, *_ = [gap.causes for gap in analysis.gaps()]
+    assert queued.detailed() == {
+        **dict.fromkeys(queued.detailed(), 0),
+        "unknown": 58_862 * US,
+    }
+    assert late.detailed() == {
+        **dict.fromkeys(late.detailed(), 0),
+        "host_late": 387 * US,
+        "in_launch_call": 16 * US,
+        "unknown": 56_211 * US,
+    }
+    assert analysis.verdict.loss == "idle"
+
+
 def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_filled() -> None:
     analysis = analyze(trace_of(**first_of_a_queue(50 * MS)))
     assert analysis.verdict.loss is None
     assert analysis.verdict.sentence == (
         "The GPU is busy <0.1 % of the total time, mostly with uncategorized kernels. Time without "
-        "recorded work takes 100.0 %; earlier work may be missing from the trace."
+        "recorded work takes 100.0 %; earlier work or waits may be missing from the "
+        "trace."
     )
     assert not [finding for finding in analysis.findings if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]

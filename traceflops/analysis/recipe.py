@@ -281,7 +281,7 @@ def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]
 
 
 def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say for how long work that is not in the trace may have kept devices busy."""
+    """Say for how long launched work waited for something that is not in the trace."""
     unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
     count = sum(ns > 0 for ns in unknown_ns)
     if not count:
@@ -290,9 +290,9 @@ def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
         Note(
             "missing",
             "earlier-work-missing",
-            f"On {several(count, 'GPU')} the first recorded work of a stream starts long after "
-            f"its launch call ({time_amount(sum(unknown_ns))} of idle time). Earlier work may be "
-            "missing, so the cause of that idle time is unknown.",
+            f"On {several(count, 'GPU')} recorded work starts long after its launch call "
+            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
+            "Earlier work or waits may be missing, so the cause of that idle time is unknown.",
             count,
         ),
     )

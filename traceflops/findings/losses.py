@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _USEFUL: Final = "how much of that is useful is unknown"
 _UNRECORDED: Final = "time without recorded work"
-_MISSING: Final = "earlier work may be missing from the trace"
+_MISSING: Final = "earlier work or waits may be missing from the trace"
 _NO_COPIES: Final = "it may include copies, which the trace lacks"
 
 

@@ -17,21 +17,20 @@ alike allowed allows alone also although among annotated another apart appear ap
 approximate architecture archive are argument arguments argv around aside asked assumed author
 averages back backslashes became because been before began beginning begins behind belong belongs
 below beside better between beyond body both bounded bracket break broke broken bug but caches
-calendar called calling calls came can cannot captured carry
-case categories categorise category cause causes
-certain changed characters checked checksum chip chooses chosen chrome claim clearly clocks closed
-closing code collected come comma command commas communicator communicators compared components
-computed computes concrete content contradict control copied correctly correlation cost could
-counted counterpart counters cover covers created cublas cusolver cut damage damaged database day
-days decimal decimals declared deduced depend depends derivative describe describes description
+calendar called calling calls came can cannot captured carry case categories categorise category
+cause causes certain changed characters checked checksum chip chooses chosen chrome claim clearly
+clocks closed closing code collected come comma command commas communicator communicators compared
+components computed computes concrete content contradict control copied correctly correlation cost
+could counted counterpart counters cover covers created cublas cusolver cut damage damaged database
+day days decimal decimals declared deduced depend depends derivative describe describes description
 destination did dies differ different differently differs digits direction directories directory
 disagree disk distinct do docs document documents does domain download dropped dur durations during
 earlier early either elements emit emptied empties ends engine enough entries environment
 environments escape escaped est estimate estimated every everything exactly example exceed exception
-exclude exclusive executed execution exported exporter exports expression extended external fabric
-fact facts fault faults fetch few fewer ff fields figure figures file files finished fit five flops
-flushed flushes folder folders follow form found four frames framework freeze further gap gave gb
-gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header held
+exclude exclusive executed execution explains exported exporter exports expression extended external
+fabric fact facts fault faults fetch few fewer ff fields figure figures file files finished fit five
+flops flushed flushes folder folders follow form found four frames framework freeze further gap gave
+gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header held
 here hfu hidden higher highest hold holds home how however html identical identified idle ignored
 implausibly impossible inaccurate include included incomplete inconsistent individual inferred
 infinity information initialise inside install installed instances instead integer interrupts
@@ -62,9 +61,9 @@ ties timed timeline times timestamp tmpdir together told too took total totals t
 traces traffic trailing transaction transactions treated truncate trusted try ts twice typeof ucx
 unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
 unpacks unreadable unset unsupported until used useful users uses using utf valid verified very via
-waited wal warm warned warning warnings was waterfall wave wavefront ways web were what when whether
-which while whole whose why wide will windows word words worked workgroup workitem works would
-writable writer writes written wrong wrote xcc year years yet you zst zstd
+waited waits wal warm warned warning warnings was waterfall wave wavefront ways web were what when
+whether which while whole whose why wide will windows word words worked workgroup workitem works
+would writable writer writes written wrong wrote xcc year years yet you zst zstd
 """
 
 _DESCRIPTIONS: Final = """

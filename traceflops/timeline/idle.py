@@ -11,9 +11,11 @@ time at which that call returned.
   call, then while a stream wait before A lasts it is a stream wait, then it is launch to start.
   A wait of which the end is not known counts only where A starts later than launches usually do
 
-The first known activity of a stream tells less: earlier work of the stream may not be in the
-trace. Where such an A starts long after r (a copy whose call blocks: after c), and no stream wait
-is known to have lasted so long, the cause is unknown.
+Where A starts long after r and after the gap began, it waited for something that is not in the
+trace: nothing ran on the device meanwhile. Unless a stream wait explains it, the cause is unknown.
+Before the first known activity of a stream even less is known, since earlier work of the stream may
+be missing: there it is unknown from c on for a copy whose call blocks, and a stream wait explains
+it only where its end is known.
 
 Time in which nothing runs and nothing starts any more (after the last activity) is unknown.
 """
@@ -90,7 +92,9 @@ def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:
     launched = np.clip(call, start, end)
     free_since = latest_end_before(work.stream, work.start_ns, work.end_ns, strictly=True)[row]
     returned, waited = _latency(work, row, launched, end)
-    settled, unrecorded = _unrecorded(work, row, free_since == NEVER, (launched, returned, waited))
+    is_first = (free_since == NEVER) & (work.stream[row] != ABSENT)
+    settled = _settled(work, row, is_first, (launched, returned, waited))
+    unrecorded = settled < end
     returned, waited = np.minimum(returned, settled), np.minimum(waited, settled)
     queued = has_call & (call < start) & (free_since < start) & ~unrecorded
     direct = has_call & ~queued
@@ -119,25 +123,24 @@ def _latency(
     return returned, np.where(is_usual, returned, np.clip(until, returned, end))
 
 
-def _unrecorded(
+def _settled(
     work: DeviceWork,
     row: IntArray,
     is_first: BoolArray,
     times: tuple[IntArray, IntArray, IntArray],
-) -> tuple[IntArray, BoolArray]:
-    """Return from when on, in each gap, earlier work that is not in the trace may have run; if so.
+) -> IntArray:
+    """Return from when on, in each gap, nothing explains why the activity has not yet started.
 
-    Nothing else explains why the first known activity of a stream starts so late. `times` are when
-    it was launched, its call returned and its stream wait was over.
+    That is its start where it is explained. `times` are when it was launched, its call returned and
+    its stream wait was over.
     """
     launched, returned, waited = times
     end = work.start_ns[row]
-    blocks = work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
-    ends = work.waited_until_ns[row] != ENDLESS
-    explained = np.where(blocks, launched, np.where(ends, waited, returned))
-    unrecorded = is_first & (work.stream[row] != ABSENT) & (work.call_start_ns[row] != ABSENT)
-    unrecorded &= end - explained > LONGEST_START_NS
-    return np.where(unrecorded, explained, end), unrecorded
+    blocks = is_first & work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
+    is_vague = is_first & (work.waited_until_ns[row] == ENDLESS)
+    explained = np.where(blocks, launched, np.where(is_vague, returned, waited))
+    is_late = (work.call_start_ns[row] != ABSENT) & (end - explained > LONGEST_START_NS)
+    return np.where(is_late, explained, end)
 
 
 def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:

@@ -20,7 +20,7 @@ class IdleCauses:
     launch_latency: launched, its stream free, not yet started. unknown: no launch in the trace.
 
     `in_launch_call_ns` and `stream_wait_ns` are parts of the launch latency. `unrecorded_ns` is the
-    part of the unknown in which earlier work of a stream, which is not in the trace, may have run.
+    part of the unknown in which launched work waited for something that is not in the trace.
     """
 
     host_late_ns: int = 0
