@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from tests.build import launched, step_marks, trace_of
+from tests.conftest import shared_file
 from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.parsers import read
 from traceflops.reports.page import step_rows as series
 from traceflops.reports.view.wording import basis
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
 from traceflops.windows.stretches import Behind, tile
 
@@ -522,6 +525,42 @@ def test_a_pass_that_ran_before_an_earlier_one_has_no_time() -> None:
         ("between", 100, 200),
         ("step", 200, 210),
     ]
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "begins_ns"),
+    [
+        (10, 900),  # 10 of 1,000 ns of work lie before the time without records: a trifle
+        (11, 50),
+    ],
+)
+def test_a_first_pass_does_not_begin_with_time_without_recorded_work(
+    before_ns: int, begins_ns: int
+) -> None:
+    start, place = np.array([50, 900, 2_000]), np.array([0, 0, 1])
+    end = start + np.array([before_ns, 1_000 - before_ns, 10])
+    unrecorded = Intervals.one(60, 900)
+    behind = Behind(np.array([0, 0, 1]), np.array([0, 1, 1]), unrecorded)
+    found = tile(start, end, place, (50, 2_010), behind)
+    assert [(one.start_ns, one.end_ns) for one in found if one.role == "step"] == [
+        (begins_ns, 2_000),
+        (2_000, 2_010),
+    ]
+    assert [(one.start_ns, one.end_ns) for one in found if one.role == "before"] == (
+        [(50, 900)] if begins_ns == 900 else []
+    )
+
+
+def test_a_real_pass_begins_with_its_recorded_work() -> None:
+    """A kernel of 4 us, 463.3 ms without any record, then the pass."""
+    path = shared_file("traces/pytorch/mi300x_sglang_qwen3_decode_graph.json.gz")
+    analysis = analyze(read([path]))
+    (device,) = analysis.devices
+    assert [(one.role, one.start_ns - device.whole.start_ns) for one in device.windows] == [
+        ("before", 0),
+        ("step", 463_299_651),
+    ]
+    assert device.chosen.idle_causes.unrecorded_ns == 0
 
 
 def test_the_page_has_a_row_for_work_between_two_passes() -> None:

@@ -302,7 +302,8 @@ def _marked_layout(
         # The places are those of each process's own steps: another's would be a wrong step here.
         theirs = launcher[rows.row] == owners.owner
         place[rows.row[~theirs]] = -1
-        late = behind.of(rows.row, theirs) if behind is not None else None
+        unrecorded = account.idle.by_cause["unrecorded"]
+        late = behind.of(rows.row, theirs, unrecorded) if behind is not None else None
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, late)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes

@@ -9,24 +9,27 @@ may a pass without one. Work launched between two annotations is of the pass bef
 name follows most passes; what follows few, and takes more than a trifle, ends the window where it
 starts, and so does all of it where it takes as long as the pass. From there to the next pass it is
 `between`. Idle time alone ends no window: it is the latency of the iteration.
+
+A recording may begin amid earlier work that it lacks. Where next to nothing of the first pass
+started before time without recorded work, its window begins after that time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
 
 from traceflops.table import BoolArray, IntArray, distinct
-from traceflops.timeline import WindowRole
+from traceflops.timeline import Intervals, WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
 
 TRIFLE: Final = 100
-"""Less than one part in so many of the work is not worth a note, nor the end of a window."""
+"""Less than one part in so many of the work is not worth a note, nor an edge of a window."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -54,14 +57,18 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Per activity, its name and the last pass that was annotated before its launch, else -1."""
+    """Per activity, its name and the last pass that was annotated before its launch, else -1.
+
+    `unrecorded` is when launched work waited for something that is not in the trace.
+    """
 
     place: IntArray
     name: IntArray
+    unrecorded: Intervals = field(default_factory=Intervals.empty)
 
-    def of(self, rows: IntArray, known: BoolArray) -> Behind:
+    def of(self, rows: IntArray, known: BoolArray, unrecorded: Intervals) -> Behind:
         """Return it for some activities; of those that are not known, no pass."""
-        return Behind(np.where(known, self.place[rows], -1), self.name[rows])
+        return Behind(np.where(known, self.place[rows], -1), self.name[rows], unrecorded)
 
 
 def tile(
@@ -83,7 +90,11 @@ def tile(
         return [Stretch("span", None, low, high, None)]
     places = distinct(place[launched])
     at = np.searchsorted(places, place[launched])
-    starts = np.maximum.accumulate(_earliest(start_ns[launched], at, len(places)))
+    starts = _earliest(start_ns[launched], at, len(places))
+    if behind is not None:
+        first = place == places[0]
+        starts[0] = _begin(start_ns[first], end_ns[first], behind.unrecorded)
+    starts = np.maximum.accumulate(starts)
     last_end = int(end_ns[place == places[-1]].max())
     ends = np.append(starts[1:], max(last_end, int(starts[-1])))
     if behind is not None:
@@ -103,6 +114,14 @@ def tile(
     ]
     tiled = chain.from_iterable(zip(steps, [*between, after], strict=True))
     return [one for one in (before, *tiled) if one.role == "step" or one.dur_ns > 0]
+
+
+def _begin(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
+    """Return when the work of a pass begins, without a trifle before time without recorded work."""
+    done = np.append(0, np.cumsum(end_ns - start_ns))
+    place = np.searchsorted(start_ns, unrecorded.end_ns)
+    place = place[(place < len(start_ns)) & (done[place] * TRIFLE <= done[-1])]
+    return int(start_ns[place.max(initial=0)])
 
 
 def _earliest(start: IntArray, at: IntArray, count: int) -> IntArray:
