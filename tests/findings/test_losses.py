@@ -17,6 +17,7 @@ def of(**works: int) -> tf.Analysis:
         "fill": "Memset (Device)",
         "norm": "vectorized_layer_norm_kernel",
         "odd": "my_kernel",
+        "odd2": "my_other_kernel",
     }
     rows, start = [], 1_000
     for place, (work, dur) in enumerate(works.items()):

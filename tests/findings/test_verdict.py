@@ -62,6 +62,28 @@ def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None
     )
 
 
+@pytest.mark.parametrize("idle", [199, 200])
+def test_much_idle_time_stands_before_what_cannot_be_judged(idle: int) -> None:
+    unknown = "how much of that is useful is unknown."
+    share = f"{100 - idle / 10} %"
+    leads = {
+        200: f"Idle time takes 20.0 % of the total time. Uncategorized kernels take {share}; "
+        f"{unknown}",
+        199: f"The GPU is busy {share} of the total time. Uncategorized kernels take {share}; "
+        f"{unknown} Idle time takes 19.9 %.",
+    }
+    loss = ("idle", 0.2) if idle == 200 else (None, None)
+    assert said(of(odd=999 - idle, idle=idle, odd2=1)) == (leads[idle], *loss)
+
+
+def test_much_memory_work_does_not_stand_before_more_that_cannot_be_judged() -> None:
+    sentence, loss, _ = said(of(gemm=600, norm=400))
+    assert (sentence.startswith("The GPU is busy 100.0 % of the total time. "), loss) == (
+        True,
+        None,
+    )
+
+
 def test_what_cannot_be_judged_stands_before_a_smaller_loss() -> None:
     assert said(of(gemm=837, norm=163)) == (
         f"The GPU is busy 100.0 % of the total time. Compute takes 83.7 %; {UNKNOWN} M{NORMS} "

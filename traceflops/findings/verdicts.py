@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import WORTH_SAYING, Verdict
+from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss, losses
 from traceflops.mfu import TOO_LITTLE
 from traceflops.timeline import Account
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from traceflops.mfu import Measurement
     from traceflops.timeline import Untimed
     from traceflops.windows import LaunchRecords
+
+_NOT_WORKING: Final = frozenset({"idle", "communication"})
+"""Losses whatever the other work is: of high severity they lead, before what cannot be judged."""
 
 _ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
 
@@ -44,9 +47,9 @@ def verdict(
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
-    against its peak. It stands first unless something that cannot be judged takes more. `moved` is
-    what memory work is; `on_host` says that all work is operators on the CPU, `lacks_copies` that
-    idle time may include copies.
+    against its peak. It stands first unless something that cannot be judged takes more and the GPU
+    is hardly idle or communicating. `moved` is what memory work is; `on_host` says that all work is
+    operators on the CPU, `lacks_copies` that idle time may include copies.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.", None, None)
@@ -57,10 +60,11 @@ def verdict(
     found = losses(total, measured, moved, lacks_copies=lacks_copies)
     every = [one for one in found if one.share >= WORTH_SAYING]
     known = [one for one in every if not one.unknown][:2]
+    is_news = any(one.name in _NOT_WORKING and severity_of(one.share) == "high" for one in known)
     unknown = _unknown(total, measured, every)
     figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
     of = basis_of(steps)
-    if known and known[0].share >= max(unknown.values(), default=0.0):
+    if known and (is_news or known[0].share >= max(unknown.values(), default=0.0)):
         is_compared = _knows_compute(measured) and not unknown
         lost = (_largest if is_compared else _taken)(known, of)
         return Verdict(figure + " ".join((lost, *unknown)), known[0].name, known[0].share)
