@@ -17,7 +17,14 @@ from traceflops.reports.page.steps import chosen_rows
 from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.view import duration, gap_place, roof, shorten_middle
 from traceflops.timeline import COMPONENTS
-from traceflops.windows import StepSpread, StepTime, chosen_time, most_exposed, spread_of
+from traceflops.windows import (
+    StepSpread,
+    StepTime,
+    chosen_time,
+    late_after,
+    most_exposed,
+    spread_of,
+)
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -152,8 +159,11 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
     if spread is None or len(spread.used) < 2:
         return
     worst = max(spread.used, key=lambda one: one.components.parts()[component])
-    ns = worst.components.parts()[component]
-    yield from _step(analysis, steps, worst, f"most in step {worst.step}: {duration(ns)}")
+    ns, where = worst.components.parts()[component], f"in step {worst.step}"
+    late = late_after(analysis.devices, worst.step, ns) if component == "idle" else None
+    if late is not None:
+        where, ns = f"before step {late[0]}", late[1]
+    yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
 
 
 def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:

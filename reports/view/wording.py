@@ -22,7 +22,7 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import LOOKS
 from traceflops.timeline import Account, Gap
 from traceflops.units import several
-from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, idle_before_next, spread_of
+from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, late_after, spread_of
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -170,7 +170,7 @@ def step_times(analysis: Analysis) -> list[str]:
     if spread.p95_ns is not None:
         words.append(f"p95 {duration(spread.p95_ns)}")
     if spread.outstanding or spread.p95_ns is None:
-        words.append(f"longest {duration(spread.longest.ns)} (step {_longest(spread)})")
+        words.append(f"longest {duration(spread.longest.ns)} (step {_longest(analysis, spread)})")
     return words
 
 
@@ -198,10 +198,13 @@ def longest_step(analysis: Analysis) -> str:
 
 def _wait_after(analysis: Analysis, spread: StepSpread) -> str:
     """Return that devices idled at the end of the longest step, where that made it long."""
-    following, idle_ns = idle_before_next(analysis.devices, spread.longest.step)
-    if 2 * idle_ns <= spread.longest.ns - spread.median_ns:
-        return ""
-    return f" It ends with {duration(idle_ns)} of idle time before step {following}."
+    late = _late(analysis, spread)
+    return f" It ends with {duration(late[1])} of idle time before step {late[0]}." if late else ""
+
+
+def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:
+    """Return the step after the longest and the idle time before it, where that made it long."""
+    return late_after(analysis.devices, spread.longest.step, spread.longest.ns - spread.median_ns)
 
 
 def gap_place(gap: Gap) -> str:
@@ -211,9 +214,13 @@ def gap_place(gap: Gap) -> str:
     return "no step" if gap.step is None else f"step {gap.step}"
 
 
-def _longest(spread: StepSpread) -> str:
+def _longest(analysis: Analysis, spread: StepSpread) -> str:
     number = str(spread.longest.step)
-    return f"{number}, {_times_median(spread)}" if spread.outstanding else number
+    if not spread.outstanding:
+        return number
+    late = _late(analysis, spread)
+    idle = f", idle before step {late[0]}" if late else ""
+    return f"{number}, {_times_median(spread)}{idle}"
 
 
 def _times_median(spread: StepSpread) -> str:

@@ -5,6 +5,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.reports.page.evidence import findings_shown
+from traceflops.reports.view import step_times
 
 GEMM = "sm90_gemm_bf16"
 
@@ -37,6 +38,15 @@ def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2: 1.60 µs")]
 
 
+def test_every_place_names_the_step_that_came_late() -> None:
+    """Step 2 idles 700 of its 1,600 ns, all of them before step 3."""
+    analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
+    words = "longest 1.60 µs (step 2, 1.60 × the median, idle before step 3)"  # noqa: RUF001
+    assert step_times(analysis)[-1] == words
+    idle = next(one for one in findings_shown(analysis) if one.rule == "loss-idle")
+    assert ("step=2", "most before step 3: 700 ns") in [(one.link, one.text) for one in idle.places]
+
+
 def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> None:
     """Step 2 idles 600 ns between two kernels, and 100 ns before step 3 as every step does."""
     starts = (1_000, 2_000, 3_000, 4_600, 5_600)
@@ -46,6 +56,9 @@ def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> Non
     marks[2] = ("ProfilerStep#2", 2_991, 1_005)
     analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
     assert uneven(analysis)[0].sentence.endswith("the median, mostly idle time.")
+    assert "before" not in step_times(analysis)[-1]
+    idle = next(one for one in findings_shown(analysis) if one.rule == "loss-idle")
+    assert "most in step 2: 700 ns" in [one.text for one in idle.places]
     assert [(gap.step, gap.before_step) for gap in analysis.gaps(2)] == [(2, None), (0, 1)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, severity_of
 from traceflops.units import PART_NAMES, duration, percent
-from traceflops.windows import idle_before_next
+from traceflops.windows import late_after
 
 if TYPE_CHECKING:
     from traceflops.windows import DeviceReport, StepSpread
@@ -56,8 +56,8 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     name, part_ns = _largest_part(spread)
     if 2 * part_ns <= more_ns:
         return f"{text}."
-    following, idle_ns = idle_before_next(devices, longest.step)
-    where = f" before step {following}" if name == "idle" and 2 * idle_ns > more_ns else ""
+    late = late_after(devices, longest.step, more_ns) if name == "idle" else None
+    where = f" before step {late[0]}" if late is not None else ""
     return f"{text}, mostly {PART_NAMES[name]}{where}."
 
 

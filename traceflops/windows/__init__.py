@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         StepSpread,
         StepTime,
         counting,
-        idle_before_next,
+        late_after,
         mean_components,
         median_of,
         spread_of,

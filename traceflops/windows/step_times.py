@@ -120,16 +120,16 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
     return step_spread(window for device in devices for window in device.windows)
 
 
-def idle_before_next(devices: Sequence[DeviceReport], step: int) -> tuple[int, int]:
-    """Return the step that comes after a step, and how long devices idled before it on average.
+def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
+    """Return the step after a step, and how long devices idled before it on average.
 
-    The time is 0 where the longest gaps of no device lie there.
+    None where the longest gaps there are not more than half of some time.
     """
     having = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in having for gap in device.gaps if gap.step == step]
     late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
-    following = min((number for number, _ in late), default=step + 1)
-    return following, sum(ns for _, ns in late) // max(len(having), 1)
+    idle_ns = sum(ns for _, ns in late) // max(len(having), 1)
+    return (min(number for number, _ in late), idle_ns) if late and 2 * idle_ns > time_ns else None
 
 
 def median_of(times: Sequence[int]) -> int:
