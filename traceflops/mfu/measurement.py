@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, Lack
+from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, MissingInput
 from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
 from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
 from traceflops.mfu.inference.inference import Inference, inference
@@ -48,7 +48,7 @@ class Measurement:
     executed: Executed
     devices: tuple[DevicePeaks, ...]
     waterfall: Waterfall | None
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingInput, ...]
     kernels: tuple[KernelRow, ...]
     ops: tuple[OpRow, ...]
     inference: Inference | None = None

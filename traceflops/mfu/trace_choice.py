@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import GIVE_PEAK, DeviceSpec, Lack, without_rates, without_times
+from traceflops.devices import GIVE_PEAK, DeviceSpec, MissingInput, without_rates, without_times
 from traceflops.flops import Peak, PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_peaks import DevicePeaks
@@ -46,7 +46,7 @@ def peak_in_trace(
     return PeakChoice(_mean(known, prepared, f"{plain} dense"), spec, plain)
 
 
-def _unknown(measured: Measurement, prepared: Prepared) -> Lack | None:
+def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
     """Return what is not known of the devices."""
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[one.device] == "cpu" for one in measured.devices):

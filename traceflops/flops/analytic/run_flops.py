@@ -32,7 +32,7 @@ from traceflops.flops.analytic.lengths import (
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
 from traceflops.flops.model.blocks import Mask
-from traceflops.flops.model.card import ModelCard, Placed, PlacedCore
+from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 from traceflops.flops.model.conv import Conv
 from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
 
@@ -171,7 +171,7 @@ class _Count:
 
     # Weight matrices
 
-    def _matmul(self, one: Placed) -> Iterator[Line]:
+    def _matmul(self, one: PlacedLinear) -> Iterator[Line]:
         flops = 2 * one.linear.active * self._rows(one)
         for passes in self._passes(one):
             forward = flops * passes.times
@@ -189,7 +189,7 @@ class _Count:
         if passes.weight_grad:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
-    def _rows(self, one: Placed) -> int:
+    def _rows(self, one: PlacedLinear) -> int:
         """Return how many rows a step puts through a matrix."""
         reads, shape = one.linear.reads, self._side(one)
         if reads == "token":
@@ -202,13 +202,15 @@ class _Count:
     def _tokens(self, shape: RunShape) -> int:
         return shape.tokens if self.rule.real else shape.slot_tokens
 
-    def _side(self, one: Placed | PlacedCore) -> RunShape:
+    def _side(self, one: PlacedLinear | PlacedCore) -> RunShape:
         """Return the sequences that a matrix or core works on."""
         if one.side == "encoder":
             return self.run.memory(self.card, self.shape)
         return self.shape
 
-    def _waste(self, one: Placed, forward: int, passes: _Passes, again: Count) -> Iterator[Line]:
+    def _waste(
+        self, one: PlacedLinear, forward: int, passes: _Passes, again: Count
+    ) -> Iterator[Line]:
         """Yield rows computed and not needed: of padded tokens and vocabulary, of experts."""
         if self.rule.context != "exact":
             return
@@ -225,19 +227,19 @@ class _Count:
 
     # What is trained
 
-    def _passes(self, one: Placed | PlacedCore) -> Iterator[_Passes]:
+    def _passes(self, one: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
         if self.run.forward_only:
             yield _Passes(one.times, False, False)
             return
         still = self._below(one) if self.rule.frozen == "as-run" else 0
-        adapter = isinstance(one, Placed) and one.linear.group == "adapters"
+        adapter = isinstance(one, PlacedLinear) and one.linear.group == "adapters"
         if still and not adapter:
             yield _Passes(still, False, False)
         if still < one.times:
             yield _Passes(one.times - still, *self._gradients(one))
 
-    def _below(self, one: Placed | PlacedCore) -> int:
+    def _below(self, one: PlacedLinear | PlacedCore) -> int:
         """Return in how many layers no gradient flows: nothing there and below is trained."""
         if one.side == "encoder":
             return one.times if self._still_encoder else 0
@@ -245,7 +247,7 @@ class _Count:
             return 0
         return min(max(self.run.frozen_layers - one.layer, 0), one.times)
 
-    def _gradients(self, one: Placed | PlacedCore) -> tuple[bool, bool]:
+    def _gradients(self, one: PlacedLinear | PlacedCore) -> tuple[bool, bool]:
         """Return whether there are input and weight gradients."""
         if isinstance(one, PlacedCore):
             return True, True

@@ -22,7 +22,7 @@ from traceflops.flops import (
     preset,
 )
 from traceflops.mfu.checked.run_options import TOKEN_COUNTS, Words, check_sums, parse_kernel
-from traceflops.mfu.checked.token_marks import Told
+from traceflops.mfu.checked.token_marks import MarkedTokens
 from traceflops.table import Note, Trace
 from traceflops.units import LARGEST, parse_count, parse_lengths, parse_rate
 
@@ -77,7 +77,7 @@ class Description:
         kept = {word: text for word, text in self.words.values.items() if word not in words}
         return replace(self, words=replace(self.words, values=kept))
 
-    def with_tokens(self, told: Told) -> Description:
+    def with_tokens(self, told: MarkedTokens) -> Description:
         """Return the description with the tokens that marks tell: those of the steps shown."""
         values, notes = told.over(self.words.values)
         return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))

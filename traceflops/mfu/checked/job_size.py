@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import Lack
+from traceflops.devices import MissingInput
 from traceflops.remedies import remedy
 from traceflops.table import distinct, numbers
 from traceflops.units import several
@@ -14,7 +14,7 @@ from traceflops.windows import Prepared, find_marked_steps
 
 NS_PER_S: Final = 10**9
 
-NOT_STEPS: Final = Lack(
+NOT_STEPS: Final = MissingInput(
     "descriptions cover whole steps, but a time range is selected",
     "select steps with --steps instead of --from and --to",
 )
@@ -41,7 +41,7 @@ class JobSize:
     format: str = ""
 
     @property
-    def lack(self) -> Lack | None:
+    def lack(self) -> MissingInput | None:
         """Return why a description of a step has nothing to be compared with."""
         if self.windows:
             return None
@@ -86,9 +86,9 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     )
 
 
-def _no_steps(format_: str) -> Lack:
+def _no_steps(format_: str) -> MissingInput:
     how = remedy(format_, "steps")
-    return Lack(
+    return MissingInput(
         "the trace has no steps, and a description covers one step",
         f"{how} when recording, or name step annotations with --step-mark",
     )

@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from traceflops.devices import Lack
+from traceflops.devices import MissingInput
 from traceflops.flops import (
     FAMILIES,
     Count,
@@ -71,7 +71,7 @@ class Reconciliation:
     counts: Counts | None
     diagnoses: tuple[Diagnosis, ...]
     waterfall: Waterfall | None
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingInput, ...]
     measured: Measurement
     recomputation: Recomputation | None = None
     is_padded: bool = False
@@ -214,7 +214,7 @@ def reconcile(
     described = replace(described, notes=notes)
     lacks, fall = _lacks(described, job), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, Lack(problem, CHECK))
+        lacks = (*lacks, MissingInput(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
@@ -245,18 +245,18 @@ def _diagnoses(
     return diagnose(described.card, described.run, seen, job.known)
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
+def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
     """Return what keeps MFU of the description back."""
     choice, found = described.choice, []
     if job.lack is not None:
         found.append(job.lack)
     if choice.peak is None:
-        found.append(Lack(choice.problem, choice.remedy))
+        found.append(MissingInput(choice.problem, choice.remedy))
     rate = described.rate
     if rate is not None and not described.is_possible:
         value = exact_percent(max(rate.mfu, rate.hfu))
         problem = f"the described work would be {value} of peak ({rate.convention})"
-        found.append(Lack(problem, CHECK))
+        found.append(MissingInput(problem, CHECK))
     return tuple(found)
 
 
@@ -320,7 +320,7 @@ DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 
 
-TOO_MUCH = Lack(
+TOO_MUCH = MissingInput(
     "the described work would run compute kernels above peak",
     "check the description, the peak, and whether the trace has the kernels of all its GPUs",
 )
@@ -328,7 +328,7 @@ TOO_MUCH = Lack(
 
 def described_fall(
     described: Utilisation, prepared: Prepared, job: JobSize
-) -> tuple[Waterfall | None, tuple[Lack, ...]]:
+) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
     """Return the split of the budget by a description; or why its work does not fit in."""
     peak = described.choice.peak
     if peak is None or not job.windows:

@@ -20,7 +20,7 @@ from traceflops.windows import Prepared, find_marked_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MarkedTokens:
     """What marks say of one step of the job, all ranks together: the mean of the steps shown.
 
     `steps` is None where the trace has no steps, so that the whole recording counts as one.
@@ -87,7 +87,7 @@ def _disagree(real: int | None, total: int) -> Note:
     return Note("assumed", "token-marks-disagree", text)
 
 
-def told_by_marks(prepared: Prepared) -> Told | None:
+def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
     """Return what marks say of the tokens of a step; None where they say nothing."""
     trace = prepared.trace
     marks = run_marks(trace)
@@ -98,13 +98,13 @@ def told_by_marks(prepared: Prepared) -> Told | None:
         if chosen is not None and (one := _of_rank(mine, *chosen)).values:
             ranks.append(one)
     if not ranks:
-        return Told({}, None, 0, tuple(notes)) if notes else None
+        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
     if any(one.partly for one in ranks):
         notes.append(_PARTLY)
     values, more = _of_job(trace, ranks)
     has_steps = bool(prepared.plan.choice.seen)
     steps = max(one.steps for one in ranks) if has_steps else None
-    return Told(values, steps, len(ranks), (*notes, *more))
+    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
 
 
 _PARTLY: Final = Note(

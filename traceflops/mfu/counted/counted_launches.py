@@ -59,7 +59,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     table = trace.kernel_counters
     if not table.num_rows:
         return None
-    run = _Run.of(trace, table)
+    run = _CountedRows.of(trace, table)
     launch, first = run.launches()
     kept, merged, uneven = _merged(run, launch, first)
     values, spread = _values(table, kept[launch], len(merged))
@@ -99,7 +99,7 @@ def _whole_blocks(threads: IntArray, block: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _CountedRows:
     """Which process, pass and launch each row of the table is of.
 
     `process` is one number for what is the same process in every pass, that of a rank, else the
@@ -112,7 +112,7 @@ class _Run:
     ranks: dict[int, int | None]
 
     @classmethod
-    def of(cls, trace: Trace, table: pa.Table) -> _Run:
+    def of(cls, trace: Trace, table: pa.Table) -> _CountedRows:
         process, repetition = numbers(table["process"]), numbers(table["repetition"])
         pair, first = group_rows([repetition, process])
         pairs = list(zip(repetition[first].tolist(), process[first].tolist(), strict=True))
@@ -148,7 +148,7 @@ def _identities(
 
 
 def _merged(
-    run: _Run, launch: IntArray, first: IntArray
+    run: _CountedRows, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
     """Return the place of each launch when passes are put together, and the launch at each place.
 
