@@ -25,8 +25,15 @@ from traceflops.mfu.counted.counter_notes import (
     too_fast_note,
     too_many_bytes,
 )
-from traceflops.mfu.counted.cross_check import ByShapes, CrossCheck, by_own_shapes, cross_check
-from traceflops.mfu.counted.joins import Join, join_of, summed_notes
+from traceflops.mfu.counted.joins import (
+    ByShapes,
+    CrossCheck,
+    Join,
+    by_own_shapes,
+    cross_check,
+    join_of,
+    summed_notes,
+)
 from traceflops.mfu.counted.kernel_matching import match
 from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, flops_of
 from traceflops.mfu.counted.launches import launches_of

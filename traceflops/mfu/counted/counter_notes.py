@@ -11,8 +11,7 @@ import numpy as np
 
 from traceflops.devices import shown
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.cross_check import CrossCheck
-from traceflops.mfu.counted.joins import Join
+from traceflops.mfu.counted.joins import CrossCheck, Join
 from traceflops.mfu.counted.kernel_matching import KNOWN, How
 from traceflops.mfu.counted.launch_work import UNKNOWN
 from traceflops.mfu.trace_peaks import DevicePeaks, device_peaks

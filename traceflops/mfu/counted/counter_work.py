@@ -6,8 +6,9 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 from typing import Final
 
@@ -20,6 +21,7 @@ from traceflops.devices import (
     MATRIX,
     MOVED,
     READ,
+    SIMDS_PER_UNIT,
     VECTOR,
     WRITTEN,
     Family,
@@ -30,7 +32,7 @@ from traceflops.devices import (
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
 from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
 from traceflops.mfu.counted.launches import Launches
-from traceflops.table import BoolArray, IntArray
+from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
@@ -217,3 +219,62 @@ def _filled(found: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
 
 def _any(nobody: BoolArray, columns: Iterable[BoolArray]) -> BoolArray:
     return reduce(np.logical_or, columns, nobody)
+
+
+# What counters say of kernels, added up by name: for runs without times, too.
+
+
+@dataclass(frozen=True, slots=True)
+class CountedKernel:
+    """All counted launches of one kernel together.
+
+    `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
+    data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
+    a counter of one launch was not read. `busy` is the share of the time of all matrix units in
+    which they computed.
+    """
+
+    name: str
+    launches: int
+    flops: int | None
+    vector: int | None
+    read: int | None
+    written: int | None
+    busy: Fraction | None
+    by_type: Mapping[str, int | None] = field(hash=False)
+
+
+def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
+    """Return a row per kernel, those with most FLOPs first.
+
+    `units` are the CUs of the device of each launch, 0 where they are not known.
+    """
+    return tuple(sorted(_kernels(work, units), key=_by_work))
+
+
+def _by_work(row: CountedKernel) -> tuple[int, int, str]:
+    return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
+
+
+def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
+    launches = work.counted.launches
+    group, first = group_rows([launches.name])
+    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy)
+    possible = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
+    sums = [_sums(group, len(first), column) for column in (*columns, possible)]
+    types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
+    times = np.bincount(group, minlength=len(first)).tolist()
+    for at, row in enumerate(first.tolist()):
+        *amounts, busy, cycles = (column[at] for column in sums)
+        share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
+        by_type = {dtype: column[at] for dtype, column in types.items()}
+        yield CountedKernel(
+            launches.names[int(launches.name[row])], times[at], *amounts, share, by_type
+        )
+
+
+def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
+    """Return the sum of each group, None for those of which one value is not known."""
+    unknown = np.bincount(group[column < 0], minlength=count).tolist()
+    totals = exact_sums(group, np.maximum(column, 0), count)
+    return [None if some else total for some, total in zip(unknown, totals, strict=True)]

@@ -11,9 +11,13 @@ import numpy as np
 from traceflops.attribution import Attribution, attribute, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
-from traceflops.mfu.counted.counted_kernels import CountedKernel, counted_kernels
 from traceflops.mfu.counted.counted_launches import counted_launches
-from traceflops.mfu.counted.counter_work import CounterWork, counter_work
+from traceflops.mfu.counted.counter_work import (
+    CountedKernel,
+    CounterWork,
+    counted_kernels,
+    counter_work,
+)
 from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, WorkPart
 from traceflops.mfu.counted.launches import launches_of, rank_in_group
 from traceflops.mfu.trace_peaks import DevicePeaks
