@@ -39,8 +39,7 @@ from traceflops.mfu.checked.job_size import JobSize, job_size
 from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import passes_of
 from traceflops.mfu.checked.recomputation import Recomputation, recomputation
-from traceflops.mfu.checked.trained_variants import adapter_flops, sizes_of_adapters
-from traceflops.mfu.checked.variants import Seen
+from traceflops.mfu.checked.variants import Seen, adapter_flops, sizes_of_adapters
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_choice import main_type, peak_in_trace
 from traceflops.mfu.traced.executed import Executed
