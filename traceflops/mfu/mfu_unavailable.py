@@ -68,7 +68,7 @@ def why_no_figure(
 ) -> Iterator[MissingInput]:
     """Yield what keeps the figures back; the first says most."""
     kinds = prepared.trace.devices["type"].to_pylist()
-    if all(kinds[one.device] == "cpu" for one in devices):
+    if all(kinds[device.device] == "cpu" for device in devices):
         yield _without_devices(prepared, done)
         return
     if not prepared.launch_records.is_judged:
@@ -167,8 +167,8 @@ def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[
     """Yield a lack per device whose rate for a counted data type is not known, each once."""
     counted = {cell.dtype for cell in done.select() if cell.flops}
     problems: dict[str, None] = {}
-    for one in devices:
-        for dtype in sorted(counted - one.rates.keys()):
-            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
-            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = None
+    for device in devices:
+        for dtype in sorted(counted - device.rates.keys()):
+            problem = _UNTOLD_TYPES.get(dtype) if device.rates else None
+            problems[problem or device.match.why_no_peak(dtype) or device.match.explanation] = None
     yield from map(without_rates, problems)

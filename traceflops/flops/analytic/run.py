@@ -105,17 +105,17 @@ class Lora:
         """Return the matrices that get adapters of a rank; none where only their size is known."""
         return tuple(one for one in card.placed() if self.rank is not None and self._wants(one))
 
-    def _wants(self, one: PlacedLinear) -> bool:
+    def _wants(self, placed: PlacedLinear) -> bool:
         if self.targets:
-            return one.linear.name in self.targets
-        return one.in_blocks and not one.routes
+            return placed.linear.name in self.targets
+        return placed.in_blocks and not placed.routes
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""
-        return sum(one.times * one.linear.stored for one in self.adapters(card))
+        return sum(adapter.times * adapter.linear.stored for adapter in self.adapters(card))
 
-    def _pair(self, one: PlacedLinear) -> Iterator[PlacedLinear]:
-        linear, rank = one.linear, self.rank
+    def _pair(self, placed: PlacedLinear) -> Iterator[PlacedLinear]:
+        linear, rank = placed.linear, self.rank
         assert rank is not None, "only adapters with a rank are pairs"
         for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
             adapter = replace(
@@ -127,7 +127,7 @@ class Lora:
                 bias=False,
                 copies=max(linear.copies, 1),
             )
-            yield replace(one, linear=adapter)
+            yield replace(placed, linear=adapter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
         return
     rank = lora.rank
     linears = [one.linear for one in lora.adapted(card)]
-    narrow = {one.name: None for one in linears if min(one.inputs, one.outputs) < rank}
+    narrow = {linear.name: None for linear in linears if min(linear.inputs, linear.outputs) < rank}
     if narrow:
         yield (
             f"LoRA rank {rank:,} exceeds the width of {', '.join(narrow)}, so these "

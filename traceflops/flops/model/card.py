@@ -276,8 +276,8 @@ class ModelCard:
         return self.encoder.hidden if self.encoder is not None else self.hidden
 
 
-def _own(one: PlacedLinear) -> bool:
-    return one.side == "decoder"
+def _own(placed: PlacedLinear) -> bool:
+    return placed.side == "decoder"
 
 
 def _capacity(block: Block, linear: Linear) -> Fraction:

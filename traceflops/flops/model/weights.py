@@ -44,8 +44,8 @@ def _padded(card: ModelCard) -> tuple[PlacedLinear, ...]:
     )
 
 
-def _is_head(one: PlacedLinear) -> bool:
-    return one.linear.name == "head"
+def _is_head(placed: PlacedLinear) -> bool:
+    return placed.linear.name == "head"
 
 
 def _with_embedding(card: ModelCard) -> tuple[PlacedLinear, ...]:

@@ -103,7 +103,7 @@ def _working(prepared: Prepared) -> int:
     """Return how many devices did something, chosen or not; all runs of a GPU are of one."""
     trace = prepared.trace
     devices = distinct(numbers(trace.activities["device"])).tolist()
-    return len({trace.runs[one][0] for one in devices} if trace.runs else devices)
+    return len({trace.runs[device][0] for device in devices} if trace.runs else devices)
 
 
 def _devices(number: int) -> str:
@@ -119,13 +119,13 @@ def host_time(prepared: Prepared) -> int | None:
     A step counts once per device, as its windows do. None where the host marked no steps, or not
     all of those that were chosen.
     """
-    found = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    if found is None or prepared.plan.choice.source != found.source:
+    marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
+    if marked is None or prepared.plan.choice.source != marked.source:
         return None
     process = numbers(prepared.trace.devices["process"])
     total = 0
     for device, windows in prepared.windows.items():
-        steps = found.by_process.get(int(process[device]))
+        steps = marked.by_process.get(int(process[device]))
         chosen = [window.step for window in windows if window.used and window.role == "step"]
         if steps is None and chosen:
             return None

@@ -100,20 +100,22 @@ def counter_work(
     """Return what the counters say; `family` is the place of each launch's own in `families`."""
     reader = _Reader(counted, families, family)
     matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
-    needed = [one.matrix if one is not None else () for one in families]
-    of_vectors = [one.vector if one is not None else () for one in families]
-    work = {name: one.value for name, one in matrix.items()}
+    needed = [hardware.matrix if hardware is not None else () for hardware in families]
+    of_vectors = [hardware.vector if hardware is not None else () for hardware in families]
+    work = {name: amount.value for name, amount in matrix.items()}
     total = reader.total(work, needed)
     uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
-    partial = (total < 0) & _any(nobody, (one.value >= 0 for one in matrix.values()))
-    homeless = partial & np.array([one is None for one in families], dtype=np.bool_)[family]
+    partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
+    homeless = (
+        partial & np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
+    )
     return CounterWork(
         counted=counted,
         families=families,
         matrix=work,
-        vector=(other := {name: one.value for name, one in vector.items()}),
+        vector=(other := {name: amount.value for name, amount in vector.items()}),
         matrix_flops=total,
         vector_flops=reader.total(other, of_vectors),
         read=reader.amount(READ, BYTES_AGREE).value,
@@ -124,16 +126,16 @@ def counter_work(
         uncounted=uncounted,
         partial=partial & ~uncounted & ~homeless,
         homeless=homeless & ~uncounted,
-        rounded=(total >= 0) & _any(nobody, (one.rounded for one in matrix.values())),
-        disputed=_any(nobody, (one.disputed for one in matrix.values())),
+        rounded=(total >= 0) & _any(nobody, (amount.rounded for amount in matrix.values())),
+        disputed=_any(nobody, (amount.disputed for amount in matrix.values())),
     )
 
 
 def _in_xf32(launches: Launches) -> BoolArray:
     """Return which launches are of kernels whose names say XF32: no total needs its counter."""
     said = [float_type(name) == XF32 for name in launches.names]
-    found: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
-    return found
+    in_xf32: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
+    return in_xf32
 
 
 def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
@@ -160,12 +162,12 @@ class _Reader:
     def amount(self, quantity: str, agree: float) -> _Amount:
         """Return a quantity; passes that differ by more than `agree` leave it unknown."""
         nothing = np.zeros(self._count, dtype=np.bool_)
-        found = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
+        amount = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
         for place, family in enumerate(self._families):
             mine = self._family == place
             for formula in formulas_of(quantity, family):
-                found = _filled(found, _computed(self._counted, formula, agree), mine)
-        return found
+                amount = _filled(amount, _computed(self._counted, formula, agree), mine)
+        return amount
 
     def total(self, by_type: Mapping[str, IntArray], needed: list[tuple[str, ...]]) -> IntArray:
         """Return the sum over data types where all that are needed are known."""
@@ -175,10 +177,12 @@ class _Reader:
                 all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
                 known |= (self._family == place) & all_known
         large = sum(
-            (np.maximum(one, 0).astype(np.float64) for one in by_type.values()), np.zeros(1)
+            (np.maximum(flops, 0).astype(np.float64) for flops in by_type.values()), np.zeros(1)
         )
         known &= large < _TOO_MUCH
-        sums = sum((np.maximum(one, 0) for one in by_type.values()), np.zeros(1, dtype=np.int64))
+        sums = sum(
+            (np.maximum(flops, 0) for flops in by_type.values()), np.zeros(1, dtype=np.int64)
+        )
         return np.where(known, sums, UNKNOWN)
 
 
@@ -205,15 +209,15 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
 
 
-def _filled(found: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
+def _filled(amount: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
     """Return an amount with another in the places where it is not known yet."""
     if other is None:
-        return found
-    taken = where & (found.value < 0)
+        return amount
+    taken = where & (amount.value < 0)
     return _Amount(
-        np.where(taken, other.value, found.value),
-        np.where(taken, other.rounded, found.rounded),
-        np.where(taken, other.disputed, found.disputed),
+        np.where(taken, other.value, amount.value),
+        np.where(taken, other.rounded, amount.rounded),
+        np.where(taken, other.disputed, amount.disputed),
     )
 
 

@@ -99,23 +99,23 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     gradient); where families differ it is not known what the FLOPs were for.
     """
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
-    if all(one == families[0] for one in families):
+    if all(sums == families[0] for sums in families):
         return tuple(
             WorkPart(_shared_words(kinds, family), dtype, *counts)
             for (family, dtype), counts in families[0].items()
         )
     whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
-    if any(one != whole[0] for one in whole):
+    if any(sums != whole[0] for sums in whole):
         return None
     return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in whole[0].items())
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for part in kind:
-        most, least = found.get((name(part), part.dtype), (0, 0))
-        found[name(part), part.dtype] = (most + part.flops, least + part.at_least)
-    return found
+        most, least = sums.get((name(part), part.dtype), (0, 0))
+        sums[name(part), part.dtype] = (most + part.flops, least + part.at_least)
+    return sums
 
 
 def _shared_words(kinds: Sequence[Kind], family: str) -> str:

@@ -90,7 +90,7 @@ class Evidence:
     @property
     def has_cache(self) -> bool:
         """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        longer = bool(self.cores) and all(_keys(one) > _queries(one) for one in self.cores)
+        longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
         return self.names_cache or longer
 
 
@@ -133,7 +133,7 @@ def _by_indices(seen: Evidence) -> JudgedPass | None:
 
 def _by_head(seen: Evidence) -> JudgedPass | None:
     """Return that logits of fewer rows than all else has are those of the last tokens."""
-    heads = {one.m for one in seen.products if one.n in seen.tables}
+    heads = {product.m for product in seen.products if product.n in seen.tables}
     others = {one.m for one in seen.products if one.n not in seen.tables}
     if len(heads) != 1 or not others or min(others) <= max(heads):
         return None
@@ -144,7 +144,7 @@ def _by_head(seen: Evidence) -> JudgedPass | None:
 
 def _by_rows(seen: Evidence) -> JudgedPass | None:
     """Return that a single token is computed where every product has one row."""
-    if {one.m for one in seen.products} != {1}:
+    if {product.m for product in seen.products} != {1}:
         return None
     return JudgedPass("decode", "every product has one row", 1, 1)
 
@@ -196,14 +196,14 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     return innermost(own, start, end, process, at_ns)
 
 
-def _told(one: ForwardPass, told: JudgedPass) -> ForwardPass:
+def _told(forward: ForwardPass, judged_pass: JudgedPass) -> ForwardPass:
     return replace(
-        one,
-        kind=told.kind,
-        rule=told.rule,
-        sequences=told.sequences,
-        queries=told.queries,
-        keys=told.keys,
+        forward,
+        kind=judged_pass.kind,
+        rule=judged_pass.rule,
+        sequences=judged_pass.sequences,
+        queries=judged_pass.queries,
+        keys=judged_pass.keys,
     )
 
 
@@ -288,7 +288,7 @@ def _evidence(
         largest = max((rows for rows, _ in tables), default=0)
         found.append(
             Evidence(
-                tuple(one for one in signatures if isinstance(one, Core)),
+                tuple(signature for signature in signatures if isinstance(signature, Core)),
                 tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
                 tuple({rows for rows, _ in tables}),
                 tuple(shape for rows, shape in tables if rows == largest),

@@ -64,8 +64,8 @@ def _open(work: OpWork) -> BoolArray:
     return np.array(wanted, dtype=np.bool_)[work.place]
 
 
-def _is_open(one: Work) -> bool:
-    core = one.signature
+def _is_open(work: Work) -> bool:
+    core = work.signature
     if not isinstance(core, Core) or core.documents is None or core.cut:
         return False
     return core.pairs_at_least < core.pairs and core.queries == core.keys
@@ -80,10 +80,10 @@ class _MarkedLengths:
 
     def of(self, core: Core) -> list[Mark]:
         """Return the marks that may be of an attention."""
-        return [one for one in self.lengths if self._fits(one, core)]
+        return [mark for mark in self.lengths if self._fits(mark, core)]
 
-    def _fits(self, one: Mark, core: Core) -> bool:
-        total, count = one.values["sum"], one.values.get("count")
+    def _fits(self, mark: Mark, core: Core) -> bool:
+        total, count = mark.values["sum"], mark.values.get("count")
         if core.queries == total:
             return count in (None, core.documents)
         # Rows behind the last sequence are padding, which no sequence attends to.
@@ -101,7 +101,9 @@ def _lengths_told(
             found[process, place].append(one)
     return {
         key: _MarkedLengths(
-            sorted((one for one in marks if one.kind == "seqlens"), key=lambda one: one.start_ns),
+            sorted(
+                (mark for mark in marks if mark.kind == "seqlens"), key=lambda one: one.start_ns
+            ),
             frozenset(one.values.get("padded", -1) for one in marks if one.kind == "tokens"),
         )
         for key, marks in found.items()

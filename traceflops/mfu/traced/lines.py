@@ -114,7 +114,7 @@ def part_table(
     cases = [
         _parts(_case(work.works, *(int(column[at]) for column in columns))) for at in first.tolist()
     ]
-    flat = [one for parts in cases for one in parts]
+    flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
     at, which = runs(begin[group], end[group])
