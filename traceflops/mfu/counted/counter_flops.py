@@ -35,7 +35,7 @@ from traceflops.mfu.counted.joins import (
     summed_notes,
 )
 from traceflops.mfu.counted.kernel_matching import match
-from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, flops_of
+from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, exact_flops
 from traceflops.mfu.counted.launches import launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
 from traceflops.mfu.counted.work_sources import (
@@ -199,19 +199,13 @@ class _Joiner:
 
     def _flops(self, origin: Origin) -> IntArray | None:
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""
-        done = None
-        for source, mine in zip(self.sources, self.matched, strict=True):
-            if source.work.origin == origin:
-                exact = np.array(
-                    [all(p.flops == p.at_least for p in kind) for kind in mine.kinds],
-                    dtype=np.bool_,
-                )
-                flops = np.where(exact, flops_of(mine.kinds), -1)
-                if done is None:
-                    done = np.full(self._activities.num_rows, -1, dtype=np.int64)
-                rows, values = self.launches.row, taken(flops, mine.kind)
-                done[rows] = np.where(done[rows] >= 0, done[rows], values)
-        return done
+        matched = zip(self.sources, self.matched, strict=True)
+        by_origin = [each for source, each in matched if source.work.origin == origin]
+        flops = np.full(self._activities.num_rows, UNKNOWN, dtype=np.int64)
+        for each in reversed(by_origin):
+            values, rows = exact_flops(each.kinds, each.kind), self.launches.row
+            flops[rows] = np.where(values >= 0, values, flops[rows])
+        return flops if by_origin else None
 
     def _is_said(self, note: Note) -> bool:
         return any(said.code == note.code for said in self.prepared.trace.notes)

@@ -269,12 +269,11 @@ def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
     times = np.bincount(group, minlength=len(first)).tolist()
     for at, row in enumerate(first.tolist()):
-        *amounts, busy, cycles = (column[at] for column in sums)
+        flops, vector, read, written, busy, cycles = (column[at] for column in sums)
         share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
         by_type = {dtype: column[at] for dtype, column in types.items()}
-        yield CountedKernel(
-            launches.names[int(launches.name[row])], times[at], *amounts, share, by_type
-        )
+        name = launches.names[int(launches.name[row])]
+        yield CountedKernel(name, times[at], flops, vector, read, written, share, by_type)
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

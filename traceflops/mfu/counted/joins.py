@@ -11,7 +11,7 @@ import numpy as np
 
 from traceflops.attribution import Attribution
 from traceflops.mfu.counted.kernel_matching import HOW, KNOWN, How, Matched, match
-from traceflops.mfu.counted.launch_work import LaunchWork, Origin, flops_of
+from traceflops.mfu.counted.launch_work import UNKNOWN, LaunchWork, Origin, exact_flops
 from traceflops.mfu.counted.launches import Launches, sizes_of
 from traceflops.table import (
     ABSENT,
@@ -98,14 +98,13 @@ def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[No
     launches, times, total_ns = summed
     for work in works:
         matched = match(launches, work)
-        exact = [all(part.flops == part.at_least for part in kind) for kind in matched.kinds]
-        known = np.array([*exact, False], dtype=np.bool_)[matched.kind] & (times != ABSENT)
-        known &= matched.has("order", "alike")
+        flops = exact_flops(matched.kinds, matched.kind)
+        known = (flops != UNKNOWN) & (times != ABSENT) & matched.has("order", "alike")
         if not known.any():
             yield Note("missing", "sums-not-told", _NOTHING)
             continue
-        flops = flops_of(matched.kinds)[matched.kind[known]].tolist()
-        done = sum(each * count for each, count in zip(flops, times[known].tolist(), strict=True))
+        counts = times[known].tolist()
+        done = sum(each * n for each, n in zip(flops[known].tolist(), counts, strict=True))
         share = Fraction(sum(total_ns[known].tolist()), max(1, sum(total_ns.tolist())))
         text = (
             "According to the pair, the kernels of these sums executed "

@@ -125,6 +125,12 @@ def _shared_words(kinds: Sequence[Kind], family: str) -> str:
     return ".".join(words[0] for words in shared)
 
 
-def flops_of(kinds: Sequence[Kind]) -> IntArray:
-    """Return the FLOPs of each kind, the most where they are not exact."""
-    return np.array([sum(part.flops for part in kind) for kind in kinds], dtype=np.int64)
+def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
+    """Return the FLOPs of launches of some kinds, UNKNOWN where they are not exact."""
+    flops = [
+        sum(part.flops for part in parts)
+        if all(part.flops == part.at_least for part in parts)
+        else UNKNOWN
+        for parts in kinds
+    ]
+    return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]
