@@ -13,7 +13,7 @@ from traceflops.flops import (
     TF32_OR_FP32,
     UNSPLIT,
     Measured,
-    Verdict,
+    NearerRoof,
     Waterfall,
     verdict,
 )
@@ -282,15 +282,15 @@ def _counted(measured: Measurement) -> frozenset[str]:
 
 def roofline(
     measured: Measurement, work: Measured, row: KernelRow | OpRow | None
-) -> Verdict | None:
+) -> NearerRoof | None:
     """Return which roof is nearer to some work, where all devices have the same rates for it."""
     if row is not None and row.path != "memory":
-        return Verdict("interconnect", "record") if row.path is not None else None
+        return NearerRoof("interconnect", "record") if row.path is not None else None
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
     kernel = row if isinstance(row, KernelRow) else None
     basis = (kernel.basis if kernel is not None else None) or "shapes"
     if work.flops == 0 and work.min_bytes and bandwidth:
-        return Verdict("memory", basis)  # whatever the peak
+        return NearerRoof("memory", basis)  # whatever the peak
     return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
 
 

@@ -27,7 +27,9 @@ from tests.mfu.test_reconciliation import (
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Run
+from traceflops.flops.model.models import preset
 from traceflops.mfu.checked.padding import Padding, padding_of_rows, without_padding
+from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import Executed
@@ -296,3 +298,15 @@ def test_padding_of_rows() -> None:
     assert padding.of("overcompute.mask") == padding.of("model.conv.forward") == ()
     assert padding.is_any
     assert not padding_of_rows(Fraction(4), Fraction(4)).is_any
+
+
+def test_rows_of_padding_are_visible_however_it_came_about() -> None:
+    card = preset("llama-3-8b")
+    packed = visible(card, Run(batch=2, seq=64, documents=(5, 30, 7, 60)))
+    padded = visible(card, Run(batch=2, seq=64, real_tokens=102))
+    full = visible(card, Run(batch=2, seq=64))
+    for passes in (packed, padded):
+        assert (passes.forward, passes.backward) == (full.forward, full.backward)
+    assert full.forward == 2 * card.weights() * 128
+    # No document attends to another one; the padded sequences are computed in full.
+    assert packed.attention < padded.attention == full.attention

@@ -12,7 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.units import one_of
 
 if TYPE_CHECKING:
-    from traceflops.devices import Lack
+    from traceflops.devices import MissingInput
     from traceflops.flops import Explanation, Utilisation
 
 _ANSWER = "Output"
@@ -78,7 +78,7 @@ class AnswerOptions:
         """Return whether something is asked that only a description answers."""
         return self.explains or self.all_conventions or self.convention is not None
 
-    def explanation(self, found: Utilisation, lacks: Sequence[Lack]) -> Explanation:
+    def explanation(self, found: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
         from traceflops.flops import explain, other_peaks
         from traceflops.units import parse_reported

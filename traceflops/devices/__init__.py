@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         NO_MATRIX_WORK,
         NOT_SPLIT,
         PAIR,
-        Lack,
+        MissingInput,
         counters_alone,
         counters_incomplete,
         other_counters,

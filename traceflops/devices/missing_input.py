@@ -30,26 +30,26 @@ PAIR: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingInput:
     """What is not known, and the option or the way of recording that would tell it."""
 
     problem: str
     remedy: str
 
 
-NOT_SPLIT: Final = Lack(
+NOT_SPLIT: Final = MissingInput(
     "counters do not split executed FLOPs into model work, recomputation and "
     "padding; they give HFU only",
     PAIR,
 )
 
-NO_MATRIX_WORK: Final = Lack(
+NO_MATRIX_WORK: Final = MissingInput(
     "according to counters, no kernel used matrix units",
     "vector units are not part of MFU or HFU",
 )
 
 
-def without_rates(explanation: str) -> Lack:
+def without_rates(explanation: str) -> MissingInput:
     """Return that the rates of a device are not known, each option that tells them named once.
 
     Those at the end of the sentence are the remedy.
@@ -57,12 +57,12 @@ def without_rates(explanation: str) -> Lack:
     text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
-        return Lack(text, GIVE_PEAK)
+        return MissingInput(text, GIVE_PEAK)
     remedy = f"{_OPTIONS.removeprefix(': ')}{options}"
-    return Lack(problem, GIVE_PEAK if remedy == ASK else remedy)
+    return MissingInput(problem, GIVE_PEAK if remedy == ASK else remedy)
 
 
-def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:
+def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
     """Return why an export of a tool without operators tells no FLOPs, and what would.
 
     `families` are those of the devices, None for one that is not known.
@@ -70,15 +70,15 @@ def without_shapes(tool: str, families: Sequence[Family | None]) -> Lack:
     return _ways(f"{tool} records no shapes, so FLOPs are unknown", families)
 
 
-def other_counters(families: Sequence[Family | None]) -> Lack:
+def other_counters(families: Sequence[Family | None]) -> MissingInput:
     """Return that counters were read, and none of those that tell FLOPs."""
     known = [one for one in families if one is not None]
     if known and not any(one.counts_matrix_work for one in known):
-        return Lack(f"counters of {known[0].hardware} do not count matrix work", PAIR)
+        return MissingInput(f"counters of {known[0].hardware} do not count matrix work", PAIR)
     return _ways("none of the recorded counters counts matrix work", families)
 
 
-def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
+def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
     known = [one for one in families if one is not None]
     counting = [one for one in known if one.counts_matrix_work]
     remedy = PAIR
@@ -89,15 +89,15 @@ def _ways(problem: str, families: Sequence[Family | None]) -> Lack:
         problem += f", and counters of {known[0].hardware} do not count matrix work"
     else:
         remedy += ", or record its counters (docs/counters.md lists the options by GPU)"
-    return Lack(problem, remedy)
+    return MissingInput(problem, remedy)
 
 
-def without_times(trace: Trace, how: str | None) -> Lack:
+def without_times(trace: Trace, how: str | None) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` it would."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        return Lack("the trace has no GPU operations", f"record with {how}")
-    return Lack(
+        return MissingInput("the trace has no GPU operations", f"record with {how}")
+    return MissingInput(
         "the trace has only sums by name, without kernel times",
         "use the profile's SQLite export or cuda_gpu_trace"
         if trace.source.format == "nsys stats"
@@ -105,9 +105,9 @@ def without_times(trace: Trace, how: str | None) -> Lack:
     )
 
 
-def counters_alone(launches: int) -> Lack:
+def counters_alone(launches: int) -> MissingInput:
     """Return why counters without times make no utilisation."""
-    return Lack(
+    return MissingInput(
         f"{several(launches, 'launch')} {does(launches, 'have')} counters but no times, because "
         "reading counters serializes kernels",
         "record times in another run (rocprofv3 --kernel-trace, nsys profile) and "
@@ -115,19 +115,19 @@ def counters_alone(launches: int) -> Lack:
     )
 
 
-def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> Lack:
+def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
     """Return why counters that were read tell no FLOPs, and which would."""
     known = [one for one in families if one is not None]
     if not known:
-        return Lack(
+        return MissingInput(
             "the counters come from an unknown GPU, so it is unclear which add up",
             "name it with --device ID",
         )
     counting = [one for one in known if one.counts_matrix_work]
     if not counting:
-        return Lack(
+        return MissingInput(
             f"counters of {known[0].hardware} do not count matrix work",
             PAIR,
         )
     names = ", ".join(missing) or "a counter of each launch"
-    return Lack(f"missing counters of matrix work: {names}", counting[0].recording)
+    return MissingInput(f"missing counters of matrix work: {names}", counting[0].recording)

@@ -86,15 +86,15 @@ if TYPE_CHECKING:
     from traceflops.flops.ops.types import TF32_OR_FP32
     from traceflops.flops.ops.work import (
         Core,
+        FlopsPart,
         Kind,
         Layout,
-        Part,
         PartName,
         Product,
         Result,
         Unknown,
         Work,
     )
-    from traceflops.flops.roofline import BOUND_FROM, Measured, Verdict, WorkBasis, verdict
+    from traceflops.flops.roofline import BOUND_FROM, Measured, NearerRoof, WorkBasis, verdict
 else:
     __getattr__ = lazy(__name__, __file__)

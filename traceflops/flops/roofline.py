@@ -29,7 +29,7 @@ BOUND_FROM: Final = Fraction(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NearerRoof:
     """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
 
     bound: Bound
@@ -99,7 +99,7 @@ def verdict(
     bandwidth: int | None,
     category: Category | None = None,
     basis: WorkBasis = "shapes",
-) -> Verdict | None:
+) -> NearerRoof | None:
     """Return which roof is nearer: by the intensity, else by the category, else None.
 
     `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns. `basis` is what
@@ -107,9 +107,9 @@ def verdict(
     """
     intensity = measured.intensity
     if intensity is not None and peak and bandwidth:
-        return Verdict("compute" if intensity > Fraction(peak, bandwidth) else "memory", basis)
+        return NearerRoof("compute" if intensity > Fraction(peak, bandwidth) else "memory", basis)
     if category is not None and category.top in ("compute", "memory"):
-        return Verdict("compute" if category.top == "compute" else "memory", "category")
+        return NearerRoof("compute" if category.top == "compute" else "memory", "category")
     return None
 
 

@@ -54,9 +54,8 @@ if TYPE_CHECKING:
         self_described,
         without_description,
     )
-    from traceflops.mfu.counted.counted_kernels import CountedKernel
-    from traceflops.mfu.counted.cross_check import CrossCheck
-    from traceflops.mfu.counted.joins import Join
+    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.counted.measured_work import MeasuredWork
     from traceflops.mfu.inference.inference import Inference, PhaseUse

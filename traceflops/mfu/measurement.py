@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, Lack
+from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, MissingInput
 from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
 from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
 from traceflops.mfu.inference.inference import Inference, inference
@@ -48,7 +48,7 @@ class Measurement:
     executed: Executed
     devices: tuple[DevicePeaks, ...]
     waterfall: Waterfall | None
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingInput, ...]
     kernels: tuple[KernelRow, ...]
     ops: tuple[OpRow, ...]
     inference: Inference | None = None
@@ -115,7 +115,7 @@ class Measurement:
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
-        rates = {one.device: one.rates for one in self.devices}
+        rates = {device.device: device.rates for device in self.devices}
         known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
         most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
@@ -161,7 +161,7 @@ class Measurement:
         """Return what the figures are of and held against: "from trace, bf16 dense 989.4"."""
         dtypes = self.waterfall.dtypes if self.waterfall is not None else ()
         origin = f"from {' and '.join(self.sources)}"
-        rates = {one.rates.get(dtype) for one in self.devices for dtype in dtypes}
+        rates = {device.rates.get(dtype) for device in self.devices for dtype in dtypes}
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
             return f"{origin}, {' and '.join(dtypes)} each at its dense peak"
         (rate,) = rates
@@ -205,7 +205,7 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {one.device: one.bandwidth for one in devices}),
+        inference(prepared, moved, {device.device: device.bandwidth for device in devices}),
         roof_times(prepared, moved, devices, done.work),
     )
 
@@ -217,7 +217,7 @@ def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[N
         flops[cell.dtype] += cell.flops
     counted = {dtype for dtype, number in flops.items() if number}
     dtypes = tuple(one for one in DTYPES if one in counted)
-    doubts = dict.fromkeys(one.doubt(dtypes) for one in devices)
+    doubts = dict.fromkeys(device.doubt(dtypes) for device in devices)
     found = (Note("assumed", "peak-in-doubt", f"{doubt}.") for doubt in doubts if doubt)
     # Where nothing was counted, nothing is held against a peak.
     by_clock = dict.fromkeys(one.clock_note for one in devices) if counted else {}
@@ -227,7 +227,7 @@ def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[N
 
 def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:
     """Return that products may have run at either of two peaks, if the devices have both."""
-    if not share or any(one.given for one in devices):
+    if not share or any(device.given for device in devices):
         return ()
     text = (
         f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
@@ -240,6 +240,6 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
 def _waterfall(
     prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
 ) -> Waterfall | None:
-    peaks = {one.device: one.rates for one in devices}
+    peaks = {device.device: device.rates for device in devices}
     budgets = device_budgets(prepared, done, peaks)
     return waterfall(budgets) if any(budget.window_ns for budget in budgets) else None

@@ -11,7 +11,7 @@ from traceflops.devices import (
     NEXT_TIME,
     NO_MATRIX_WORK,
     PAIR,
-    Lack,
+    MissingInput,
     counters_alone,
     counters_incomplete,
     other_counters,
@@ -48,8 +48,8 @@ WHY_UNKNOWN: Final = {
     "too-large": "its operation count is implausibly large",
 }
 _UNRECORDED: Final = {
-    "incomplete": Lack("GPU records are incomplete", "record the run again"),
-    "capture": Lack(
+    "incomplete": MissingInput("GPU records are incomplete", "record the run again"),
+    "capture": MissingInput(
         "captured kernels did not run",
         "give this trace as --pair to the trace that launches the graph",
     ),
@@ -65,10 +65,10 @@ _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight"}
 
 def why_no_figure(
     prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
-) -> Iterator[Lack]:
+) -> Iterator[MissingInput]:
     """Yield what keeps the figures back; the first says most."""
     kinds = prepared.trace.devices["type"].to_pylist()
-    if all(kinds[one.device] == "cpu" for one in devices):
+    if all(kinds[device.device] == "cpu" for device in devices):
         yield _without_devices(prepared, done)
         return
     if not prepared.launch_records.is_judged:
@@ -81,7 +81,7 @@ def why_no_figure(
     if coverage is None or coverage < TOO_LITTLE:
         known = exact_percent(coverage or Fraction(0))
         problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
-        yield Lack(problem, _largest_unknown(done))
+        yield MissingInput(problem, _largest_unknown(done))
         return
     yield from _without_peak(done, devices)
 
@@ -98,12 +98,12 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     yield Note("missing", "flops-unknown", text)
 
 
-def impossible(fall: Waterfall) -> Lack:
+def impossible(fall: Waterfall) -> MissingInput:
     """Return that figures contradict each other."""
-    return Lack(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
+    return MissingInput(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
 
 
-def _without_devices(prepared: Prepared, done: Executed) -> Lack:
+def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
     trace = prepared.trace
     if counted and not trace.activities.num_rows and not trace.totals.num_rows:
@@ -112,7 +112,7 @@ def _without_devices(prepared: Prepared, done: Executed) -> Lack:
     return without_times(prepared.trace, how)
 
 
-def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
+def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     ops = prepared.trace.ops
     if done.work is not None and (lack := _nothing_told(done)) is not None:
         return lack
@@ -121,14 +121,16 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> Lack:
     if ops["input_dims"].null_count == ops.num_rows:
         how = remedy(prepared.trace.source.format, "shapes")
         problem = "the operators have no shapes, so FLOPs are unknown"
-        return Lack(problem, f"record with {how} next time" if how else NEXT_TIME)
+        return MissingInput(problem, f"record with {how} next time" if how else NEXT_TIME)
     if done.outside.unattributed:
-        return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+        return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
     others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
-    return Lack("no operator with matrix work was executed", _OTHER_STEPS if others else PAIR)
+    return MissingInput(
+        "no operator with matrix work was executed", _OTHER_STEPS if others else PAIR
+    )
 
 
-def _nothing_told(done: Executed) -> Lack | None:
+def _nothing_told(done: Executed) -> MissingInput | None:
     """Return why counters or a paired run tell no FLOPs, None where they were not asked."""
     work = done.work
     if work is None or not work.joins:
@@ -140,13 +142,13 @@ def _nothing_told(done: Executed) -> Lack | None:
         if not any(row.by_type[one] is not None for row in work.counted for one in row.by_type):
             return other_counters(work.families)
         return counters_incomplete(work.families, work.missing)
-    return Lack("no compute kernel has known FLOPs", _largest_unknown(done))
+    return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
 
 
-def _without_ops(prepared: Prepared) -> Lack:
+def _without_ops(prepared: Prepared) -> MissingInput:
     tool = _TOOLS.get(family(prepared.trace.source.format))
     if tool is None:
-        return Lack("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
+        return MissingInput("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
     from traceflops.devices import family_of
 
     named = prepared.trace.devices["architecture"].to_pylist()
@@ -161,12 +163,12 @@ def _largest_unknown(done: Executed) -> str:
     return PAIR
 
 
-def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Lack]:
+def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[MissingInput]:
     """Yield a lack per device whose rate for a counted data type is not known, each once."""
     counted = {cell.dtype for cell in done.select() if cell.flops}
     problems: dict[str, None] = {}
-    for one in devices:
-        for dtype in sorted(counted - one.rates.keys()):
-            problem = _UNTOLD_TYPES.get(dtype) if one.rates else None
-            problems[problem or one.match.why_no_peak(dtype) or one.match.explanation] = None
+    for device in devices:
+        for dtype in sorted(counted - device.rates.keys()):
+            problem = _UNTOLD_TYPES.get(dtype) if device.rates else None
+            problems[problem or device.match.why_no_peak(dtype) or device.match.explanation] = None
     yield from map(without_rates, problems)

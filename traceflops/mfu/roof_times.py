@@ -154,7 +154,7 @@ class _Items:
     def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
         """Return what the FLOPs of items need, NaN where they or their peak are unknown."""
         attribution, ops = self._moved.attribution, len(self._moved.op_size)
-        rates = np.array([float(peaks.rates.get(one) or np.nan) for one in self._dtypes])
+        rates = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
         op = np.where(item < ops, item, UNKNOWN)
         flops = taken(attribution.work.of_ops(attribution.work.flops), op)
         executed: BoolArray = attribution.has("executed")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import GIVE_PEAK, DeviceSpec, Lack, without_rates, without_times
+from traceflops.devices import GIVE_PEAK, DeviceSpec, MissingInput, without_rates, without_times
 from traceflops.flops import Peak, PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_peaks import DevicePeaks
@@ -38,7 +38,9 @@ def peak_in_trace(
         return PeakChoice(_mean(rates, prepared, label), spec, plain)
     if plain is None:
         return PeakChoice(None, spec, None, _no_type(measured.executed), NAME_ONE)
-    known = {one.device: rate for one in devices if (rate := one.rates.get(plain)) is not None}
+    known = {
+        device.device: rate for device in devices if (rate := device.rates.get(plain)) is not None
+    }
     if len(known) < len(devices):
         product = next(one.product for one in devices if one.device not in known)
         problem = f"the dense {plain[:20]} rate of {product} is unknown"
@@ -46,10 +48,10 @@ def peak_in_trace(
     return PeakChoice(_mean(known, prepared, f"{plain} dense"), spec, plain)
 
 
-def _unknown(measured: Measurement, prepared: Prepared) -> Lack | None:
+def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
     """Return what is not known of the devices."""
     kinds = prepared.trace.devices["type"].to_pylist()
-    if all(kinds[one.device] == "cpu" for one in measured.devices):
+    if all(kinds[device.device] == "cpu" for device in measured.devices):
         how = remedy(prepared.trace.source.format, "device work")
         return without_times(prepared.trace, how)
     strange = next((one for one in measured.devices if not one.rates), None)
@@ -78,7 +80,11 @@ def _no_type(done: Executed) -> str:
 
 
 def _one_spec(devices: Sequence[DevicePeaks]) -> DeviceSpec | None:
-    specs = {one.match.spec.id: one.match.spec for one in devices if one.match.spec is not None}
+    specs = {
+        device.match.spec.id: device.match.spec
+        for device in devices
+        if device.match.spec is not None
+    }
     return next(iter(specs.values())) if len(specs) == 1 else None
 
 

@@ -10,7 +10,7 @@ from traceflops.attribution.datatypes import float_type, without_tf32
 from traceflops.categories.model import Category
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
-from traceflops.flops.roofline import Measured, Verdict, verdict
+from traceflops.flops.roofline import Measured, NearerRoof, verdict
 from traceflops.mfu.budget import peaks_of
 
 PEAK, BANDWIDTH = 989_400, 3_350
@@ -24,23 +24,25 @@ def test_figures_of_a_product() -> None:
     assert one.intensity == Fraction(4096, 3)
     assert one.share_of_peak(PEAK) == Fraction(2 * 4096**3, 250_000 * PEAK)
     assert one.share_of_bandwidth(BANDWIDTH) == Fraction(6 * 4096**2, 250_000 * BANDWIDTH)
-    assert verdict(one, PEAK, BANDWIDTH) == Verdict("compute", "shapes")
+    assert verdict(one, PEAK, BANDWIDTH) == NearerRoof("compute", "shapes")
 
 
 def test_a_thin_product_is_bound_by_memory() -> None:
     one = Measured(flops=2 * 4096 * 4096, min_bytes=2 * (4096 * 4096 + 8192), time_ns=12_000)
-    assert verdict(one, PEAK, BANDWIDTH) == Verdict("memory", "shapes")
+    assert verdict(one, PEAK, BANDWIDTH) == NearerRoof("memory", "shapes")
     assert one.intensity is not None
     assert one.flops_per_ns is not None
 
 
 def test_without_figures_the_category_tells_or_nothing() -> None:
     unknown = Measured(None, None, 100)
-    assert verdict(unknown, PEAK, BANDWIDTH, Category("memory", "copy")) == Verdict(
+    assert verdict(unknown, PEAK, BANDWIDTH, Category("memory", "copy")) == NearerRoof(
         "memory", "category"
     )
     known = Measured(10, 10, 100)
-    assert verdict(known, None, None, Category("compute", "gemm")) == Verdict("compute", "category")
+    assert verdict(known, None, None, Category("compute", "gemm")) == NearerRoof(
+        "compute", "category"
+    )
     assert verdict(unknown, PEAK, BANDWIDTH, Category("other", "other")) is None
     assert verdict(unknown, PEAK, BANDWIDTH) is None
     assert (unknown.flops_per_ns, unknown.bytes_per_ns, unknown.intensity) == (None, None, None)

@@ -96,12 +96,12 @@ class Explanation:
     @property
     def reproduced(self) -> tuple[Candidate, ...]:
         """Return the candidates that agree with the printed digits."""
-        return tuple(one for one in self.candidates if one.reproduces)
+        return tuple(candidate for candidate in self.candidates if candidate.reproduces)
 
     @property
     def likely(self) -> tuple[Candidate, ...]:
         """Return the candidates that suppose no more than can be expected, or else the best."""
-        likely = tuple(one for one in self.candidates if one.cost <= LIKELY)
+        likely = tuple(candidate for candidate in self.candidates if candidate.cost <= LIKELY)
         return likely or self.candidates[:1]
 
     @property

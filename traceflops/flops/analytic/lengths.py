@@ -126,7 +126,7 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):
-        cut = tuple(one for one in sequences if one[0] + cached > mask.size)
+        cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
         return cut, tuple(one for one in sequences if one[0] + cached <= mask.size)
     if sequences.longest is None or sequences.longest + cached > mask.size:
         raise _needs_lengths(mask)

@@ -12,7 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.flops.analytic.lengths import Lengths as Lengths
 from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
 from traceflops.flops.model.blocks import Linear
-from traceflops.flops.model.card import ModelCard, Placed
+from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
 Scope = Literal["blocks", "all"]
@@ -87,11 +87,11 @@ class Lora:
         if (self.rank is None) == (self.params is None):
             raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
 
-    def adapters(self, card: ModelCard) -> tuple[Placed, ...]:
+    def adapters(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
         """Return the adapters as matrices: in x rank and rank x out for each target."""
         if self.params is not None:
             count = Linear(name="adapters", inputs=self.params, outputs=1, group="adapters")
-            return (Placed(count, in_blocks=True),)
+            return (PlacedLinear(count, in_blocks=True),)
         names = {one.linear.name for one in card.placed()}
         for target in self.targets:
             if target not in names:
@@ -101,21 +101,21 @@ class Lora:
                 )
         return tuple(pair for one in self.adapted(card) for pair in self._pair(one))
 
-    def adapted(self, card: ModelCard) -> tuple[Placed, ...]:
+    def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
         """Return the matrices that get adapters of a rank; none where only their size is known."""
         return tuple(one for one in card.placed() if self.rank is not None and self._wants(one))
 
-    def _wants(self, one: Placed) -> bool:
+    def _wants(self, placed: PlacedLinear) -> bool:
         if self.targets:
-            return one.linear.name in self.targets
-        return one.in_blocks and not one.routes
+            return placed.linear.name in self.targets
+        return placed.in_blocks and not placed.routes
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""
-        return sum(one.times * one.linear.stored for one in self.adapters(card))
+        return sum(adapter.times * adapter.linear.stored for adapter in self.adapters(card))
 
-    def _pair(self, one: Placed) -> Iterator[Placed]:
-        linear, rank = one.linear, self.rank
+    def _pair(self, placed: PlacedLinear) -> Iterator[PlacedLinear]:
+        linear, rank = placed.linear, self.rank
         assert rank is not None, "only adapters with a rank are pairs"
         for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
             adapter = replace(
@@ -127,7 +127,7 @@ class Lora:
                 bias=False,
                 copies=max(linear.copies, 1),
             )
-            yield replace(one, linear=adapter)
+            yield replace(placed, linear=adapter)
 
 
 @dataclass(frozen=True, slots=True)

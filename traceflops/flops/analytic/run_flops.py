@@ -32,7 +32,7 @@ from traceflops.flops.analytic.lengths import (
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
 from traceflops.flops.model.blocks import Mask
-from traceflops.flops.model.card import ModelCard, Placed, PlacedCore
+from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 from traceflops.flops.model.conv import Conv
 from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
 
@@ -171,14 +171,14 @@ class _Count:
 
     # Weight matrices
 
-    def _matmul(self, one: Placed) -> Iterator[Line]:
-        flops = 2 * one.linear.active * self._rows(one)
-        for passes in self._passes(one):
+    def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
+        flops = 2 * placed.linear.active * self._rows(placed)
+        for passes in self._passes(placed):
             forward = flops * passes.times
-            yield from self._pass_lines("matmul", one.linear.group, forward, passes)
-            again = self._again(one.in_blocks, passes) * self._checkpoint.linear * forward
-            yield Line(f"recompute.matmul.{one.linear.group}", again)
-            yield from self._waste(one, forward, passes, again)
+            yield from self._pass_lines("matmul", placed.linear.group, forward, passes)
+            again = self._again(placed.in_blocks, passes) * self._checkpoint.linear * forward
+            yield Line(f"recompute.matmul.{placed.linear.group}", again)
+            yield from self._waste(placed, forward, passes, again)
 
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
@@ -189,9 +189,9 @@ class _Count:
         if passes.weight_grad:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
-    def _rows(self, one: Placed) -> int:
+    def _rows(self, placed: PlacedLinear) -> int:
         """Return how many rows a step puts through a matrix."""
-        reads, shape = one.linear.reads, self._side(one)
+        reads, shape = placed.linear.reads, self._side(placed)
         if reads == "token":
             return self._tokens(shape)
         if reads == "memory":
@@ -202,54 +202,56 @@ class _Count:
     def _tokens(self, shape: RunShape) -> int:
         return shape.tokens if self.rule.real else shape.slot_tokens
 
-    def _side(self, one: Placed | PlacedCore) -> RunShape:
+    def _side(self, placed: PlacedLinear | PlacedCore) -> RunShape:
         """Return the sequences that a matrix or core works on."""
-        if one.side == "encoder":
+        if placed.side == "encoder":
             return self.run.memory(self.card, self.shape)
         return self.shape
 
-    def _waste(self, one: Placed, forward: int, passes: _Passes, again: Count) -> Iterator[Line]:
+    def _waste(
+        self, placed: PlacedLinear, forward: int, passes: _Passes, again: Count
+    ) -> Iterator[Line]:
         """Yield rows computed and not needed: of padded tokens and vocabulary, of experts."""
         if self.rule.context != "exact":
             return
         executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
-        yield Line("overcompute.padding.experts", (one.capacity - 1) * executed)
-        if one.linear.reads == "token" and one.side == "decoder":
+        yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
+        if placed.linear.reads == "token" and placed.side == "decoder":
             rows = Fraction(self.shape.slot_tokens - self.shape.tokens, self.shape.tokens)
             yield Line("overcompute.padding.tokens", rows * executed)
         padded = self.card.padded_vocab
-        if padded is not None and one.linear.name == "head":
+        if padded is not None and placed.linear.name == "head":
             yield Line(
                 "overcompute.padding.vocab", Fraction(padded, self.card.vocab) * executed - executed
             )
 
     # What is trained
 
-    def _passes(self, one: Placed | PlacedCore) -> Iterator[_Passes]:
+    def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
         if self.run.forward_only:
-            yield _Passes(one.times, False, False)
+            yield _Passes(placed.times, False, False)
             return
-        still = self._below(one) if self.rule.frozen == "as-run" else 0
-        adapter = isinstance(one, Placed) and one.linear.group == "adapters"
+        still = self._below(placed) if self.rule.frozen == "as-run" else 0
+        adapter = isinstance(placed, PlacedLinear) and placed.linear.group == "adapters"
         if still and not adapter:
             yield _Passes(still, False, False)
-        if still < one.times:
-            yield _Passes(one.times - still, *self._gradients(one))
+        if still < placed.times:
+            yield _Passes(placed.times - still, *self._gradients(placed))
 
-    def _below(self, one: Placed | PlacedCore) -> int:
+    def _below(self, placed: PlacedLinear | PlacedCore) -> int:
         """Return in how many layers no gradient flows: nothing there and below is trained."""
-        if one.side == "encoder":
-            return one.times if self._still_encoder else 0
-        if one.layer is None:
+        if placed.side == "encoder":
+            return placed.times if self._still_encoder else 0
+        if placed.layer is None:
             return 0
-        return min(max(self.run.frozen_layers - one.layer, 0), one.times)
+        return min(max(self.run.frozen_layers - placed.layer, 0), placed.times)
 
-    def _gradients(self, one: Placed | PlacedCore) -> tuple[bool, bool]:
+    def _gradients(self, placed: PlacedLinear | PlacedCore) -> tuple[bool, bool]:
         """Return whether there are input and weight gradients."""
-        if isinstance(one, PlacedCore):
+        if isinstance(placed, PlacedCore):
             return True, True
-        linear, rule = one.linear, self.rule
+        linear, rule = placed.linear, self.rule
         if linear.group == "adapters" or rule.frozen == "never":
             return True, True
         if rule.frozen == "all":
@@ -280,10 +282,10 @@ class _Count:
     def _cores(self) -> tuple[PlacedCore, ...]:
         return square(self.card).cores() if self.rule.weights == "square" else self.card.cores()
 
-    def _attention(self, one: PlacedCore) -> Iterator[Line]:
-        twice = self._twice_pairs(one)
-        for passes in self._passes(one):
-            forward = one.core.flops(twice) * passes.times
+    def _attention(self, placed: PlacedCore) -> Iterator[Line]:
+        twice = self._twice_pairs(placed)
+        for passes in self._passes(placed):
+            forward = placed.core.flops(twice) * passes.times
             again = self._again(True, passes) * self._checkpoint.attention
             yield Line("model.attention.forward", forward)
             if passes.backward:
@@ -292,40 +294,40 @@ class _Count:
             yield Line("recompute.attention", again * forward)
             runs = 1 + 2 * passes.backward + again
             if passes.backward and (self._flash or self.rule.id == "flopcounter"):
-                yield Line("algorithmic.attention", one.core.scores(twice) * passes.times)
+                yield Line("algorithmic.attention", placed.core.scores(twice) * passes.times)
             if self.rule.context == "exact":
-                yield from self._masked(one, twice, passes.times * runs)
+                yield from self._masked(placed, twice, passes.times * runs)
         if self.rule.id == "levanter":
-            yield Line("convention.vector", self._vectors(one))
+            yield Line("convention.vector", self._vectors(placed))
 
     @property
     def _flash(self) -> bool:
         return self.run.attention_kernel == "flash"
 
-    def _masked(self, one: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
+    def _masked(self, placed: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
         """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
         padded = twice
-        if one.side == "decoder" and self.shape.padded:
-            padded = self._pairs(one.core.mask, self.shape.of(False))
-            yield Line("overcompute.padding.attention", one.core.flops(padded - twice) * runs)
-        if self.run.attention_kernel == "unfused" and not one.core.cross:
-            full = 2 * full_pairs(self._side(one).of(False), self.run.cached)
-            yield Line("overcompute.mask", one.core.flops(full - padded) * runs)
+        if placed.side == "decoder" and self.shape.padded:
+            padded = self._pairs(placed.core.mask, self.shape.of(False))
+            yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
+        if self.run.attention_kernel == "unfused" and not placed.core.cross:
+            full = 2 * full_pairs(self._side(placed).of(False), self.run.cached)
+            yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
 
-    def _vectors(self, one: PlacedCore) -> int:
+    def _vectors(self, placed: PlacedCore) -> int:
         """Return what Levanter adds for masks and softmax, all three passes."""
-        squares = squares_of(self._side(one).of(self.rule.real))
+        squares = squares_of(self._side(placed).of(self.rule.real))
         passes = 1 if self.run.forward_only else 3
-        return VECTOR_FLOPS_OF_LEVANTER * passes * one.core.heads * squares * one.times
+        return VECTOR_FLOPS_OF_LEVANTER * passes * placed.core.heads * squares * placed.times
 
-    def _twice_pairs(self, one: PlacedCore) -> int:
+    def _twice_pairs(self, placed: PlacedCore) -> int:
         """Return twice the pairs of one head in a step, as the convention has them."""
-        sequences = self._side(one).of(self.rule.real)
-        if one.core.cross:
+        sequences = self._side(placed).of(self.rule.real)
+        if placed.core.cross:
             return self._cross_pairs(sequences)
         if self.rule.context == "exact":
-            return self._pairs(one.core.mask, sequences)
-        return self._about(one.core.mask, sequences)
+            return self._pairs(placed.core.mask, sequences)
+        return self._about(placed.core.mask, sequences)
 
     def _about(self, mask: Mask, sequences: Sequences) -> int:
         """Return twice the pairs of sequences by the convention's rule for the context."""

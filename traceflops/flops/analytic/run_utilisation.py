@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices import PER_TERA, Lack
+from traceflops.devices import PER_TERA, MissingInput
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.peak_choice import PeakChoice, fastest_rates
@@ -44,7 +44,7 @@ class Utilisation:
     work: DescribedWork
     rate: Rate | None
     choice: PeakChoice
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingInput, ...]
     entries: tuple[Entry, ...]
     notes: tuple[str, ...]
 
@@ -103,12 +103,12 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     return "token" if needs_no_step and not known else "sequence"
 
 
-def _lacks(done: DescribedWork, choice: PeakChoice) -> list[Lack]:
+def _lacks(done: DescribedWork, choice: PeakChoice) -> list[MissingInput]:
     found = []
     if done.seconds is None:
-        found.append(Lack("the step time is unknown", TIME_REMEDY))
+        found.append(MissingInput("the step time is unknown", TIME_REMEDY))
     if choice.peak is None:
-        found.append(Lack(choice.problem, choice.remedy))
+        found.append(MissingInput(choice.problem, choice.remedy))
     return found
 
 
@@ -216,7 +216,7 @@ def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
         return
     rank = lora.rank
     linears = [one.linear for one in lora.adapted(card)]
-    narrow = {one.name: None for one in linears if min(one.inputs, one.outputs) < rank}
+    narrow = {linear.name: None for linear in linears if min(linear.inputs, linear.outputs) < rank}
     if narrow:
         yield (
             f"LoRA rank {rank:,} exceeds the width of {', '.join(narrow)}, so these "

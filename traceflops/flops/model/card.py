@@ -31,7 +31,7 @@ NORMS_OF_MTP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedLinear:
     """A weight matrix where it stands: in how many layers, from which one up, on whose tokens.
 
     `in_blocks` says whether checkpointing of the blocks recomputes it. `capacity` is the rows
@@ -216,10 +216,10 @@ class ModelCard:
         encoder = ["encoder"] * (self.encoder is not None)
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[PlacedLinear, ...]:
         """Return every weight matrix, the encoder's first."""
         encoder = self.encoder.placed() if self.encoder is not None else ()
-        extras = (Placed(linear) for linear in self.extras)
+        extras = (PlacedLinear(linear) for linear in self.extras)
         own = (*self._in_blocks(), *self._in_mtp(), *extras, *self._heads())
         return (*(replace(one, side="encoder") for one in encoder), *own)
 
@@ -236,26 +236,26 @@ class ModelCard:
         if self.mtp:
             yield from (PlacedCore(core, self.mtp, None) for core in self.blocks[-1][1].cores)
 
-    def _in_blocks(self) -> Iterator[Placed]:
+    def _in_blocks(self) -> Iterator[PlacedLinear]:
         layer = 0
         for count, block in self.blocks:
             for linear in block.linears(self.hidden, self._memory):
-                yield Placed(linear, count, layer, True, "decoder", _capacity(block, linear))
+                yield PlacedLinear(linear, count, layer, True, "decoder", _capacity(block, linear))
             layer += count
 
-    def _in_mtp(self) -> Iterator[Placed]:
+    def _in_mtp(self) -> Iterator[PlacedLinear]:
         """Yield the matrices of the MTP modules: a block, and two hidden states merged into one."""
         if self.mtp:
             block = self.blocks[-1][1]
             for linear in block.linears(self.hidden, self._memory):
                 one = replace(linear, group="mtp")
-                yield Placed(one, self.mtp, None, True, "decoder", _capacity(block, linear))
+                yield PlacedLinear(one, self.mtp, None, True, "decoder", _capacity(block, linear))
             merge = Linear(
                 name="mtp_merge", inputs=2 * self.hidden, outputs=self.hidden, group="mtp"
             )
-            yield Placed(merge, self.mtp)
+            yield PlacedLinear(merge, self.mtp)
 
-    def _heads(self) -> Iterator[Placed]:
+    def _heads(self) -> Iterator[PlacedLinear]:
         """Yield the output head; MTP modules use it once more each."""
         if self.head and self.vocab:
             head = Linear(
@@ -266,9 +266,9 @@ class ModelCard:
                 copies=0 if self.tied else 1,
                 bias=self.head_bias,
             )
-            yield Placed(head)
+            yield PlacedLinear(head)
             if self.mtp:
-                yield Placed(replace(head, copies=0), self.mtp)
+                yield PlacedLinear(replace(head, copies=0), self.mtp)
 
     @property
     def _memory(self) -> int:
@@ -276,8 +276,8 @@ class ModelCard:
         return self.encoder.hidden if self.encoder is not None else self.hidden
 
 
-def _own(one: Placed) -> bool:
-    return one.side == "decoder"
+def _own(placed: PlacedLinear) -> bool:
+    return placed.side == "decoder"
 
 
 def _capacity(block: Block, linear: Linear) -> Fraction:

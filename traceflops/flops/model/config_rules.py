@@ -138,7 +138,7 @@ def qwen_experts(table: Table, values: Values) -> None:
         "width": table.count("moe_intermediate_size"),
         "shared": shared,
         "shared_gate": bool(shared),
-        "layers": [one for one in layers if one not in dense and (one + 1) % step == 0],
+        "layers": [layer for layer in layers if layer not in dense and (layer + 1) % step == 0],
     }
 
 

@@ -15,8 +15,8 @@ from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
 from traceflops.flops.ops.work import (
     Core,
+    FlopsPart,
     NoteCode,
-    Part,
     Result,
     Unknown,
     Work,
@@ -176,17 +176,17 @@ class Attention:
         ]
         return lengths[0], lengths[1]
 
-    def _parts(self, core: Core) -> tuple[Part, ...]:
+    def _parts(self, core: Core) -> tuple[FlopsPart, ...]:
         most, least = core.pairs, core.pairs_at_least
         if self.unfused:
             full = core.batch * core.queries * core.keys
-            hidden = Part("mask", core.forward(full - most), core.forward(full - most))
-            return (Part("forward", core.forward(most), core.forward(least)), hidden)
+            hidden = FlopsPart("mask", core.forward(full - most), core.forward(full - most))
+            return (FlopsPart("forward", core.forward(most), core.forward(least)), hidden)
         if not self.backward:
-            return (Part("forward", core.forward(most), core.forward(least)),)
+            return (FlopsPart("forward", core.forward(most), core.forward(least)),)
         return (
-            Part("backward", 2 * core.forward(most), 2 * core.forward(least)),
-            Part("algorithmic", core.scores(most), core.scores(least)),
+            FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
+            FlopsPart("algorithmic", core.scores(most), core.scores(least)),
         )
 
     def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:

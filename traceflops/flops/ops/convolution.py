@@ -17,8 +17,8 @@ from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import (
     Correlation,
+    FlopsPart,
     NoteCode,
-    Part,
     PartName,
     Result,
     Unknown,
@@ -113,7 +113,7 @@ class ConvolutionBackward:
         notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
             "convolution_backward",
-            parts=tuple(Part(name, each, each if asked else 0) for name, yes in wanted if yes),
+            parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
             min_bytes=_moved(dy, x, w, asked) if asked else None,
             dtype=matrix_type(x, w),
             signature=geometry,
@@ -180,7 +180,7 @@ def _forward(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -
         y = x.like((geometry.batch, channels, *geometry.output)).bytes
     return Work(
         "convolution",
-        parts=(Part.exact("forward", flops(geometry) * factor(x, w)),),
+        parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
         min_bytes=total_bytes(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
         dtype=matrix_type(x, w),
         signature=geometry,

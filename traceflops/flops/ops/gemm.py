@@ -9,9 +9,9 @@ from typing import Literal
 from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.types import PACKED_FP4, ElementType
 from traceflops.flops.ops.work import (
+    FlopsPart,
     Layout,
     NoteCode,
-    Part,
     Product,
     Result,
     Unknown,
@@ -60,7 +60,7 @@ class MatrixProduct:
         out = Tensor((signature.batch, signature.m, signature.n), None, kind)
         return Work(
             "gemm",
-            parts=(Part.exact("product", signature.flops * factor(left, right)),),
+            parts=(FlopsPart.exact("product", signature.flops * factor(left, right)),),
             min_bytes=total_bytes(left.bytes, right.bytes, out.bytes, *self._others(args)),
             dtype=matrix_type(left, right),
             signature=signature,
@@ -101,7 +101,7 @@ class PackedWeight:
         out = left.like((signature.m, signature.n))
         return Work(
             "gemm",
-            parts=(Part.exact("product", signature.flops),),
+            parts=(FlopsPart.exact("product", signature.flops),),
             min_bytes=total_bytes(left.bytes, weight.bytes, out.bytes),
             dtype=left.type.matrix if left.type else None,
             signature=signature,
@@ -133,7 +133,7 @@ class GroupedProduct:
         scales = [args.tensor(place) for place in self.others]
         return Work(
             "grouped_gemm",
-            parts=(Part.exact("product", signature.flops),),
+            parts=(FlopsPart.exact("product", signature.flops),),
             min_bytes=total_bytes(
                 left.bytes if stacked else _used(left, signature.n),
                 right.bytes if stacked else _used(right, signature.m),

@@ -107,7 +107,7 @@ def promoted(types: list[ElementType]) -> ElementType | None:
     highest = max(one.rank for one in types)
     candidates = [one for one in types if one.rank == highest]
     largest = max(candidates, key=lambda one: one.bytes)
-    rivals = {one.name for one in candidates if one.bytes == largest.bytes}
+    rivals = {candidate.name for candidate in candidates if candidate.bytes == largest.bytes}
     if len(rivals) > 1 and highest == _FLOATING and largest.bytes == FLOAT.bytes // 2:
         return FLOAT
     return largest

@@ -96,7 +96,7 @@ Layout = Literal["row", "column"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FlopsPart:
     """FLOPs of one part; where they are not known exactly, `at_least` is a lower bound."""
 
     name: PartName
@@ -104,7 +104,7 @@ class Part:
     at_least: int
 
     @classmethod
-    def exact(cls, name: PartName, flops: int) -> Part:
+    def exact(cls, name: PartName, flops: int) -> FlopsPart:
         """Return a part of exactly so many FLOPs."""
         return cls(name, flops, flops)
 
@@ -187,7 +187,7 @@ class Work:
     """
 
     kind: Kind
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FlopsPart, ...] = ()
     min_bytes: int | None = None
     dtype: str | None = None
     signature: Product | Correlation | Core | None = None

@@ -113,7 +113,7 @@ def unknown_flops(measured: Measurement) -> int | None:
     done = measured.executed
     if done.coverage is None:
         return 0
-    bounds = executed_bounds(done, {one.device: one.rates for one in measured.devices})
+    bounds = executed_bounds(done, {device.device: device.rates for device in measured.devices})
     if bounds is None:
         return None
     return bounds.at_most - done.executed_flops + done.unsplit_flops

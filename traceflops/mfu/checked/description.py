@@ -22,7 +22,7 @@ from traceflops.flops import (
     preset,
 )
 from traceflops.mfu.checked.run_options import TOKEN_COUNTS, Words, check_sums, parse_kernel
-from traceflops.mfu.checked.token_marks import Told
+from traceflops.mfu.checked.token_marks import MarkedTokens
 from traceflops.table import Note, Trace
 from traceflops.units import LARGEST, parse_count, parse_lengths, parse_rate
 
@@ -77,9 +77,9 @@ class Description:
         kept = {word: text for word, text in self.words.values.items() if word not in words}
         return replace(self, words=replace(self.words, values=kept))
 
-    def with_tokens(self, told: Told) -> Description:
+    def with_tokens(self, tokens: MarkedTokens) -> Description:
         """Return the description with the tokens that marks tell: those of the steps shown."""
-        values, notes = told.over(self.words.values)
+        values, notes = tokens.over(self.words.values)
         return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))
 
 
@@ -204,7 +204,7 @@ def _text(word: str, value: object) -> str:
 def _list(word: str, value: list[object]) -> str:
     if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
         raise UsageError(f"{word} cannot be a list", "")
-    return ",".join(_one(word, one) for one in value)
+    return ",".join(_one(word, each) for each in value)
 
 
 def _one(word: str, value: object) -> str:

@@ -1,6 +1,6 @@
 """Why a description and a trace differ: the change to the description that makes them agree.
 
-Every change of `variants` and `scales` is counted anew and compared with the trace, pass by pass.
+Each of the variants is counted anew and compared with the trace, pass by pass.
 What fits is ranked by what must be supposed and by what it leaves; if nothing does, that is said.
 """
 
@@ -12,10 +12,9 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.flops import ModelCard, Run
-from traceflops.mfu.checked.batch_variants import scaled
 from traceflops.mfu.checked.passes import Passes
-from traceflops.mfu.checked.trained_variants import trained
-from traceflops.mfu.checked.variants import Seen, Variant, as_described, manners, sizes
+from traceflops.mfu.checked.size_variants import scaled, sizes
+from traceflops.mfu.checked.variants import Seen, Variant, ways
 
 AGREE: Final = Fraction(2, 100)
 """Up to here two counts agree; beyond, the difference needs a diagnosis."""
@@ -71,32 +70,31 @@ def diagnose(
     `known` are numbers of devices that the trace gives.
     """
     compared = _Comparison.of(card, run, seen.passes)
-    found: dict[str, Diagnosis] = {}
-    for variant in _variants(card, run, seen, known, compared):
+    diagnoses: dict[str, Diagnosis] = {}
+    for variant in _variants(Variant(card, run), seen, known, compared):
         tested = compared.test(variant)
         if tested is not None:
-            found.setdefault(tested.words, tested)
-    return tuple(sorted(found.values(), key=_rank))
+            diagnoses.setdefault(tested.words, tested)
+    return tuple(sorted(diagnoses.values(), key=_rank))
 
 
 def _variants(
-    card: ModelCard, run: Run, seen: Seen, known: tuple[int, ...], compared: _Comparison
+    described: Variant, seen: Seen, known: tuple[int, ...], compared: _Comparison
 ) -> Iterator[Variant]:
-    described = as_described(card, run)
-    for one in (described, *trained(card, run, seen), *manners(card, run)):
-        if one.code:
-            yield one
-        ratio = compared.ratio(one)
+    for variant in (described, *ways(described, seen)):
+        if variant.code:
+            yield variant
+        ratio = compared.ratio(variant)
         if ratio is not None:
-            yield from scaled(one, ratio, known)
-    yield from sizes(card, run, seen)
+            yield from scaled(variant, ratio, known)
+    yield from sizes(described, seen)
 
 
-def _rank(one: Diagnosis) -> tuple[bool, Fraction, Fraction]:
+def _rank(diagnosis: Diagnosis) -> tuple[bool, Fraction, Fraction]:
     """Order what fits by what it supposes, the rest by what it leaves."""
-    if not one.fits:
-        return (True, one.distance, Fraction(one.supposes))
-    return (False, Fraction(one.score), one.distance)
+    if not diagnosis.fits:
+        return (True, diagnosis.distance, Fraction(diagnosis.supposes))
+    return (False, Fraction(diagnosis.score), diagnosis.distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,8 @@ class _Comparison:
     def of(cls, card: ModelCard, run: Run, seen: Passes) -> _Comparison:
         """Return the comparison: attention by itself only where both tell it apart."""
         counted = bool(card.cores()) and card.complete
-        one = cls(seen, not seen.attention, not counted)
-        return cls(one.comparable(seen), one.merged, one.products_only)
+        whole = cls(seen, not seen.attention, not counted)
+        return cls(whole.comparable(seen), whole.merged, whole.products_only)
 
     def comparable(self, passes: Passes) -> Passes:
         """Return what of some passes is compared."""

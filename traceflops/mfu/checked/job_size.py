@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import Lack
+from traceflops.devices import MissingInput
 from traceflops.remedies import remedy
 from traceflops.table import distinct, numbers
 from traceflops.units import several
@@ -14,7 +14,7 @@ from traceflops.windows import Prepared, find_marked_steps
 
 NS_PER_S: Final = 10**9
 
-NOT_STEPS: Final = Lack(
+NOT_STEPS: Final = MissingInput(
     "descriptions cover whole steps, but a time range is selected",
     "select steps with --steps instead of --from and --to",
 )
@@ -41,7 +41,7 @@ class JobSize:
     format: str = ""
 
     @property
-    def lack(self) -> Lack | None:
+    def lack(self) -> MissingInput | None:
         """Return why a description of a step has nothing to be compared with."""
         if self.windows:
             return None
@@ -86,9 +86,9 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     )
 
 
-def _no_steps(format_: str) -> Lack:
+def _no_steps(format_: str) -> MissingInput:
     how = remedy(format_, "steps")
-    return Lack(
+    return MissingInput(
         "the trace has no steps, and a description covers one step",
         f"{how} when recording, or name step annotations with --step-mark",
     )
@@ -103,7 +103,7 @@ def _working(prepared: Prepared) -> int:
     """Return how many devices did something, chosen or not; all runs of a GPU are of one."""
     trace = prepared.trace
     devices = distinct(numbers(trace.activities["device"])).tolist()
-    return len({trace.runs[one][0] for one in devices} if trace.runs else devices)
+    return len({trace.runs[device][0] for device in devices} if trace.runs else devices)
 
 
 def _devices(number: int) -> str:
@@ -119,13 +119,13 @@ def host_time(prepared: Prepared) -> int | None:
     A step counts once per device, as its windows do. None where the host marked no steps, or not
     all of those that were chosen.
     """
-    found = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    if found is None or prepared.plan.choice.source != found.source:
+    marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
+    if marked is None or prepared.plan.choice.source != marked.source:
         return None
     process = numbers(prepared.trace.devices["process"])
     total = 0
     for device, windows in prepared.windows.items():
-        steps = found.by_process.get(int(process[device]))
+        steps = marked.by_process.get(int(process[device]))
         chosen = [window.step for window in windows if window.used and window.role == "step"]
         if steps is None and chosen:
             return None

@@ -104,16 +104,16 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     ]
     shown = done.ledger()
     if not shown.total("model.attention") and not shown.total("recompute.attention"):
-        counted = [one.merged() for one in counted]
-    found = _shares(counted)
+        counted = [passes.merged() for passes in counted]
+    padding = _shares(counted)
     if any(line.name.endswith(".logits") for line in shown.lines):
-        found = _head_apart(found, card)
-    if not found.is_any:
+        padding = _head_apart(padding, card)
+    if not padding.is_any:
         return None
     shape = run.shape(card)
-    told = bool(run.documents) or run.sums is not None
+    are_said = bool(run.documents) or run.sums is not None
     several = shape.padded and (shape.sequences or 0) > 1
-    return replace(found, is_even=several and not told and bool(card.cores()))
+    return replace(padding, is_even=several and not are_said and bool(card.cores()))
 
 
 def _shares(counted: list[Passes]) -> Padding:
@@ -136,21 +136,21 @@ def _differences(figures: list[Fraction]) -> Shares:
     return tuple((name, (more - less) / figures[0]) for name, more, less in pairs if more != less)
 
 
-def _head_apart(found: Padding, card: ModelCard) -> Padding:
+def _head_apart(padding: Padding, card: ModelCard) -> Padding:
     """Return the shares with padded rows of the output head in its own products alone.
 
     Where experts have spare rows, too, all products share both out.
     """
-    names = {name for name, _ in (*found.forward, *found.backward)}
+    names = {name for name, _ in (*padding.forward, *padding.backward)}
     if "vocab" not in names or "experts" in names or card.padded_vocab is None:
-        return found
-    rows = tuple(one for one in found.forward if one[0] == "tokens")
+        return padding
+    rows = tuple(share for share in padding.forward if share[0] == "tokens")
     real = 1 - sum((share for _, share in rows), Fraction(0))
     spare = Fraction(card.padded_vocab - card.vocab, card.padded_vocab)
     return replace(
-        found,
+        padding,
         forward=rows,
-        backward=tuple(one for one in found.backward if one[0] == "tokens"),
+        backward=tuple(share for share in padding.backward if share[0] == "tokens"),
         head=(*rows, ("vocab", real * spare)),
     )
 
@@ -172,7 +172,7 @@ def without_padding(
     apart = replace(apart, notes=(note, *done.notes))
     if measured.waterfall is None:
         return replace(measured, executed=apart)
-    rates = {one.device: one.rates for one in measured.devices}
+    rates = {device.device: device.rates for device in measured.devices}
     return replace(
         measured, executed=apart, waterfall=waterfall(device_budgets(prepared, apart, rates))
     )
@@ -274,8 +274,8 @@ def without_marked_padding(measured: Measurement, prepared: Prepared) -> Measure
     from traceflops.mfu.checked.padding import padding_of_rows, without_padding
     from traceflops.mfu.checked.token_marks import told_by_marks
 
-    told = told_by_marks(prepared)
-    values = told.values if told is not None else {}
+    marked = told_by_marks(prepared)
+    values = marked.values if marked is not None else {}
     real = values.get("seqlens.sum", values.get("tokens.real"))
     computed = values.get("tokens.padded")
     if real is None or computed is None or real >= computed:

@@ -40,7 +40,7 @@ class Passes:
 
     def times(self, factor: Fraction) -> Passes:
         """Return all of it so many times."""
-        return Passes(*(one * factor for one in self))
+        return Passes(*(flops * factor for flops in self))
 
     def merged(self) -> Passes:
         """Return attention among the products: where no kernel of its own computes it."""
@@ -84,14 +84,12 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     card, run = _as_computed(card, run)
     run = run if recomputed else replace(run, checkpoint=NO_CHECKPOINT)
     ledger = model_flops(card, run, default_convention(card, run))
-    found = passes_of(ledger)
+    passes = passes_of(ledger)
     if not recomputed:
-        return found
-    return replace(
-        found,
-        forward=found.forward + ledger.total("recompute.matmul") + ledger.total("recompute.conv"),
-        attention_forward=found.attention_forward + ledger.total("recompute.attention"),
-    )
+        return passes
+    again = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
+    attention = passes.attention_forward + ledger.total("recompute.attention")
+    return replace(passes, forward=passes.forward + again, attention_forward=attention)
 
 
 def without_lengths(run: Run) -> Run:

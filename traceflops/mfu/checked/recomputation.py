@@ -91,7 +91,7 @@ def recomputation(
     done = measured.executed.as_computed
     ledger = done.ledger()
     least, most = _bounds(done)
-    found = Recomputation(
+    recomputation = Recomputation(
         checkpoint=run.checkpoint,
         described=_described(card, run, job).total,
         counted=int(ledger.total(FAMILY)),
@@ -104,17 +104,19 @@ def recomputation(
         Fraction(ledger.total("recompute.attention")),
     )
     whole = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
-    return replace(found, finding=_finding(found, counts, job, _describing(seen, whole)))
+    return replace(
+        recomputation, finding=_finding(recomputation, counts, job, _describing(seen, whole))
+    )
 
 
 def _bounds(done: Executed) -> tuple[int, int]:
     """Return the least and the most that can be recomputed in the chosen windows."""
     cells = [cell for cell in done.select() if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
-    for one in done.ranges():
-        if one.line.startswith(f"{FAMILY}."):
-            least -= one.flops - one.at_least
-            most += one.at_most - one.flops
+    for bounds in done.ranges():
+        if bounds.line.startswith(f"{FAMILY}."):
+            least -= bounds.flops - bounds.at_least
+            most += bounds.at_most - bounds.flops
     return max(least, 0), most
 
 
@@ -128,17 +130,23 @@ def _described(card: ModelCard, run: Run, job: JobSize) -> Recomputed:
     )
 
 
-def _finding(found: Recomputation, counts: Counts, job: JobSize, how: str) -> Diagnosis | None:
+def _finding(
+    recomputation: Recomputation, counts: Counts, job: JobSize, how: str
+) -> Diagnosis | None:
     """Return how what is recomputed differs from what is described, None if it does not."""
-    slack = (AGREE if found.described else TRACES) * found.executed
-    if found.least > found.described + slack:
+    slack = (AGREE if recomputation.described else TRACES) * recomputation.executed
+    if recomputation.least > recomputation.described + slack:
         words = "the backward pass recomputes part of the forward pass"
         return _diagnosis(NOT_DESCRIBED, words, how, counts, job)
-    expected = found.described * (EARLY if found.counted and found.checkpoint.linear else 1)
-    if found.most < expected - slack or (found.described and not found.most):
-        words = f"the recomputation of {_named(found.checkpoint)} checkpointing is missing"
+    expected = recomputation.described * (
+        EARLY if recomputation.counted and recomputation.checkpoint.linear else 1
+    )
+    if recomputation.most < expected - slack or (
+        recomputation.described and not recomputation.most
+    ):
+        words = f"the recomputation of {_named(recomputation.checkpoint)} checkpointing is missing"
         off = "Check that it is enabled; --checkpointing none describes what ran"
-        return _diagnosis(MISSING, words, how if found.counted else off, counts, job)
+        return _diagnosis(MISSING, words, how if recomputation.counted else off, counts, job)
     return None
 
 

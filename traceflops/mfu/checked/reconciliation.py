@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from traceflops.devices import Lack
+from traceflops.devices import MissingInput
 from traceflops.flops import (
     FAMILIES,
     Count,
@@ -39,8 +39,7 @@ from traceflops.mfu.checked.job_size import JobSize, job_size
 from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import passes_of
 from traceflops.mfu.checked.recomputation import Recomputation, recomputation
-from traceflops.mfu.checked.trained_variants import adapter_flops, sizes_of_adapters
-from traceflops.mfu.checked.variants import Seen
+from traceflops.mfu.checked.variants import Seen, adapter_flops, sizes_of_adapters
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_choice import main_type, peak_in_trace
 from traceflops.mfu.traced.executed import Executed
@@ -71,7 +70,7 @@ class Reconciliation:
     counts: Counts | None
     diagnoses: tuple[Diagnosis, ...]
     waterfall: Waterfall | None
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingInput, ...]
     measured: Measurement
     recomputation: Recomputation | None = None
     is_padded: bool = False
@@ -95,8 +94,8 @@ class Reconciliation:
         rate, host_ns = self.rate, self.job.host_ns
         if rate is None or rate.is_hfu or host_ns is None:
             return None
-        found = rate.mfu * self.job.window_ns / host_ns
-        return None if found > 1 else found
+        mfu = rate.mfu * self.job.window_ns / host_ns
+        return None if mfu > 1 else mfu
 
     @property
     def host_ran_ahead(self) -> bool:
@@ -132,7 +131,7 @@ class Reconciliation:
     @property
     def fitting(self) -> tuple[Diagnosis, ...]:
         """Return the diagnoses that explain the difference, the simplest first."""
-        return tuple(one for one in self.diagnoses if one.fits)
+        return tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
 
     @property
     def findings(self) -> tuple[Diagnosis, ...]:
@@ -148,13 +147,13 @@ class Reconciliation:
         again = self.recomputation.sentence if self.recomputation is not None else ""
         if not self.counts.agree:
             more = f" And {again}." if again else ""
-            found = f"The description needs {self.counts.difference}. {self._finding}{more}"
+            sentence = f"The description needs {self.counts.difference}. {self._finding}{more}"
         elif again:
             agreement = self.counts.agreement
-            found = f"Description and trace {agreement}, but {again}."
+            sentence = f"Description and trace {agreement}, but {again}."
         else:
-            found = f"Description and trace {self.counts.agreement}."
-        return f"{found}{self._about_padding}"
+            sentence = f"Description and trace {self.counts.agreement}."
+        return f"{sentence}{self._about_padding}"
 
     @property
     def _about_padding(self) -> str:
@@ -183,9 +182,11 @@ class Reconciliation:
             return f"No known cause explains it: {CHECK}."
         best, *others = self.diagnoses
         if best.fits:
-            also = [one for one in others if one.fits and one.score <= best.score + 1]
-            return f"It fits if {'; or if '.join(one.words for one in (best, *also[:1]))}."
-        near = next((one for one in self.diagnoses if one.is_near), None)
+            also = [other for other in others if other.fits and other.score <= best.score + 1]
+            return (
+                f"It fits if {'; or if '.join(diagnosis.words for diagnosis in (best, *also[:1]))}."
+            )
+        near = next((diagnosis for diagnosis in self.diagnoses if diagnosis.is_near), None)
         nothing = "No tested cause explains it: check the model and its sizes."
         if near is None:
             return nothing
@@ -214,7 +215,7 @@ def reconcile(
     described = replace(described, notes=notes)
     lacks, fall = _lacks(described, job), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, Lack(problem, CHECK))
+        lacks = (*lacks, MissingInput(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
@@ -245,19 +246,19 @@ def _diagnoses(
     return diagnose(described.card, described.run, seen, job.known)
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[Lack, ...]:
+def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
     """Return what keeps MFU of the description back."""
-    choice, found = described.choice, []
+    choice, lacks = described.choice, []
     if job.lack is not None:
-        found.append(job.lack)
+        lacks.append(job.lack)
     if choice.peak is None:
-        found.append(Lack(choice.problem, choice.remedy))
+        lacks.append(MissingInput(choice.problem, choice.remedy))
     rate = described.rate
     if rate is not None and not described.is_possible:
         value = exact_percent(max(rate.mfu, rate.hfu))
         problem = f"the described work would be {value} of peak ({rate.convention})"
-        found.append(Lack(problem, CHECK))
-    return tuple(found)
+        lacks.append(MissingInput(problem, CHECK))
+    return tuple(lacks)
 
 
 def _doubts(
@@ -320,7 +321,7 @@ DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 
 
-TOO_MUCH = Lack(
+TOO_MUCH = MissingInput(
     "the described work would run compute kernels above peak",
     "check the description, the peak, and whether the trace has the kernels of all its GPUs",
 )
@@ -328,14 +329,16 @@ TOO_MUCH = Lack(
 
 def described_fall(
     described: Utilisation, prepared: Prepared, job: JobSize
-) -> tuple[Waterfall | None, tuple[Lack, ...]]:
+) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
     """Return the split of the budget by a description; or why its work does not fit in."""
     peak = described.choice.peak
     if peak is None or not job.windows:
         return None, ()
     families = {name: _share(described, job, name) for name in FAMILIES}
     # FLOPs per device and window, and the peak, may be fractions: then the unit is smaller.
-    scale = lcm(peak.flops_per_ns.denominator, *(one.denominator for one in families.values()))
+    scale = lcm(
+        peak.flops_per_ns.denominator, *(family.denominator for family in families.values())
+    )
     budgets = [
         _budget(windows, families, peak.flops_per_ns, scale)
         for windows in prepared.windows.values()

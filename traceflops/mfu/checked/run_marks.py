@@ -76,15 +76,15 @@ def run_marks(trace: Trace) -> RunMarks:
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
-    found: defaultdict[int, list[Mark]] = defaultdict(list)
+    marks: defaultdict[int, list[Mark]] = defaultdict(list)
     refused: Counter[_Refused] = Counter()
     for row in rows.tolist():
-        told = read[int(label[row])]
-        if isinstance(told, _Refused):
-            refused[told] += 1
+        mark = read[int(label[row])]
+        if isinstance(mark, _Refused):
+            refused[mark] += 1
         else:
-            found[int(process[row])].append(Mark(int(start[row]), *told))
-    return RunMarks(dict(found), tuple(_notes(refused)))
+            marks[int(process[row])].append(Mark(int(start[row]), *mark))
+    return RunMarks(dict(marks), tuple(_notes(refused)))
 
 
 def is_ours(label: str) -> bool:
@@ -99,26 +99,26 @@ def _read(label: str) -> tuple[str, Sums] | _Refused:
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
-        near = any(kind.startswith(one) for one in _KINDS)
+        near = any(kind.startswith(known) for known in _KINDS)
         return _Refused("token-marks-malformed") if near else _Refused("marks-unknown", head)
     needed, allowed = _KINDS[kind]
-    found: Sums = {}
+    sums: Sums = {}
     for part in parts:
         key, _, text = part.partition("=")
-        if key not in (*needed, *allowed) or key in found or not _NUMBER.fullmatch(text):
+        if key not in (*needed, *allowed) or key in sums or not _NUMBER.fullmatch(text):
             return _Refused("token-marks-malformed")
-        found[key] = int(text)
-    if len(label) > _LONGEST or not {*needed} <= found.keys():
+        sums[key] = int(text)
+    if len(label) > _LONGEST or not {*needed} <= sums.keys():
         return _Refused("token-marks-malformed")
-    problem = _problem(kind, found)
-    return _Refused("token-marks-impossible", problem) if problem else (kind, found)
+    problem = _problem(kind, sums)
+    return _Refused("token-marks-impossible", problem) if problem else (kind, sums)
 
 
-def _problem(kind: str, found: Sums) -> str:
+def _problem(kind: str, sums: Sums) -> str:
     """Return why a mark cannot be true, "" where it can."""
     if kind == "seqlens":
-        return why_impossible(found["sum"], found["sumsq"], found.get("count"))
-    real, padded = found["real"], found.get("padded")
+        return why_impossible(sums["sum"], sums["sumsq"], sums.get("count"))
+    real, padded = sums["real"], sums.get("padded")
     if padded is None or real <= padded:
         return ""
     return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
@@ -127,7 +127,7 @@ def _problem(kind: str, found: Sums) -> str:
 def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
     """Yield a note per thing that is wrong with marks."""
     for code, text in _TEXTS.items():
-        mine = {one.reason: count for one, count in refused.items() if one.code == code}
+        mine = {each.reason: count for each, count in refused.items() if each.code == code}
         if not mine:
             continue
         count = sum(mine.values())

@@ -88,10 +88,10 @@ def token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if "encoder_seq" in words.values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
     counts = {word: words.read(word, parse_count) for word in TOKEN_COUNTS}
-    found: dict[str, Any] = {word: value for word, value in counts.items() if value is not None}
+    settings: dict[str, Any] = {word: value for word, value in counts.items() if value is not None}
     if (lengths := words.read("documents", parse_lengths)) is not None:
-        found["documents"] = lengths
-    return {**found, "forward_only": forward_only, "notes": tuple(_binary(words))}
+        settings["documents"] = lengths
+    return {**settings, "forward_only": forward_only, "notes": tuple(_binary(words))}
 
 
 def _binary(words: Words) -> Iterator[str]:
@@ -107,24 +107,24 @@ def _binary(words: Words) -> Iterator[str]:
 def training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what has gradients, and what is computed twice."""
     called = words.called
-    found: dict[str, Any] = {"lora": _adapters(card, words), "frozen": _frozen(words)}
+    settings: dict[str, Any] = {"lora": _adapters(card, words), "frozen": _frozen(words)}
     if (layers := words.read("frozen_layers", parse_count)) is not None:
         if layers > card.layers:
             raise UsageError(
                 f"{called('frozen_layers')} {layers} exceeds the {card.layers} known layers",
                 "give at most that many",
             )
-        found["frozen_layers"] = layers
+        settings["frozen_layers"] = layers
     if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
         if "forward_only" in words.flags:
             raise UsageError(
                 f"{called('checkpointing')} and {called('forward_only')} exclude each other",
                 "remove one: without a backward pass nothing is recomputed",
             )
-        found["checkpoint"] = checkpoint
+        settings["checkpoint"] = checkpoint
     if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
-        found["attention_kernel"] = kernel
-    return found
+        settings["attention_kernel"] = kernel
+    return settings
 
 
 def check_sums(words: Words) -> None:
@@ -137,8 +137,8 @@ def check_sums(words: Words) -> None:
     if total is None or squares is None:
         return
     if problem := why_impossible(total, squares, count):
-        one = " and ".join(words.called(word) for word in named[:2])
-        raise UsageError(f"{one} cannot be right: {problem}", "correct one of them")
+        which = " and ".join(words.called(word) for word in named[:2])
+        raise UsageError(f"{which} cannot be right: {problem}", "correct one of them")
 
 
 def described_run(card: ModelCard, words: Words) -> Run:

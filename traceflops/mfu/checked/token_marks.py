@@ -20,7 +20,7 @@ from traceflops.windows import Prepared, find_marked_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MarkedTokens:
     """What marks say of one step of the job, all ranks together: the mean of the steps shown.
 
     `steps` is None where the trace has no steps, so that the whole recording counts as one.
@@ -35,7 +35,7 @@ class Told:
         """Return the words of a description with these tokens in place of its own."""
         if not self.values:
             return dict(said), self.notes
-        found = {k: v for k, v in said.items() if k not in _REPLACED}
+        words = {k: v for k, v in said.items() if k not in _REPLACED}
         notes = list(self.notes)
         broken = [key for key, value in self.values.items() if value.denominator > 1]
         rounded = any(not key.endswith(".count") for key in broken)
@@ -48,14 +48,14 @@ class Told:
                 notes.append(_disagree(real, tokens["seqlens.sum"]))
             squares = tokens["seqlens.sumsq"]
             squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
-            found |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
+            words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
             if "seqlens.count" in tokens and not broken:
-                found["sequences"] = str(tokens["seqlens.count"])
+                words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
-            found["real_tokens"] = str(real)
+            words["real_tokens"] = str(real)
         computed = padded or real or tokens.get("seqlens.sum", 0)
-        _fit(found, computed, explicit=padded is not None)
-        return found, tuple(notes)
+        _fit(words, computed, explicit=padded is not None)
+        return words, tuple(notes)
 
 
 _REPLACED: Final = frozenset(
@@ -87,7 +87,7 @@ def _disagree(real: int | None, total: int) -> Note:
     return Note("assumed", "token-marks-disagree", text)
 
 
-def told_by_marks(prepared: Prepared) -> Told | None:
+def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
     """Return what marks say of the tokens of a step; None where they say nothing."""
     trace = prepared.trace
     marks = run_marks(trace)
@@ -95,16 +95,16 @@ def told_by_marks(prepared: Prepared) -> Told | None:
     ranks: list[_OfRank] = []
     for process, mine in sorted(marks.of_process.items()):
         chosen = _chosen(prepared, process, mine)
-        if chosen is not None and (one := _of_rank(mine, *chosen)).values:
-            ranks.append(one)
+        if chosen is not None and (of_rank := _of_rank(mine, *chosen)).values:
+            ranks.append(of_rank)
     if not ranks:
-        return Told({}, None, 0, tuple(notes)) if notes else None
-    if any(one.partly for one in ranks):
+        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
+    if any(rank.partly for rank in ranks):
         notes.append(_PARTLY)
     values, more = _of_job(trace, ranks)
     has_steps = bool(prepared.plan.choice.seen)
-    steps = max(one.steps for one in ranks) if has_steps else None
-    return Told(values, steps, len(ranks), (*notes, *more))
+    steps = max(rank.steps for rank in ranks) if has_steps else None
+    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
 
 
 _PARTLY: Final = Note(
@@ -140,7 +140,7 @@ def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArra
     steps = marked.by_process.get(process) if marked is not None else None
     if steps is None:
         return None
-    place = steps.at(np.array([one.start_ns for one in mine], dtype=np.int64))
+    place = steps.at(np.array([mark.start_ns for mark in mine], dtype=np.int64))
     number = np.append(plan.layout.numbers[device], -1)[place]
     used = [w.step for w in windows if w.used and w.step is not None]
     return np.where((place >= 0) & np.isin(number, used), number, -1), len(used)
@@ -156,12 +156,12 @@ def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
 
     A number that only some marks of a kind give is not known.
     """
-    inside = [(one, int(at)) for one, at in zip(mine, step.tolist(), strict=True) if at >= 0]
+    inside = [(mark, int(at)) for mark, at in zip(mine, step.tolist(), strict=True) if at >= 0]
     values: dict[str, Fraction] = {}
     counts = set()
-    for kind in dict.fromkeys(one.kind for one, _ in inside):
-        alike = [one.values for one, _ in inside if one.kind == kind]
-        steps = len({at for one, at in inside if one.kind == kind})
+    for kind in dict.fromkeys(mark.kind for mark, _ in inside):
+        alike = [mark.values for mark, _ in inside if mark.kind == kind]
+        steps = len({at for mark, at in inside if mark.kind == kind})
         counts.add(steps)
         for key in alike[0]:
             if all(key in each for each in alike):
@@ -171,11 +171,11 @@ def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
 
 def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], list[Note]]:
     """Return the tokens of one step of all ranks, those not here taken to be as the others."""
-    keys = set.intersection(*({*one.values} for one in ranks))
+    keys = set.intersection(*({*rank.values} for rank in ranks))
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, len(ranks)) if len(sizes) == 1 else len(ranks)
     scale = Fraction(world, len(ranks))
-    values = {key: scale * sum(one.values[key] for one in ranks) for key in sorted(keys)}
+    values = {key: scale * sum(rank.values[key] for rank in ranks) for key in sorted(keys)}
     return values, list(_scale_notes(len(ranks), world))
 
 

@@ -99,18 +99,18 @@ def self_described(
     options = options or Words({}, dashed=True)
     check_sums(options)
     said = description_of(prepared.trace) or Description()
-    told = None if _gives_tokens(options) else told_by_marks(prepared)
-    whole = said.with_tokens(told) if told is not None else said
+    marked = None if _gives_tokens(options) else told_by_marks(prepared)
+    whole = said.with_tokens(marked) if marked is not None else said
     whole = whole.with_options(card, options)
     if whole.card is None:
         more = (_NO_MODEL,) if said.words.values else ()
         return NotDescribed((*whole.notes, *more))
-    found = _usable(whole, options, convention)
-    if isinstance(found, Description):
-        return SelfDescribed(*card_and_run(found), found.notes)
+    usable = _usable(whole, options, convention)
+    if isinstance(usable, Description):
+        return SelfDescribed(*card_and_run(usable), usable.notes)
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(whole.card, options))  # refuses what only the options get wrong
-    return NotDescribed((*whole.notes, _unused(found, said)), found)
+    return NotDescribed((*whole.notes, _unused(usable, said)), usable)
 
 
 _NO_MODEL: Final = Note(
@@ -144,8 +144,8 @@ def _usable(
         for words in combinations(dropped, number):
             less = whole.without(words)
             if _problem(less, convention) is None:
-                each = [problem, *(_problem(whole.without({one}), convention) for one in words)]
-                why = dict.fromkeys(one.message for one in each if one is not None)
+                each = [problem, *(_problem(whole.without({word}), convention) for word in words)]
+                why = dict.fromkeys(error.message for error in each if error is not None)
                 reason = f"{' and '.join(words)} ({'; '.join(why)})"
                 return replace(less, notes=(*less.notes, *left_out([reason])))
     return problem
@@ -167,9 +167,9 @@ def _problem(description: Description, convention: str | None) -> TraceflopsErro
         unit_of(card, replace(run, step_seconds=Fraction(1)))  # refuses a step of unknown size
     except TraceflopsError as error:
         return error
-    found = refusal(card, run, default_convention(card, run))
-    if found is None or convention is None or convention not in CONVENTIONS:
-        return found
+    refused = refusal(card, run, default_convention(card, run))
+    if refused is None or convention is None or convention not in CONVENTIONS:
+        return refused
     return refusal(card, run, convention)
 
 

@@ -1,38 +1,51 @@
 """Descriptions that differ from the given one in what is easily mistaken: one change each.
 
-None of them looks at what the trace shows, but those that solve for a size (layers, lengths, rows
-of the head): these take the size at which the counts would agree, where it is a whole number.
+Here are other ways of training and of computing the same model on the same tokens. None of them
+looks at what the trace shows, but those that solve for a size: these take the size at which the
+counts would agree, where it is a whole number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from itertools import combinations
+from typing import Any, Final
 
 from traceflops.errors import TraceflopsError
 from traceflops.flops import (
     CAUSAL,
     FULL,
     FULL_CHECKPOINT,
+    NO_CHECKPOINT,
     SELECTIVE,
     Attention,
     Block,
     Experts,
     LatentAttention,
+    Lora,
     Mask,
     ModelCard,
     Run,
-    preset,
-    preset_names,
+    default_convention,
+    model_flops,
 )
-from traceflops.mfu.checked.passes import Passes, plain_slots, visible, without_lengths
-from traceflops.units import several
+from traceflops.mfu.checked.passes import Passes, visible, without_lengths
 
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000
 LARGEST_SIZE: Final = 10**9
+
+CLOSE: Final = Fraction(2, 100)
+"""Parts whose gradients are so near to what is missing are worth counting anew, together."""
+
+MOST_TOGETHER: Final = 3
+"""Parts that are frozen, or that alone are trained, named together at most."""
+
+_PARTS: Final = frozenset(
+    {"attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +57,30 @@ class Variant:
     `factor` is by how much everything would be counted wrong.
     """
 
-    code: str
-    words: str
-    remedy: str
     card: ModelCard
     run: Run
-    cost: int
+    code: str = ""
+    words: str = ""
+    remedy: str = ""
+    cost: int = 0
     grain: Fraction = Fraction(1)
     factor: Fraction = Fraction(1)
     recomputed: bool = False
 
+    def but(self, code: str, words: str, remedy: str, cost: int, **changes: Any) -> Variant:
+        """Return it with one change more; two together cost more than either alone."""
+        if self.code:
+            code, words = f"{self.code}+{code}", f"{self.words}, and {words}"
+            remedy, cost = f"{self.remedy}, {remedy}", self.cost + cost + 1
+        return replace(self, code=code, words=words, remedy=remedy, cost=cost, **changes)
+
     def passes(self) -> Passes | None:
         """Return what a trace of it would show of one device; None where it cannot be counted."""
         try:
-            found = visible(self.card, self.run, recomputed=self.recomputed)
+            shown = visible(self.card, self.run, recomputed=self.recomputed)
         except TraceflopsError:
             return None
-        return found.times(self.factor / self.run.devices)
+        return shown.times(self.factor / self.run.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +96,203 @@ class Seen:
     logits: Fraction = Fraction(0)
 
 
-def as_described(card: ModelCard, run: Run) -> Variant:
-    """Return the description itself."""
-    return Variant("", "", "", card, run, 0)
+def ways(described: Variant, seen: Seen) -> Iterator[Variant]:
+    """Yield other ways of training and computing the same model on the same tokens."""
+    for way in _WAYS:
+        yield from way(described, seen)
 
 
-def manners(card: ModelCard, run: Run) -> Iterator[Variant]:
-    """Yield other ways of computing the same model on the same tokens."""
-    yield from _attended(card, run)
-    yield from _routed(card, run)
-    yield from _recomputed(card, run)
-    yield from _headless(card, run)
-    yield from _unpadded(card, run)
+def solved(value: Fraction, other_than: int | None = None) -> int | None:
+    """Return the whole number next to a size, if it can be one, and another than it was."""
+    size = round(value)
+    return size if 1 <= size <= LARGEST_SIZE and size != other_than else None
 
 
-def sizes(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    """Yield other sizes: of the sequences, the depth, the output head; and other models."""
-    yield from _other_lengths(card, run, seen)
-    yield from _other_rows(card, run, seen)
-    yield from _other_depth(card, run, seen)
-    yield from _other_models(card, run)
+def repeated(described: Variant, once: Variant, seen: Seen) -> tuple[Fraction, Fraction] | None:
+    """Return how many times a change would explain the difference, and its grain.
+
+    None where the change changes nothing.
+    """
+    here, there = described.passes(), once.passes()
+    if here is None or there is None or here.total == there.total or not seen.passes.total:
+        return None
+    each = there.total - here.total
+    return (seen.passes.total - here.total) / each, abs(each) / seen.passes.total
+
+
+# What is trained
+
+
+def _plain(run: Run) -> Run:
+    return replace(run, forward_only=False, frozen=frozenset(), frozen_layers=0, lora=None)
+
+
+def _training(described: Variant, seen: Seen) -> Iterator[Variant]:
+    run = described.run
+    plain = _plain(run)
+    if run.forward_only:
+        words = "it is training: the trace has a backward pass"
+        yield described.but("training", words, "remove --forward-only", 1, run=plain)
+    else:
+        only = replace(plain, forward_only=True, checkpoint=NO_CHECKPOINT)
+        words = "there is only a forward pass: inference, or steps without training"
+        yield described.but("forward-only", words, "add --forward-only", 1, run=only)
+    if run.is_frozen or run.frozen or run.frozen_layers:
+        words = "no weights are frozen: the trace has gradients of all weights"
+        yield described.but("not-frozen", words, "remove --lora and --frozen", 1, run=plain)
+
+
+_FROZEN: Final = "the base weights are frozen, as with LoRA: the trace has no gradients of them"
+
+
+def _adapted(described: Variant, seen: Seen) -> Iterator[Variant]:
+    """Yield adapters of the size that the trace shows, beside frozen weights."""
+    card, run = described.card, described.run
+    claimed = run.lora is not None and run.is_frozen
+    code, before, add = ("lora", "the", "") if claimed else ("frozen", f"{_FROZEN}; its", "add ")
+    for lora, size, remedy in sizes_of_adapters(card, run, seen.adapters):
+        words = f"{before} adapters {size}"
+        yield described.but(code, words, add + remedy, 1, run=replace(_plain(run), lora=lora))
+
+
+def sizes_of_adapters(card: ModelCard, run: Run, seen: Fraction) -> Iterator[tuple[Lora, str, str]]:
+    """Yield other adapters that have the forward FLOPs seen on a device, in words and as an option.
+
+    By their rank where one fits, on the matrices described or on all; else by their weights.
+    """
+    said = run.lora
+    if not seen or (said is not None and adapter_flops(card, run) == seen):
+        return
+    targets = said.targets if said is not None else ()
+    sized = card.complete and bool(card.blocks)
+    for names in dict.fromkeys((targets, ())) if sized else ():
+        each = adapter_flops(card, replace(run, lora=Lora(rank=1, targets=names)))
+        rank = _whole(seen / each) if each else None
+        if rank is not None and rank <= _narrowest(card, names):
+            yield Lora(rank=rank, targets=names), *_by_rank(rank, names, said)
+            return
+    weights = seen * run.devices / (2 * run.shape(card).slot_tokens)
+    if weights.denominator == 1:
+        instead = f", not {said.params:,}" if said is not None and said.params else ""
+        words = f"have {int(weights):,} weights{instead}"
+        yield Lora(params=int(weights)), words, f"--lora-params {int(weights)}"
+
+
+def _narrowest(card: ModelCard, targets: tuple[str, ...]) -> int:
+    """Return the least width of a matrix with an adapter; more than that is no rank."""
+    adapted = Lora(rank=1, targets=targets).adapted(card)
+    return min((min(at.linear.inputs, at.linear.outputs) for at in adapted), default=0)
+
+
+def _by_rank(rank: int, names: tuple[str, ...], said: Lora | None) -> tuple[str, str]:
+    """Return adapters of a rank in words, and the option for them."""
+    differs = said is not None and said.rank not in (None, rank)
+    words = f"have rank {rank}" + (f", not {said.rank}" if said is not None and differs else "")
+    remedy = f"--lora-rank {rank}"
+    if said is not None and said.targets != names:
+        words += f"{',' * differs} and are on all matrices of the blocks"
+        remedy += " without --lora-targets"
+    return words, remedy
+
+
+def adapter_flops(card: ModelCard, run: Run) -> Fraction:
+    """Return the forward FLOPs of the adapters on one device, padding included."""
+    shape = run.shape(card)
+    ledger = model_flops(card, run, default_convention(card, run))
+    return (
+        Fraction(ledger.total("model.matmul.forward.adapters"))
+        * shape.slot_tokens
+        / (shape.tokens * run.devices)
+    )
+
+
+def _whole(value: Fraction) -> int | None:
+    """Return the whole number that a size is, None where it is none."""
+    size = solved(value)
+    return size if size is not None and abs(value - size) * 1000 <= size else None
+
+
+def _base_frozen(described: Variant, seen: Seen) -> Iterator[Variant]:
+    if not described.run.is_frozen:
+        frozen = replace(_plain(described.run), frozen=frozenset({"all"}))
+        yield described.but("frozen", _FROZEN, "add --lora, or --lora-rank R", 1, run=frozen)
+
+
+def _parts_frozen(described: Variant, seen: Seen) -> Iterator[Variant]:
+    """Yield single frozen parts, and several together, in the fewest words."""
+    plain = replace(described, run=_plain(described.run))
+    groups = sorted({at.linear.group for at in plain.card.placed()} & _PARTS)
+    for parts in (*((part,) for part in groups), *_together(plain, seen, groups)):
+        others = [part for part in groups if part not in parts]
+        words = f"the weights of {_listed(parts)} are frozen: the trace has no gradients of them"
+        if len(parts) > 1 and len(others) <= len(parts):
+            words = f"only the weights of {_listed(others)} are trained: the trace has no "
+            words += "gradients of the others"
+        some = replace(plain.run, frozen=frozenset(parts))
+        cost = 2 + min(len(parts), len(others))
+        yield described.but("frozen", words, f"add --frozen {','.join(parts)}", cost, run=some)
+
+
+def _listed(parts: tuple[str, ...] | list[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _together(plain: Variant, seen: Seen, groups: list[str]) -> Iterator[tuple[str, ...]]:
+    """Yield several parts whose weight gradients are together what the trace lacks."""
+    here = plain.passes()
+    if here is None or not here.backward:
+        return
+    ledger = model_flops(plain.card, plain.run, default_convention(plain.card, plain.run))
+    counted = {part: ledger.total(f"model.matmul.weight_grad.{part}") for part in groups}
+    whole = sum((line.flops for line in ledger.lines if _is_gradient(line.name)), Fraction(0))
+    if not whole:
+        return
+    lacking = (here.backward - seen.passes.backward) / here.backward
+    for number in range(2, len(groups)):
+        for parts in combinations(groups, number):
+            share = sum((Fraction(counted[part]) for part in parts), Fraction(0)) / whole
+            few = min(number, len(groups) - number) <= MOST_TOGETHER
+            if few and abs(share - lacking) <= CLOSE:
+                yield parts
+
+
+def _is_gradient(name: str) -> bool:
+    return name.startswith(("model.matmul.input_grad", "model.matmul.weight_grad", "model.conv."))
+
+
+def _first_layers(described: Variant, seen: Seen) -> Iterator[Variant]:
+    """Yield so many layers without any gradient as the trace lacks, where all are alike."""
+    card, run = described.card, _plain(described.run)
+    if len(card.blocks) != 1:
+        return
+    first = Variant(card, replace(run, frozen_layers=1))
+    times, grain = repeated(Variant(card, run), first, seen) or (Fraction(0), Fraction(0))
+    number = solved(times)
+    if number is None or number > card.layers:
+        return
+    words = f"in the first {number} of {card.layers} layers nothing is trained"
+    if number == card.layers:
+        words = "in the layers nothing is trained, only behind them"
+    fixed = replace(run, frozen_layers=number)
+    remedy = f"add --frozen-layers {number}"
+    yield described.but("frozen", words, remedy, 3, run=fixed, grain=grain)
 
 
 # How it is computed
 
 
-def _attended(card: ModelCard, run: Run) -> Iterator[Variant]:
+def _attended(described: Variant, seen: Seen) -> Iterator[Variant]:
+    card = described.card
     kinds = {core.core.mask.kind for core in card.cores() if not core.core.cross}
     if kinds - {"full"}:
         words = "attention computes all pairs, including masked ones"
         remedy = 'check that a fused causal attention runs; mask = "full" in the card counts all'
-        yield Variant("full-attention", words, remedy, with_mask(card, FULL), run, 2)
+        yield described.but("full-attention", words, remedy, 2, card=with_mask(card, FULL))
     if kinds - {"causal"}:
         words = "attention has a plain causal mask"
         remedy = 'mask = "causal" in the card'
-        yield Variant("causal-attention", words, remedy, with_mask(card, CAUSAL), run, 2)
+        yield described.but("causal-attention", words, remedy, 2, card=with_mask(card, CAUSAL))
 
 
 def with_mask(card: ModelCard, mask: Mask) -> ModelCard:
@@ -126,20 +308,21 @@ def _masked(block: Block, mask: Mask) -> Block:
     return block
 
 
-def _routed(card: ModelCard, run: Run) -> Iterator[Variant]:
+def _routed(described: Variant, seen: Seen) -> Iterator[Variant]:
     """Yield other numbers of experts that one token goes through."""
+    card = described.card
     mixtures = [b.feed_forward for _, b in card.blocks if isinstance(b.feed_forward, Experts)]
     if not mixtures:
         return
     count, topk = mixtures[0].count, mixtures[0].topk
     words = f"every token uses all {count} experts"
     remedy = "look for a dense fallback of the experts; topk in the card counts used experts"
-    yield Variant("all-experts", words, remedy, _with_topk(card, count), run, 1)
+    yield described.but("all-experts", words, remedy, 1, card=_with_topk(card, count))
     for used in range(1, min(MOST_TOPK, count - 1) + 1):
         if used != topk:
             words = f"a token uses {used} experts, not {topk}"
             other = _with_topk(card, used)
-            yield Variant("experts", words, f"topk = {used} in the card", other, run, 3)
+            yield described.but("experts", words, f"topk = {used} in the card", 3, card=other)
 
 
 def _with_topk(card: ModelCard, topk: int) -> ModelCard:
@@ -153,121 +336,37 @@ def _with_topk(card: ModelCard, topk: int) -> ModelCard:
     return replace(card, blocks=tuple((count, changed(block)) for count, block in card.blocks))
 
 
-def _recomputed(card: ModelCard, run: Run) -> Iterator[Variant]:
-    if run.forward_only:
-        return
-    for checkpoint in (FULL_CHECKPOINT, SELECTIVE):
+def _recomputed(described: Variant, seen: Seen) -> Iterator[Variant]:
+    for checkpoint in (FULL_CHECKPOINT, SELECTIVE) if not described.run.forward_only else ():
         words = (
             f"the trace has recomputation ({checkpoint.name} checkpointing) that "
             "looks like forward work"
         )
         remedy = "record with shapes and without compilation to separate it"
-        again = replace(run, checkpoint=checkpoint)
-        yield Variant("recompute", words, remedy, card, again, 2, recomputed=True)
+        again = replace(described.run, checkpoint=checkpoint)
+        yield described.but("recompute", words, remedy, 2, run=again, recomputed=True)
 
 
-def _headless(card: ModelCard, run: Run) -> Iterator[Variant]:
+def _headless(described: Variant, seen: Seen) -> Iterator[Variant]:
+    card = described.card
     if card.head and card.vocab and card.blocks:
         words = "the output head is not in the trace"
         remedy = "head = false in the card, or select steps that include it"
-        yield Variant("no-head", words, remedy, replace(card, head=False), run, 2)
+        yield described.but("no-head", words, remedy, 2, card=replace(card, head=False))
 
 
-def _unpadded(card: ModelCard, run: Run) -> Iterator[Variant]:
-    shape = run.shape(card)
+def _unpadded(described: Variant, seen: Seen) -> Iterator[Variant]:
+    shape = described.run.shape(described.card)
     if not shape.padded or shape.documents is None or (shape.sequences or 0) > MOST_DOCUMENTS:
         return
     lengths = tuple(length for length, count in shape.documents for _ in range(count))
-    bare = replace(without_lengths(run), batch=None, seq=None, tokens=None)
+    bare = replace(without_lengths(described.run), batch=None, seq=None, tokens=None)
     real = replace(bare, documents=lengths)
     words = "only real tokens are computed, without padding"
-    yield Variant("no-padding", words, "remove the padded sizes", card, real, 1)
+    yield described.but("no-padding", words, "remove the padded sizes", 1, run=real)
 
 
-# Other sizes, solved for
-
-
-def _other_rows(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    """Yield the output head with as many rows as the trace's logits have."""
-    tokens = Fraction(run.shape(card).slot_tokens, run.devices)
-    if not (card.head and card.hidden and card.blocks):
-        return
-    rows = seen.logits / (2 * tokens * card.hidden)
-    if rows.denominator == 1 and 0 < rows != (card.padded_vocab or card.vocab):
-        usual = card.padded_vocab or card.vocab
-        words = f"the output head has {several(int(rows), 'row')}, not {usual:,}"
-        remedy = f"--padded-vocab {int(rows)}" if rows > card.vocab else f"vocab = {int(rows)}"
-        other = replace(card, vocab=int(rows), padded_vocab=None)
-        yield Variant("head", words, remedy, other, run, 1)
-
-
-def _other_lengths(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    """Yield sequences of another length: as many of them, or as many tokens in all."""
-    slots = plain_slots(card, run)
-    if slots is None:
-        return
-    length, batch = slots
-    here = as_described(card, run).passes()
-    if here is None or not here.forward:
-        return
-    longer = solved(seen.passes.forward / here.forward * length)
-    if longer is not None and longer != length:
-        what = "padding, or another --seq" if longer > length else "no padding"
-        words = f"a sequence has {several(longer, 'token')}, not {length:,} ({what})"
-        grain = Fraction(1, longer)
-        other = _of_slots(run, batch, longer)
-        yield Variant("sequence", words, f"--seq {longer}", card, other, 2, grain)
-    if here.attention and seen.passes.attention:
-        ratio = seen.passes.attention / here.attention
-        for other_length in {solved(ratio * length), solved(ratio * (length + 1) - 1)}:
-            yield from _regrouped(card, run, (length, batch), other_length)
-
-
-def _regrouped(
-    card: ModelCard, run: Run, slots: tuple[int, int], length: int | None
-) -> Iterator[Variant]:
-    tokens = slots[0] * slots[1]
-    if length is None or length == slots[0] or tokens % length:
-        return
-    number = tokens // length
-    words = f"the tokens of a step are {number:,} sequences of {length:,}, not {slots[1]:,} of "
-    words += f"{slots[0]:,}"
-    remedy = f"--batch {number} --seq {length}"
-    yield Variant("sequence", words, remedy, card, _of_slots(run, number, length), 2)
-
-
-def _of_slots(run: Run, batch: int, length: int) -> Run:
-    return replace(without_lengths(run), batch=batch, seq=length, tokens=None)
-
-
-def _other_depth(card: ModelCard, run: Run, seen: Seen) -> Iterator[Variant]:
-    """Yield another number of layers, where all are alike."""
-    if len(card.blocks) != 1:
-        return
-    ((layers, block),) = card.blocks
-    here = as_described(card, run).passes()
-    deeper = as_described(replace(card, blocks=((layers + 1, block),)), run).passes()
-    if here is None or deeper is None or deeper.total == here.total:
-        return
-    each = deeper.total - here.total
-    found = solved(layers + (seen.passes.total - here.total) / each)
-    if found is not None and found != layers:
-        words = f"the model has {found} layer{'s' * (found != 1)}, not {layers}"
-        grain = each / seen.passes.total
-        other = replace(card, blocks=((found, block),), params=None)
-        yield Variant("layers", words, f"layers = {found}", other, run, 3, grain)
-
-
-def solved(value: Fraction) -> int | None:
-    """Return the whole number next to a size, if it can be one."""
-    found = round(value)
-    return found if 1 <= found <= LARGEST_SIZE else None
-
-
-def _other_models(card: ModelCard, run: Run) -> Iterator[Variant]:
-    """Yield the presets in place of the model."""
-    for name in preset_names():
-        other = preset(name)
-        if other.name != card.name:
-            words = f"the model is {other.name}, not {card.name}"
-            yield Variant("model", words, f"--model {name}", other, run, 4)
+_WAYS: Final[tuple[Callable[[Variant, Seen], Iterator[Variant]], ...]] = (
+    *(_training, _adapted, _base_frozen, _parts_frozen, _first_layers),
+    *(_attended, _routed, _recomputed, _headless, _unpadded),
+)

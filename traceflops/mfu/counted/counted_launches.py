@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.devices import counters_used, plain_counter, with_sums
-from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, rank_in_group
+from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, extremes, rank_in_group
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -59,7 +59,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     table = trace.kernel_counters
     if not table.num_rows:
         return None
-    run = _Run.of(trace, table)
+    run = _CountedRows.of(trace, table)
     launch, first = run.launches()
     kept, merged, uneven = _merged(run, launch, first)
     values, spread = _values(table, kept[launch], len(merged))
@@ -99,7 +99,7 @@ def _whole_blocks(threads: IntArray, block: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _CountedRows:
     """Which process, pass and launch each row of the table is of.
 
     `process` is one number for what is the same process in every pass, that of a rank, else the
@@ -112,7 +112,7 @@ class _Run:
     ranks: dict[int, int | None]
 
     @classmethod
-    def of(cls, trace: Trace, table: pa.Table) -> _Run:
+    def of(cls, trace: Trace, table: pa.Table) -> _CountedRows:
         process, repetition = numbers(table["process"]), numbers(table["repetition"])
         pair, first = group_rows([repetition, process])
         pairs = list(zip(repetition[first].tolist(), process[first].tolist(), strict=True))
@@ -148,7 +148,7 @@ def _identities(
 
 
 def _merged(
-    run: _Run, launch: IntArray, first: IntArray
+    run: _CountedRows, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
     """Return the place of each launch when passes are put together, and the launch at each place.
 
@@ -161,7 +161,7 @@ def _merged(
     nth = rank_in_group(of_pass)
     sizes = np.bincount(of_pass, minlength=len(one_of_pass))
     pass_kernel = of_kernel[one_of_pass]
-    most, least = _extremes(pass_kernel, sizes)
+    most, least = extremes(pass_kernel, sizes, int(of_kernel.max(initial=-1)) + 1)
     even = most == least
     together, representative = group_rows([of_kernel, nth])
     sizes_of = [numbers(run.table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
@@ -170,7 +170,7 @@ def _merged(
         size = size[first]
         differs = size != size[representative][together]
         even[of_kernel[differs]] = False
-    keeper = _first_pass(pass_kernel, repetition[one_of_pass], len(even))
+    _, keeper = extremes(pass_kernel, repetition[one_of_pass], len(even))
     fits = even[of_kernel] | (repetition == keeper[of_kernel])
     # In the order of the launches themselves, which is that of dispatch in the first pass.
     lowest = np.full(len(representative), len(launch), dtype=np.int64)
@@ -181,20 +181,6 @@ def _merged(
     labels = names(run.table["name"])
     uneven = tuple(sorted({labels[code] for code in name[~even[of_kernel]].tolist()}))
     return place, places, uneven
-
-
-def _extremes(group: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
-    count = int(group.max()) + 1 if len(group) else 0
-    most, least = np.zeros(count, dtype=np.int64), np.full(count, np.iinfo(np.int64).max)
-    np.maximum.at(most, group, values)
-    np.minimum.at(least, group, values)
-    return most, least
-
-
-def _first_pass(kernel: IntArray, repetition: IntArray, count: int) -> IntArray:
-    found = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(found, kernel, repetition)
-    return found
 
 
 def _values(
@@ -213,11 +199,11 @@ def _values(
 
 
 def _wanted(labels: list[str]) -> list[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
+    wanted: dict[str, list[int]] = {}
     for code, label in enumerate(labels):
         if (plain := plain_counter(label)) in counters_used():
-            found.setdefault(plain, []).append(code)
-    return list(found.items())
+            wanted.setdefault(plain, []).append(code)
+    return list(wanted.items())
 
 
 def _means(place: IntArray, value: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:

@@ -25,10 +25,17 @@ from traceflops.mfu.counted.counter_notes import (
     too_fast_note,
     too_many_bytes,
 )
-from traceflops.mfu.counted.cross_check import ByShapes, CrossCheck, by_own_shapes, cross_check
-from traceflops.mfu.counted.joins import Join, join_of, summed_notes
+from traceflops.mfu.counted.joins import (
+    ByShapes,
+    CrossCheck,
+    Join,
+    by_own_shapes,
+    cross_check,
+    join_of,
+    summed_notes,
+)
 from traceflops.mfu.counted.kernel_matching import match
-from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, flops_of
+from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, exact_flops
 from traceflops.mfu.counted.launches import launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
 from traceflops.mfu.counted.work_sources import (
@@ -60,13 +67,13 @@ def measured_work(
     sources = tuple(work_sources(prepared, known, pair))
     if not sources:
         return None
-    found = _Joiner(prepared, attribution, sources).work()
+    work = _Joiner(prepared, attribution, sources).work()
     notes = (
-        *found.notes,
-        *summed_notes(prepared, (one.work for one in sources)),
+        *work.notes,
+        *summed_notes(prepared, (source.work for source in sources)),
         *(pair_notes(prepared, devices, pair) if pair is not None else ()),
     )
-    return _with_possible_bytes(replace(found, notes=notes), prepared, devices)
+    return _with_possible_bytes(replace(work, notes=notes), prepared, devices)
 
 
 def _with_possible_bytes(
@@ -76,7 +83,7 @@ def _with_possible_bytes(
 
     Those that AMD's devices count may be served by a cache behind the fabric: they can be more.
     """
-    if {one.tool for one in work.families if one is not None} != {"ncu"}:
+    if {family.tool for family in work.families if family is not None} != {"ncu"}:
         return work
     counted = work.origin == ORIGINS.index("counters")
     wrong = too_many_bytes(prepared, devices, np.where(counted, work.size, UNKNOWN))
@@ -95,7 +102,8 @@ class _Joiner:
         self.prepared, self.attribution, self.sources = prepared, attribution, sources
         self.launches = launches_of(prepared)
         self.matched = [
-            match(self.launches, one.work, self._same(one), is_own=one.is_own) for one in sources
+            match(self.launches, source.work, self._same(source), is_own=source.is_own)
+            for source in sources
         ]
 
     def work(self) -> MeasuredWork:
@@ -106,15 +114,15 @@ class _Joiner:
             column[owned] = -1
         joins = tuple(self._joins())
         check = self._check()
-        counters = [one.counters for one in self.sources if one.counters is not None]
+        counters = [source.counters for source in self.sources if source.counters is not None]
         return MeasuredWork(
             **columns,
-            kinds=tuple(kind for found in self.matched for kind in found.kinds),
+            kinds=tuple(kind for matched in self.matched for kind in matched.kinds),
             joins=joins,
-            counted=tuple(row for one in self.sources for row in one.counted),
-            families=tuple(dict.fromkeys(f for one in counters for f in one.families)),
+            counted=tuple(row for source in self.sources for row in source.counted),
+            families=tuple(dict.fromkeys(f for counter in counters for f in counter.families)),
             missing=tuple(
-                dict.fromkeys(lack for one in counters for lack in missing_counters(one))
+                dict.fromkeys(lack for counter in counters for lack in missing_counters(counter))
             ),
             check=check,
             notes=tuple(self._notes(joins, check)),
@@ -124,23 +132,23 @@ class _Joiner:
         """Return kind, size, vector, how and origin of each activity."""
         rows, count = self.launches.row, self.launches.count
         names = ("kind", "size", "vector", "how", "origin")
-        found = {name: np.full(count, -1, dtype=np.int64) for name in names}
+        columns = {name: np.full(count, -1, dtype=np.int64) for name in names}
         before = 0
         for source, mine in zip(self.sources, self.matched, strict=True):
-            open_rows = found["kind"] < 0
+            open_rows = columns["kind"] < 0
             new = open_rows & (mine.kind >= 0)
-            found["kind"][new] = mine.kind[new] + before
+            columns["kind"][new] = mine.kind[new] + before
             before += len(mine.kinds)
             # Of several reasons why nothing is known the first in HOW says most.
-            better = new | (open_rows & ((found["how"] < 0) | (mine.how < found["how"])))
-            found["how"][better] = mine.how[better]
-            told = (mine.kind >= 0) | (mine.size >= 0) | (mine.vector >= 0)
-            first = new | (told & (found["origin"] < 0))
-            found["origin"][first] = ORIGINS.index(source.work.origin)
+            better = new | (open_rows & ((columns["how"] < 0) | (mine.how < columns["how"])))
+            columns["how"][better] = mine.how[better]
+            is_known = (mine.kind >= 0) | (mine.size >= 0) | (mine.vector >= 0)
+            first = new | (is_known & (columns["origin"] < 0))
+            columns["origin"][first] = ORIGINS.index(source.work.origin)
             for name, values in (("size", mine.size), ("vector", mine.vector)):
-                found[name] = np.where(found[name] >= 0, found[name], values)
+                columns[name] = np.where(columns[name] >= 0, columns[name], values)
         whole = {name: np.full(self._activities.num_rows, -1, dtype=np.int64) for name in names}
-        for name, values in found.items():
+        for name, values in columns.items():
             whole[name][rows] = values
         return whole
 
@@ -160,21 +168,21 @@ class _Joiner:
         theirs = (numbers(table["process"])[counted.launches.row], counted.correlation)
         ours = (target.process, numbers(self._activities["correlation"], ABSENT)[target.row])
         label = {name: at for at, name in enumerate(target.names)}
-        name = np.array([label.get(one, -2) for one in counted.launches.names], dtype=np.int64)
+        name = np.array([label.get(known, -2) for known in counted.launches.names], dtype=np.int64)
         group, first = group_rows([np.concatenate(both) for both in zip(ours, theirs, strict=True)])
         here, there = group[: target.count], group[target.count :]
         alone = [np.bincount(side, minlength=len(first)) == 1 for side in (here, there)]
         row = np.full(len(first), -1, dtype=np.int64)
         row[there] = np.arange(len(there))
-        found = np.where((alone[0] & alone[1])[here] & (ours[1] != ABSENT), row[here], -1)
-        return np.where(taken(name[counted.launches.name], found, -2) == target.name, found, -1)
+        same = np.where((alone[0] & alone[1])[here] & (ours[1] != ABSENT), row[here], -1)
+        return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
 
     def _joins(self) -> Iterator[Join]:
         chosen = in_chosen_window(self.prepared, window_of_activity(self.prepared))
         wanted = (chosen & compute_kernels(self.prepared))[self.launches.row]
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
-        for source, found in zip(self.sources, self.matched, strict=True):
-            yield join_of(source.work.origin, source.file, found, wanted, dur)
+        for source, matched in zip(self.sources, self.matched, strict=True):
+            yield join_of(source.work.origin, source.file, matched, wanted, dur)
 
     def _check(self) -> CrossCheck | None:
         """Return how counters compare with shapes: of the trace itself, else of the paired one."""
@@ -191,22 +199,16 @@ class _Joiner:
 
     def _flops(self, origin: Origin) -> IntArray | None:
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""
-        found = None
-        for source, mine in zip(self.sources, self.matched, strict=True):
-            if source.work.origin == origin:
-                exact = np.array(
-                    [all(p.flops == p.at_least for p in kind) for kind in mine.kinds],
-                    dtype=np.bool_,
-                )
-                flops = np.where(exact, flops_of(mine.kinds), -1)
-                if found is None:
-                    found = np.full(self._activities.num_rows, -1, dtype=np.int64)
-                rows, values = self.launches.row, taken(flops, mine.kind)
-                found[rows] = np.where(found[rows] >= 0, found[rows], values)
-        return found
+        matched = zip(self.sources, self.matched, strict=True)
+        by_origin = [each for source, each in matched if source.work.origin == origin]
+        flops = np.full(self._activities.num_rows, UNKNOWN, dtype=np.int64)
+        for each in reversed(by_origin):
+            values, rows = exact_flops(each.kinds, each.kind), self.launches.row
+            flops[rows] = np.where(values >= 0, values, flops[rows])
+        return flops if by_origin else None
 
     def _is_said(self, note: Note) -> bool:
-        return any(one.code == note.code for one in self.prepared.trace.notes)
+        return any(said.code == note.code for said in self.prepared.trace.notes)
 
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         for source, join in zip(self.sources, joins, strict=True):
@@ -222,9 +224,11 @@ class _Joiner:
 def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
     """Yield where the bytes that were counted were counted."""
     counted = [
-        one.counters for one in sources if one.counters is not None and (one.work.size >= 0).any()
+        source.counters
+        for source in sources
+        if source.counters is not None and (source.work.size >= 0).any()
     ]
-    tools = {f.tool for one in counted for f in one.families if f is not None}
+    tools = {f.tool for counters in counted for f in counters.families if f is not None}
     if counted and tools != {"ncu"}:
         yield FABRIC
     if "ncu" in tools:

@@ -11,8 +11,7 @@ import numpy as np
 
 from traceflops.devices import shown
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.cross_check import CrossCheck
-from traceflops.mfu.counted.joins import Join
+from traceflops.mfu.counted.joins import CrossCheck, Join
 from traceflops.mfu.counted.kernel_matching import KNOWN, How
 from traceflops.mfu.counted.launch_work import UNKNOWN
 from traceflops.mfu.trace_peaks import DevicePeaks, device_peaks
@@ -177,19 +176,19 @@ def too_many_bytes(prepared: Prepared, devices: Sequence[DevicePeaks], size: Int
     `size` is UNKNOWN for activities without bytes. All launches of a name on a device count.
     """
     activities = prepared.trace.activities
-    found = np.zeros(len(size), dtype=np.bool_)
+    beyond = np.zeros(len(size), dtype=np.bool_)
     name, device = codes(activities["name"]), numbers(activities["device"])
     dur = numbers(activities["dur_ns"]).astype(np.float64)
-    for one in devices:
-        if one.bandwidth is None:
+    for peaks in devices:
+        if peaks.bandwidth is None:
             continue
-        rows = np.flatnonzero((device == one.device) & (size != UNKNOWN) & (dur > 0))
+        rows = np.flatnonzero((device == peaks.device) & (size != UNKNOWN) & (dur > 0))
         moved, time = (
             np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
             for column in (size, dur)
         )
-        found[rows] = (moved > one.bandwidth * time)[name[rows]]
-    return found
+        beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
+    return beyond
 
 
 def too_fast_note(prepared: Prepared, rows: BoolArray) -> Note:
@@ -222,9 +221,9 @@ def pair_notes(
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
             yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
-    ours = {arch: one.product for one in devices if (arch := _architecture(prepared, one))}
+    ours = {arch: device.product for device in devices if (arch := _architecture(prepared, device))}
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
-    theirs = {arch: one.product for one in others if (arch := _architecture(pair, one))}
+    theirs = {arch: other.product for other in others if (arch := _architecture(pair, other))}
     if ours and theirs and not ours.keys() & theirs.keys():
         text = (
             f"The paired recording is from another kind of GPU ({_pair_notes_listed(theirs)}) "
@@ -234,14 +233,14 @@ def pair_notes(
         yield Note("assumed", "paired-other-device", text)
 
 
-def _architecture(prepared: Prepared, one: DevicePeaks) -> str | None:
+def _architecture(prepared: Prepared, device: DevicePeaks) -> str | None:
     """Return the architecture of a device, as the trace or else the table has it."""
-    row = prepared.trace.devices.slice(one.device, 1).to_pylist()[0]
+    row = prepared.trace.devices.slice(device.device, 1).to_pylist()[0]
     own: str | None = row["architecture"]
     if own:
         return own.partition(":")[0]
-    spec = one.match.spec
-    return spec.arch if spec is not None and one.match.confirmed else None
+    spec = device.match.spec
+    return spec.arch if spec is not None and device.match.confirmed else None
 
 
 def _pair_notes_listed(archs: dict[str, str]) -> str:

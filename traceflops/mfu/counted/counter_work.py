@@ -6,8 +6,9 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 from typing import Final
 
@@ -20,6 +21,7 @@ from traceflops.devices import (
     MATRIX,
     MOVED,
     READ,
+    SIMDS_PER_UNIT,
     VECTOR,
     WRITTEN,
     Family,
@@ -30,7 +32,7 @@ from traceflops.devices import (
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
 from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
 from traceflops.mfu.counted.launches import Launches
-from traceflops.table import BoolArray, IntArray
+from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
@@ -98,20 +100,22 @@ def counter_work(
     """Return what the counters say; `family` is the place of each launch's own in `families`."""
     reader = _Reader(counted, families, family)
     matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
-    needed = [one.matrix if one is not None else () for one in families]
-    of_vectors = [one.vector if one is not None else () for one in families]
-    work = {name: one.value for name, one in matrix.items()}
+    needed = [hardware.matrix if hardware is not None else () for hardware in families]
+    of_vectors = [hardware.vector if hardware is not None else () for hardware in families]
+    work = {name: amount.value for name, amount in matrix.items()}
     total = reader.total(work, needed)
     uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
-    partial = (total < 0) & _any(nobody, (one.value >= 0 for one in matrix.values()))
-    homeless = partial & np.array([one is None for one in families], dtype=np.bool_)[family]
+    partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
+    homeless = (
+        partial & np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
+    )
     return CounterWork(
         counted=counted,
         families=families,
         matrix=work,
-        vector=(other := {name: one.value for name, one in vector.items()}),
+        vector=(other := {name: amount.value for name, amount in vector.items()}),
         matrix_flops=total,
         vector_flops=reader.total(other, of_vectors),
         read=reader.amount(READ, BYTES_AGREE).value,
@@ -122,16 +126,16 @@ def counter_work(
         uncounted=uncounted,
         partial=partial & ~uncounted & ~homeless,
         homeless=homeless & ~uncounted,
-        rounded=(total >= 0) & _any(nobody, (one.rounded for one in matrix.values())),
-        disputed=_any(nobody, (one.disputed for one in matrix.values())),
+        rounded=(total >= 0) & _any(nobody, (amount.rounded for amount in matrix.values())),
+        disputed=_any(nobody, (amount.disputed for amount in matrix.values())),
     )
 
 
 def _in_xf32(launches: Launches) -> BoolArray:
     """Return which launches are of kernels whose names say XF32: no total needs its counter."""
     said = [float_type(name) == XF32 for name in launches.names]
-    found: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
-    return found
+    in_xf32: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
+    return in_xf32
 
 
 def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
@@ -158,12 +162,12 @@ class _Reader:
     def amount(self, quantity: str, agree: float) -> _Amount:
         """Return a quantity; passes that differ by more than `agree` leave it unknown."""
         nothing = np.zeros(self._count, dtype=np.bool_)
-        found = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
+        amount = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
         for place, family in enumerate(self._families):
             mine = self._family == place
             for formula in formulas_of(quantity, family):
-                found = _filled(found, _computed(self._counted, formula, agree), mine)
-        return found
+                amount = _filled(amount, _computed(self._counted, formula, agree), mine)
+        return amount
 
     def total(self, by_type: Mapping[str, IntArray], needed: list[tuple[str, ...]]) -> IntArray:
         """Return the sum over data types where all that are needed are known."""
@@ -173,10 +177,12 @@ class _Reader:
                 all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
                 known |= (self._family == place) & all_known
         large = sum(
-            (np.maximum(one, 0).astype(np.float64) for one in by_type.values()), np.zeros(1)
+            (np.maximum(flops, 0).astype(np.float64) for flops in by_type.values()), np.zeros(1)
         )
         known &= large < _TOO_MUCH
-        sums = sum((np.maximum(one, 0) for one in by_type.values()), np.zeros(1, dtype=np.int64))
+        sums = sum(
+            (np.maximum(flops, 0) for flops in by_type.values()), np.zeros(1, dtype=np.int64)
+        )
         return np.where(known, sums, UNKNOWN)
 
 
@@ -203,17 +209,75 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
 
 
-def _filled(found: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
+def _filled(amount: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
     """Return an amount with another in the places where it is not known yet."""
     if other is None:
-        return found
-    taken = where & (found.value < 0)
+        return amount
+    taken = where & (amount.value < 0)
     return _Amount(
-        np.where(taken, other.value, found.value),
-        np.where(taken, other.rounded, found.rounded),
-        np.where(taken, other.disputed, found.disputed),
+        np.where(taken, other.value, amount.value),
+        np.where(taken, other.rounded, amount.rounded),
+        np.where(taken, other.disputed, amount.disputed),
     )
 
 
 def _any(nobody: BoolArray, columns: Iterable[BoolArray]) -> BoolArray:
     return reduce(np.logical_or, columns, nobody)
+
+
+# What counters say of kernels, added up by name: for runs without times, too.
+
+
+@dataclass(frozen=True, slots=True)
+class CountedKernel:
+    """All counted launches of one kernel together.
+
+    `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
+    data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
+    a counter of one launch was not read. `busy` is the share of the time of all matrix units in
+    which they computed.
+    """
+
+    name: str
+    launches: int
+    flops: int | None
+    vector: int | None
+    read: int | None
+    written: int | None
+    busy: Fraction | None
+    by_type: Mapping[str, int | None] = field(hash=False)
+
+
+def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
+    """Return a row per kernel, those with most FLOPs first.
+
+    `units` are the CUs of the device of each launch, 0 where they are not known.
+    """
+    return tuple(sorted(_kernels(work, units), key=_by_work))
+
+
+def _by_work(row: CountedKernel) -> tuple[int, int, str]:
+    return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
+
+
+def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
+    launches = work.counted.launches
+    group, first = group_rows([launches.name])
+    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy)
+    possible = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
+    sums = [_sums(group, len(first), column) for column in (*columns, possible)]
+    types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
+    times = np.bincount(group, minlength=len(first)).tolist()
+    for at, row in enumerate(first.tolist()):
+        flops, vector, read, written, busy, cycles = (column[at] for column in sums)
+        share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
+        by_type = {dtype: column[at] for dtype, column in types.items()}
+        name = launches.names[int(launches.name[row])]
+        yield CountedKernel(name, times[at], flops, vector, read, written, share, by_type)
+
+
+def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
+    """Return the sum of each group, None for those of which one value is not known."""
+    unknown = np.bincount(group[column < 0], minlength=count).tolist()
+    totals = exact_sums(group, np.maximum(column, 0), count)
+    return [None if some else total for some, total in zip(unknown, totals, strict=True)]

@@ -1,4 +1,4 @@
-"""How much of a run got its FLOPs from another recording, and in which way."""
+"""How much of a run got its FLOPs from another recording, in which way, and whether they agree."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.attribution import Attribution
 from traceflops.mfu.counted.kernel_matching import HOW, KNOWN, How, Matched, match
-from traceflops.mfu.counted.launch_work import LaunchWork, Origin, flops_of
-from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, product_of
-from traceflops.table import ABSENT, BoolArray, IntArray, Note, codes, exact_sum, names, numbers
+from traceflops.mfu.counted.launch_work import UNKNOWN, LaunchWork, Origin, exact_flops
+from traceflops.mfu.counted.launches import Launches, sizes_of
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    codes,
+    exact_sum,
+    exact_sums,
+    group_rows,
+    names,
+    numbers,
+    taken,
+)
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
@@ -84,15 +97,14 @@ def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[No
         return
     launches, times, total_ns = summed
     for work in works:
-        found = match(launches, work)
-        exact = [all(part.flops == part.at_least for part in kind) for kind in found.kinds]
-        known = np.array([*exact, False], dtype=np.bool_)[found.kind] & (times != ABSENT)
-        known &= found.has("order", "alike")
+        matched = match(launches, work)
+        flops = exact_flops(matched.kinds, matched.kind)
+        known = (flops != UNKNOWN) & (times != ABSENT) & matched.has("order", "alike")
         if not known.any():
             yield Note("missing", "sums-not-told", _NOTHING)
             continue
-        flops = flops_of(found.kinds)[found.kind[known]].tolist()
-        done = sum(one * count for one, count in zip(flops, times[known].tolist(), strict=True))
+        counts = times[known].tolist()
+        done = sum(each * n for each, n in zip(flops[known].tolist(), counts, strict=True))
         share = Fraction(sum(total_ns[known].tolist()), max(1, sum(total_ns.tolist())))
         text = (
             "According to the pair, the kernels of these sums executed "
@@ -109,21 +121,13 @@ def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
     if "kernel" not in kinds:
         return None
     rows = np.flatnonzero(codes(table["kind"]) == kinds.index("kernel"))
-    grid, block = (axes(table[name])[rows] for name in ("grid", "block"))
-    grids, blocks = product_of(grid), product_of(block)
-    known = (grids > 0) & (blocks > 0)
-    nothing = np.full(len(rows), -1, dtype=np.int64)
     launches = Launches(
         row=rows,
         process=np.zeros(len(rows), dtype=np.int64),
         name=codes(table["name"])[rows],
         names=names(table["name"]),
-        threads=np.where(known, grids * blocks, UNKNOWN_SIZE),
-        block=blocks,
-        grid=grids,
-        grid_axes=grid,
-        block_axes=block,
-        window=nothing,
+        **sizes_of(table, rows),
+        window=np.full(len(rows), -1, dtype=np.int64),
         used=np.ones(len(rows), dtype=np.bool_),
         ranks={},
     )
@@ -132,7 +136,7 @@ def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
 
 
 def _flops(number: int) -> str:
-    scale, unit = next((one for one in _SCALES if number >= one[0]), _SCALES[-1])
+    scale, unit = next((scale for scale in _SCALES if number >= scale[0]), _SCALES[-1])
     return f"{decimal(Fraction(number, scale), 1)} {unit}"
 
 
@@ -143,3 +147,86 @@ _NOTHING: Final = (
     "The pair gives no FLOPs for these sums: kernel names and sizes do not match, or "
     "equal launches did different work."
 )
+
+
+# FLOPs by counters held against FLOPs by shapes, where both are known.
+
+
+AGREE: Final = Fraction(2, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """FLOPs of the launches that both tell; by shapes between `least` and `most`.
+
+    `kernel` is the name that the two differ in most.
+    """
+
+    launches: int
+    counted: int
+    least: int
+    most: int
+    kernel: str
+
+    @property
+    def difference(self) -> Fraction:
+        """Return by how much counters say more than shapes allow, or less (negative)."""
+        bound = min(max(self.counted, self.least), self.most)
+        return Fraction(self.counted - bound, bound) if bound else Fraction(0)
+
+    @property
+    def agree(self) -> bool:
+        """Return whether the two are at most 2 % apart."""
+        return abs(self.difference) <= AGREE
+
+
+@dataclass(frozen=True, slots=True)
+class ByShapes:
+    """FLOPs of each activity by shapes, -1 where they do not tell; the most and the least."""
+
+    most: IntArray
+    least: IntArray
+
+
+def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> ByShapes:
+    """Return the FLOPs of each activity by the ops of its trace: all of an op at its main kernel.
+
+    Only of ops of which all kernels are counted: which of them does how much is not known.
+    """
+    activities = prepared.trace.activities
+    owner, work = attribution.owner, attribution.work
+    kinds = names(activities["kind"])
+    is_kernel = codes(activities["kind"]) == (kinds.index("kernel") if "kernel" in kinds else -2)
+    partly = np.zeros(len(attribution.fate), dtype=np.bool_)
+    partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
+    whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
+    is_main = taken(attribution.main, owner) == np.arange(len(owner))
+    most, least = (
+        np.where(is_main, taken(work.of_ops(column), owner), 0)
+        for column in (work.flops, work.at_least)
+    )
+    return ByShapes(np.where(whole, most, -1), np.where(whole, least, -1))
+
+
+def cross_check(prepared: Prepared, shapes: ByShapes, counted: IntArray) -> CrossCheck | None:
+    """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
+    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0))
+    rows = rows[
+        np.isin(numbers(prepared.trace.activities["device"])[rows], list(prepared.accounts))
+    ]
+    if not len(rows) or not (shapes.most[rows].any() or counted[rows].any()):
+        return None
+    label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
+    group, first = group_rows([name[rows]])
+    by_counters, by_shapes = (
+        exact_sums(group, values[rows], len(first)) for values in (counted, shapes.most)
+    )
+    apart = [abs(ours - theirs) for ours, theirs in zip(by_counters, by_shapes, strict=True)]
+    worst = first[apart.index(max(apart))]
+    return CrossCheck(
+        len(rows),
+        sum(by_counters),
+        exact_sum(shapes.least[rows]),
+        sum(by_shapes),
+        label[int(name[rows[worst]])],
+    )

@@ -22,16 +22,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.mfu.counted.launch_keys import Pair, joint_names, keys_of
-from traceflops.mfu.counted.launch_places import (
-    extremes,
+from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, between, common
+from traceflops.mfu.counted.launches import Launches, extremes
+from traceflops.mfu.counted.same_launches import (
+    Pair,
     in_order,
-    in_rounds,
     in_steps,
+    joint_names,
+    keys_of,
     processes_of,
 )
-from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, between, common
-from traceflops.mfu.counted.launches import Launches
 from traceflops.table import BoolArray, IntArray, group_rows, taken
 
 How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
@@ -57,7 +57,7 @@ class Matched:
 
     def has(self, *how: How) -> BoolArray:
         """Return, per launch, whether it was matched in one of these ways."""
-        return np.isin(self.how, [HOW.index(one) for one in how])
+        return np.isin(self.how, [HOW.index(way) for way in how])
 
 
 def match(
@@ -74,14 +74,13 @@ def match(
     processes = processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch"), dtype=np.int64)
-    for way, found in (
+    for way, same_row in (
         ("order", in_order(target, source, processes, names, keys)),
         ("order", in_order(target, source, processes, keys, keys)),
         ("step", in_steps(target, work, keys)),
-        ("step", in_rounds(target, work, keys)),
     ):
         how = np.where(row < 0, HOW.index(way), how)
-        row = np.where(row < 0, found, row)
+        row = np.where(row < 0, same_row, row)
     return _filled(target, work, row, how, keys)
 
 
@@ -93,12 +92,12 @@ def _filled(
     kind, size, vector = (
         taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
     )
-    told = kind >= 0
+    known = kind >= 0
     by_key = alike.how[keys.ours]
     by_key = np.where((by_key == HOW.index("absent")) & (row >= 0), HOW.index("uncounted"), by_key)
     return Matched(
-        np.where(told, how, by_key),
-        np.where(told, kind, alike.kind[keys.ours]),
+        np.where(known, how, by_key),
+        np.where(known, kind, alike.kind[keys.ours]),
         (*work.kinds, *alike.more_kinds),
         np.where(size >= 0, size, alike.size[keys.ours]),
         np.where(vector >= 0, vector, alike.vector[keys.ours]),
@@ -123,25 +122,24 @@ def _sampled(target: Launches, keys: Pair) -> BoolArray:
     """
     group, first = group_rows([target.process, keys.ours])
     most, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
-    found: BoolArray = most > np.bincount(keys.theirs, minlength=keys.count)
-    return found
+    return np.greater(most, np.bincount(keys.theirs, minlength=keys.count))
 
 
 def _alike(work: LaunchWork, keys: Pair, sampled: BoolArray) -> _Alike:
     key, known = keys.theirs, work.kind >= 0
-    there, told, untold = (
+    there, some, others = (
         np.bincount(key[rows], minlength=keys.count) > 0 for rows in (slice(None), known, ~known)
     )
     most, least = extremes(key[known], work.kind[known], keys.count)
     # Launches by operators of unknown work may have done anything; counters that were not read
     # of a launch say nothing against those that were.
-    open_keys = told & untold if work.origin == "pair" else np.zeros(keys.count, dtype=np.bool_)
-    kind = np.where(told & (most == least) & ~open_keys, most, UNKNOWN)
+    open_keys = some & others if work.origin == "pair" else np.zeros(keys.count, dtype=np.bool_)
+    kind = np.where(some & (most == least) & ~open_keys, most, UNKNOWN)
     how = np.full(keys.count, HOW.index("absent"), dtype=np.int64)
     how[there] = HOW.index("uncounted")
-    how[told] = HOW.index("ambiguous")
+    how[some] = HOW.index("ambiguous")
     how[kind >= 0] = HOW.index("alike")
-    several = told & (kind < 0) & ~open_keys
+    several = some & (kind < 0) & ~open_keys
     if work.origin == "counters":
         several &= ~sampled
     more = _of_several(work, key, several, kind, how)
@@ -159,12 +157,12 @@ def _of_several(
     for row in rows[first].tolist():
         seen.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
     more: list[Kind] = []
-    for one, kinds in seen.items():
-        found = common(kinds) if work.origin == "pair" else between(kinds)
-        if found is not None:
-            kind[one] = len(work.kinds) + len(more)
-            how[one] = HOW.index("alike" if work.origin == "pair" else "between")
-            more.append(found)
+    for number, kinds in seen.items():
+        shared = common(kinds) if work.origin == "pair" else between(kinds)
+        if shared is not None:
+            kind[number] = len(work.kinds) + len(more)
+            how[number] = HOW.index("alike" if work.origin == "pair" else "between")
+            more.append(shared)
     return tuple(more)
 
 

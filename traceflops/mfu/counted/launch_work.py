@@ -99,23 +99,23 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     gradient); where families differ it is not known what the FLOPs were for.
     """
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
-    if all(one == families[0] for one in families):
+    if all(sums == families[0] for sums in families):
         return tuple(
             WorkPart(_shared_words(kinds, family), dtype, *counts)
             for (family, dtype), counts in families[0].items()
         )
     whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
-    if any(one != whole[0] for one in whole):
+    if any(sums != whole[0] for sums in whole):
         return None
     return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in whole[0].items())
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for part in kind:
-        most, least = found.get((name(part), part.dtype), (0, 0))
-        found[name(part), part.dtype] = (most + part.flops, least + part.at_least)
-    return found
+        most, least = sums.get((name(part), part.dtype), (0, 0))
+        sums[name(part), part.dtype] = (most + part.flops, least + part.at_least)
+    return sums
 
 
 def _shared_words(kinds: Sequence[Kind], family: str) -> str:
@@ -125,6 +125,12 @@ def _shared_words(kinds: Sequence[Kind], family: str) -> str:
     return ".".join(words[0] for words in shared)
 
 
-def flops_of(kinds: Sequence[Kind]) -> IntArray:
-    """Return the FLOPs of each kind, the most where they are not exact."""
-    return np.array([sum(part.flops for part in kind) for kind in kinds], dtype=np.int64)
+def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
+    """Return the FLOPs of launches of some kinds, UNKNOWN where they are not exact."""
+    flops = [
+        sum(part.flops for part in parts)
+        if all(part.flops == part.at_least for part in parts)
+        else UNKNOWN
+        for parts in kinds
+    ]
+    return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]

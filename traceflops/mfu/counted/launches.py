@@ -68,23 +68,31 @@ def launches_of(prepared: Prepared) -> Launches:
     device = numbers(activities["device"])
     mine = np.isin(device, list(prepared.accounts)) & _kernels(activities)
     rows = _in_order(activities, np.flatnonzero(mine))
-    grid_axes, block_axes = (axes(activities[name])[rows] for name in ("grid", "block"))
-    grid, block = product_of(grid_axes), product_of(block_axes)
     place = window_of_activity(prepared)
     return Launches(
         rows,
         numbers(activities["process"])[rows],
         codes(activities["name"])[rows],
         names(activities["name"]),
-        _times(grid, block),
-        block,
-        grid,
-        grid_axes,
-        block_axes,
-        _steps(prepared, place, device)[rows],
-        in_chosen_window(prepared, place)[rows],
-        dict(enumerate(prepared.trace.ranks)),
+        **sizes_of(activities, rows),
+        window=_steps(prepared, place, device)[rows],
+        used=in_chosen_window(prepared, place)[rows],
+        ranks=dict(enumerate(prepared.trace.ranks)),
     )
+
+
+def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
+    """Return the columns of Launches that say in which size some rows of a table were launched."""
+    grid_axes, block_axes = (axes(table[name])[rows] for name in ("grid", "block"))
+    grid, block = product_of(grid_axes), product_of(block_axes)
+    known = (grid > 0) & (block > 0) & (grid.astype(np.float64) * block < _MOST_THREADS)
+    return {
+        "threads": np.where(known, grid * block, UNKNOWN_SIZE),
+        "block": block,
+        "grid": grid,
+        "grid_axes": grid_axes,
+        "block_axes": block_axes,
+    }
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
@@ -106,18 +114,11 @@ def product_of(sides: IntArray) -> IntArray:
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
-def _times(grid: IntArray, block: IntArray) -> IntArray:
-    known = (grid > 0) & (block > 0)
-    known &= grid.astype(np.float64) * block < _MOST_THREADS
-    return np.where(known, grid * block, UNKNOWN_SIZE)
-
-
 def _kernels(activities: pa.Table) -> BoolArray:
     kinds = names(activities["kind"])
-    found: BoolArray = codes(activities["kind"]) == (
-        kinds.index("kernel") if "kernel" in kinds else len(kinds)
+    return np.isin(
+        codes(activities["kind"]), [kinds.index(kind) for kind in kinds if kind == "kernel"]
     )
-    return found
 
 
 def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
@@ -132,14 +133,13 @@ def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
 
 def _steps(prepared: Prepared, place: IntArray, device: IntArray) -> IntArray:
     """Return a number per device and step, -1 outside of steps."""
-    first, found = 0, np.full(len(place), -1, dtype=np.int64)
-    for one, windows in prepared.windows.items():
-        mine = device == one
+    first, steps = 0, np.full(len(place), -1, dtype=np.int64)
+    for number, windows in prepared.windows.items():
+        mine = device == number
         is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
-        at = np.where(is_step[place[mine]], first + place[mine], -1)
-        found[mine] = at
+        steps[mine] = np.where(is_step[place[mine]], first + place[mine], -1)
         first += len(windows)
-    return found
+    return steps
 
 
 def rank_in_group(group: IntArray) -> IntArray:
@@ -147,9 +147,18 @@ def rank_in_group(group: IntArray) -> IntArray:
     order = np.argsort(group, kind="stable")
     sizes = np.bincount(group[order]) if len(group) else np.zeros(0, dtype=np.int64)
     first = np.cumsum(sizes) - sizes
-    found = np.empty(len(group), dtype=np.int64)
-    found[order] = np.arange(len(group)) - taken(first, group[order])
-    return found
+    ranks = np.empty(len(group), dtype=np.int64)
+    ranks[order] = np.arange(len(group)) - taken(first, group[order])
+    return ranks
+
+
+def extremes(group: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Return the largest and the smallest value of each group; of an empty one -1 and 2^63 - 1."""
+    most = np.full(count, -1, dtype=np.int64)
+    least = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)
+    np.maximum.at(most, group, values)
+    np.minimum.at(least, group, values)
+    return most, least
 
 
 # Launches without a record of their kernel, as those that a graph captures: nothing runs yet.

@@ -11,9 +11,13 @@ import numpy as np
 from traceflops.attribution import Attribution, attribute, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
-from traceflops.mfu.counted.counted_kernels import CountedKernel, counted_kernels
 from traceflops.mfu.counted.counted_launches import counted_launches
-from traceflops.mfu.counted.counter_work import CounterWork, counter_work
+from traceflops.mfu.counted.counter_work import (
+    CountedKernel,
+    CounterWork,
+    counted_kernels,
+    counter_work,
+)
 from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, WorkPart
 from traceflops.mfu.counted.launches import launches_of, rank_in_group
 from traceflops.mfu.trace_peaks import DevicePeaks
@@ -52,9 +56,9 @@ def work_sources(
         raise _tells_nothing(pair.trace)
     if shapes is not None:
         yield Source(shapes, None, (), file, is_own=False)
-    for one in (_counted(prepared.trace, known, None), theirs):
-        if one is not None:
-            yield one
+    for source in (_counted(prepared.trace, known, None), theirs):
+        if source is not None:
+            yield source
 
 
 def _tells_nothing(pair: Trace) -> UsageError:
@@ -97,11 +101,13 @@ def architectures(
     if not devices and given is not None:
         yield given.arch
     own = trace.devices["architecture"].to_pylist()
-    for one in devices:
-        spec = one.match.spec
-        told = own[one.device] or (spec.arch if spec is not None and one.match.confirmed else None)
-        if told:
-            yield told
+    for peaks in devices:
+        spec = peaks.match.spec
+        architecture = own[peaks.device] or (
+            spec.arch if spec is not None and peaks.match.confirmed else None
+        )
+        if architecture:
+            yield architecture
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
@@ -113,14 +119,14 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     if counted is None:
         return None
     own = trace.devices["architecture"].to_pylist()
-    named = tuple(dict.fromkeys(one for one in own if one)) or timed
+    named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
     alone = family_of(named[0]) if len(named) == 1 else None
     default = alone or family_by_counters(names(trace.kernel_counters["counter"]))
-    by_device = [family_of(one) if one else default for one in own]
+    by_device = [family_of(arch) if arch else default for arch in own]
     families = tuple(dict.fromkeys((*by_device, default)))
-    place = np.array([families.index(one) for one in (*by_device, default)], dtype=np.int64)
+    place = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
     work = counter_work(counted, families, place[counted.device])  # -1 is the last: the default
-    units = np.array([one or 0 for one in (*trace.devices["sm_count"].to_pylist(), 0)])
+    units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
     return Source(
         work.launch_work(),
         work,
@@ -132,7 +138,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
 
 def missing_counters(work: CounterWork) -> Iterator[str]:
     """Yield the counters that a total of matrix work would need, and that no launch has."""
-    read = {name.removeprefix(MATRIX) for name, one in work.matrix.items() if (one >= 0).any()}
+    read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
     for family in work.families:
         if family is not None:
             yield from counters_for(MATRIX, (d for d in family.matrix if d not in read), family)
@@ -167,10 +173,10 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
 
 def _main_of(attribution: Attribution, count: int) -> IntArray:
     """Return, per activity, the op whose main kernel it is, -1 for none."""
-    found = np.full(count, -1, dtype=np.int64)
+    main_of = np.full(count, -1, dtype=np.int64)
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
-    found[attribution.main[ops]] = ops
-    return found
+    main_of[attribution.main[ops]] = ops
+    return main_of
 
 
 def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
@@ -185,8 +191,8 @@ def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Ki
         part = np.full(len(signature), -1, dtype=np.int64)
         part[parts.op[nth == place]] = same[nth == place]
         signature, _ = group_rows([signature, part])
-    _, one = np.unique(signature[attribution.executed], return_index=True)
-    examples = attribution.executed[one]
+    _, example = np.unique(signature[attribution.executed], return_index=True)
+    examples = attribution.executed[example]
     place_of = {int(signature[op]): at for at, op in enumerate(examples.tolist())}
     codes = np.array(
         [place_of.get(code, UNKNOWN) for code in range(int(signature.max(initial=-1)) + 1)],
@@ -200,10 +206,10 @@ def _parts_of(
     parts: PartTable, examples: IntArray, labels: list[str], dtype: IntArray
 ) -> tuple[Kind, ...]:
     """Return the parts of some ops."""
-    found: dict[int, list[WorkPart]] = {op: [] for op in examples.tolist()}
+    parts_by_op: dict[int, list[WorkPart]] = {op: [] for op in examples.tolist()}
     for row in np.flatnonzero(np.isin(parts.op, examples)).tolist():
         op = int(parts.op[row])
-        found[op].append(
+        parts_by_op[op].append(
             WorkPart(
                 parts.lines[int(parts.line[row])],
                 labels[int(dtype[op])],
@@ -211,4 +217,4 @@ def _parts_of(
                 int(parts.at_least[row]),
             )
         )
-    return tuple(tuple(found[op]) for op in examples.tolist())
+    return tuple(tuple(parts_by_op[op]) for op in examples.tolist())

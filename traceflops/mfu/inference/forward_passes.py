@@ -90,12 +90,12 @@ class Evidence:
     @property
     def has_cache(self) -> bool:
         """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        longer = bool(self.cores) and all(_keys(one) > _queries(one) for one in self.cores)
+        longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
         return self.names_cache or longer
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JudgedPass:
     """What a rule says of a pass."""
 
     kind: Kind | None
@@ -105,7 +105,7 @@ class Told:
     keys: int | None = None
 
 
-def _by_attention(seen: Evidence) -> Told | None:
+def _by_attention(seen: Evidence) -> JudgedPass | None:
     """Return what queries per sequence tell: one each is a decode."""
     if not seen.cores:
         return None
@@ -113,41 +113,43 @@ def _by_attention(seen: Evidence) -> Told | None:
     sizes = {(_sequences(core), _queries(core), _keys(core)) for core in seen.cores}
     counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
     if single == {True}:
-        return Told("decode", "attention has one query per sequence", *counts)
+        return JudgedPass("decode", "attention has one query per sequence", *counts)
     if single == {False}:
-        return Told("prefill", "attention has several queries per sequence", *counts)
-    return Told("mixed", "some attention has one query per sequence, some has several")
+        return JudgedPass("prefill", "attention has several queries per sequence", *counts)
+    return JudgedPass("mixed", "some attention has one query per sequence, some has several")
 
 
-def _by_indices(seen: Evidence) -> Told | None:
+def _by_indices(seen: Evidence) -> JudgedPass | None:
     """Return what token indices tell that are sequences x tokens."""
     shapes = {shape for shape in seen.indices if len(shape) == 2}
     if len(shapes) != 1 or len(shapes) != len(set(seen.indices)):
         return None
     ((sequences, each),) = shapes
     kind: Kind = "decode" if each == 1 else "prefill"
-    return Told(kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each)
+    return JudgedPass(
+        kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each
+    )
 
 
-def _by_head(seen: Evidence) -> Told | None:
+def _by_head(seen: Evidence) -> JudgedPass | None:
     """Return that logits of fewer rows than all else has are those of the last tokens."""
-    heads = {one.m for one in seen.products if one.n in seen.tables}
+    heads = {product.m for product in seen.products if product.n in seen.tables}
     others = {one.m for one in seen.products if one.n not in seen.tables}
     if len(heads) != 1 or not others or min(others) <= max(heads):
         return None
     (rows,) = heads
     rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
-    return Told("prefill", rule, rows)
+    return JudgedPass("prefill", rule, rows)
 
 
-def _by_rows(seen: Evidence) -> Told | None:
+def _by_rows(seen: Evidence) -> JudgedPass | None:
     """Return that a single token is computed where every product has one row."""
-    if {one.m for one in seen.products} != {1}:
+    if {product.m for product in seen.products} != {1}:
         return None
-    return Told("decode", "every product has one row", 1, 1)
+    return JudgedPass("decode", "every product has one row", 1, 1)
 
 
-RULES: Final[tuple[Callable[[Evidence], Told | None], ...]] = (
+RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
     *(_by_attention, _by_indices, _by_head, _by_rows),
 )
 """The rules in order, after that of the annotations."""
@@ -165,12 +167,12 @@ def _keys(core: Core) -> int:
     return core.keys * (core.batch if core.documents is None else 1)
 
 
-def judged(seen: Evidence) -> Told:
+def judged(seen: Evidence) -> JudgedPass:
     """Return what the first rule says that can."""
     if not seen.has_cache:
-        return Told(None, NO_CACHE)
+        return JudgedPass(None, NO_CACHE)
     answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
-    return next(answers, Told(None, NO_RULE))
+    return next(answers, JudgedPass(None, NO_RULE))
 
 
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
@@ -194,14 +196,14 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     return innermost(own, start, end, process, at_ns)
 
 
-def _told(one: ForwardPass, told: Told) -> ForwardPass:
+def _told(forward: ForwardPass, judged_pass: JudgedPass) -> ForwardPass:
     return replace(
-        one,
-        kind=told.kind,
-        rule=told.rule,
-        sequences=told.sequences,
-        queries=told.queries,
-        keys=told.keys,
+        forward,
+        kind=judged_pass.kind,
+        rule=judged_pass.rule,
+        sequences=judged_pass.sequences,
+        queries=judged_pass.queries,
+        keys=judged_pass.keys,
     )
 
 
@@ -286,7 +288,7 @@ def _evidence(
         largest = max((rows for rows, _ in tables), default=0)
         found.append(
             Evidence(
-                tuple(one for one in signatures if isinstance(one, Core)),
+                tuple(signature for signature in signatures if isinstance(signature, Core)),
                 tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
                 tuple({rows for rows, _ in tables}),
                 tuple(shape for rows, shape in tables if rows == largest),

@@ -110,7 +110,7 @@ class Inference:
 
     def phase(self, kind: Kind | None) -> PhaseUse | None:
         """Return the passes of one kind, None where there are none."""
-        return next((one for one in self.phases if one.kind == kind), None)
+        return next((phase for phase in self.phases if phase.kind == kind), None)
 
 
 def inference(
@@ -128,7 +128,7 @@ def inference(
     times = pass_times(prepared, attribution, passes)
     done = _Done(prepared, moved, times.of_activity)
     phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
-    return Inference(rule, tuple(one for one in phases if one is not None), times.outside_ns)
+    return Inference(rule, tuple(phase for phase in phases if phase is not None), times.outside_ns)
 
 
 def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
@@ -243,10 +243,10 @@ class _Done:
         return self._op[np.isin(self._op_place, passes)]
 
 
-def _moved(one: Work, count: int, *, weighted: bool) -> Moved:
+def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
     """Return the bytes of so many ops alike, weights and cache apart from the rest."""
-    size, sizes = one.min_bytes or 0, one.signature
-    each = _ELEMENT.get(one.dtype or "", 0)
+    size, sizes = work.min_bytes or 0, work.signature
+    each = _ELEMENT.get(work.dtype or "", 0)
     weights = cache = 0
     if isinstance(sizes, Product) and sizes.batch == 1 and weighted:
         weights = sizes.k * sizes.n * each

@@ -49,7 +49,7 @@ def pass_times(
         order = order[begins[order] < ALWAYS]
         around = np.searchsorted(begins[order], start, side="right") - 1
         windows = prepared.windows[device]
-        between = _time(one for one in windows if one.role == "between")
+        between = _time(window for window in windows if window.role == "between")
         around[between.contains(start)] = -1
         found[rows] = np.where(found[rows] >= 0, found[rows], taken(order, around))
         chosen = chosen_time(windows)
@@ -88,7 +88,7 @@ def _begins(
 
 
 def _time(windows: Iterable[Window]) -> Intervals:
-    edges = [(one.start_ns, one.end_ns) for one in windows]
+    edges = [(window.start_ns, window.end_ns) for window in windows]
     return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
 
 

@@ -165,11 +165,11 @@ class Executed:
         """Return the lines that shapes leave open; the sum of the lines is none of them."""
         counted = self.ledger()
         found = []
-        for one in self.open_lines:
-            flops = int(counted.total(one.line))
-            mine = sum(c.open_flops for c in self.select() if _is_under(c.line, one.line))
+        for open_line in self.open_lines:
+            flops = int(counted.total(open_line.line))
+            mine = sum(c.open_flops for c in self.select() if _is_under(c.line, open_line.line))
             certain = flops - mine
-            found.append(LineRange(one.line, certain, flops, certain + one.flops))
+            found.append(LineRange(open_line.line, certain, flops, certain + open_line.flops))
         return tuple(found)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import Attribution
-from traceflops.flops import Core, OpWork, Part, Work
+from traceflops.flops import Core, FlopsPart, OpWork, Work
 from traceflops.mfu.checked.run_marks import Mark, run_marks
 from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
 from traceflops.units import several
@@ -64,15 +64,15 @@ def _open(work: OpWork) -> BoolArray:
     return np.array(wanted, dtype=np.bool_)[work.place]
 
 
-def _is_open(one: Work) -> bool:
-    core = one.signature
+def _is_open(work: Work) -> bool:
+    core = work.signature
     if not isinstance(core, Core) or core.documents is None or core.cut:
         return False
     return core.pairs_at_least < core.pairs and core.queries == core.keys
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _MarkedLengths:
     """The marks of one step of one process: of sequences, and how many tokens are computed."""
 
     lengths: list[Mark]
@@ -80,17 +80,19 @@ class _Told:
 
     def of(self, core: Core) -> list[Mark]:
         """Return the marks that may be of an attention."""
-        return [one for one in self.lengths if self._fits(one, core)]
+        return [mark for mark in self.lengths if self._fits(mark, core)]
 
-    def _fits(self, one: Mark, core: Core) -> bool:
-        total, count = one.values["sum"], one.values.get("count")
+    def _fits(self, mark: Mark, core: Core) -> bool:
+        total, count = mark.values["sum"], mark.values.get("count")
         if core.queries == total:
             return count in (None, core.documents)
         # Rows behind the last sequence are padding, which no sequence attends to.
         return core.queries > total and core.queries in self.computed and count == core.documents
 
 
-def _lengths_told(prepared: Prepared, steps: FoundSteps | None) -> dict[tuple[int, int], _Told]:
+def _lengths_told(
+    prepared: Prepared, steps: FoundSteps | None
+) -> dict[tuple[int, int], _MarkedLengths]:
     """Return the marks that tell lengths, by process and place of the step."""
     found: defaultdict[tuple[int, int], list[Mark]] = defaultdict(list)
     for process, mine in run_marks(prepared.trace).of_process.items():
@@ -98,8 +100,10 @@ def _lengths_told(prepared: Prepared, steps: FoundSteps | None) -> dict[tuple[in
         for one, place in zip(mine, _step_at(steps, process, start).tolist(), strict=True):
             found[process, place].append(one)
     return {
-        key: _Told(
-            sorted((one for one in marks if one.kind == "seqlens"), key=lambda one: one.start_ns),
+        key: _MarkedLengths(
+            sorted(
+                (mark for mark in marks if mark.kind == "seqlens"), key=lambda one: one.start_ns
+            ),
             frozenset(one.values.get("padded", -1) for one in marks if one.kind == "tokens"),
         )
         for key, marks in found.items()
@@ -122,7 +126,7 @@ def _found(
     work: OpWork,
     rows: IntArray,
     steps: FoundSteps | None,
-    marks: dict[tuple[int, int], _Told],
+    marks: dict[tuple[int, int], _MarkedLengths],
 ) -> dict[int, Exact]:
     """Return what marks say of ops, by row."""
     process = numbers(prepared.trace.ops["process"])[rows]
@@ -139,7 +143,7 @@ def _found(
     return found
 
 
-def _shared_out(work: OpWork, rows: IntArray, told: _Told) -> Iterator[tuple[int, Exact]]:
+def _shared_out(work: OpWork, rows: IntArray, told: _MarkedLengths) -> Iterator[tuple[int, Exact]]:
     """Yield what the marks of a step say of equal ops, which are in order of time."""
     at = int(work.place[rows[0]])
     one = work.works[at]
@@ -197,7 +201,7 @@ def _counted(one: object, most: int, least: int) -> Work:
     core = one.signature
     assert isinstance(core, Core)
     parts = tuple(
-        Part(part.name, part.flops // core.pairs * most, part.flops // core.pairs * least)
+        FlopsPart(part.name, part.flops // core.pairs * most, part.flops // core.pairs * least)
         for part in one.parts
     )
     notes = one.notes if least < most else tuple(n for n in one.notes if n != "variable-lengths")

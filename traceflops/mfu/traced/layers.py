@@ -179,7 +179,7 @@ class _SizesSeen:
 
     def having(self, wanted: set[Sizes]) -> BoolArray:
         """Return which ops have one of these sizes."""
-        chosen = np.array([one in wanted for one in self._sizes], dtype=np.bool_)
+        chosen = np.array([size in wanted for size in self._sizes], dtype=np.bool_)
         return chosen[self._group] if len(chosen) else np.zeros(0, dtype=np.bool_)
 
 
@@ -241,8 +241,8 @@ def _halves(whole: Product, trained: set[Product | None]) -> list[Product]:
 
 def _sizes(attribution: Attribution) -> list[Product | None]:
     return [
-        one.signature if isinstance(one, Work) and isinstance(one.signature, Product) else None
-        for one in attribution.work.works
+        work.signature if isinstance(work, Work) and isinstance(work.signature, Product) else None
+        for work in attribution.work.works
     ]
 
 

@@ -17,7 +17,7 @@ from traceflops.attribution import (
     ProductRole,
     ProductRoles,
 )
-from traceflops.flops import Core, Kind, Part, PartName, Result, Work
+from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
 from traceflops.mfu.traced.layers import SUBNAMES
 from traceflops.table import BoolArray, IntArray, SmallArray, group_rows, runs, taken
 
@@ -65,7 +65,7 @@ RULES_USED: Final = ("", "R1", "R3")
 """By which rule a part got its line; none where the op itself tells."""
 
 
-Parts = list[tuple[str, str, Part]]
+Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""
 
 
@@ -114,7 +114,7 @@ def part_table(
     cases = [
         _parts(_case(work.works, *(int(column[at]) for column in columns))) for at in first.tolist()
     ]
-    flat = [one for parts in cases for one in parts]
+    flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
     at, which = runs(begin[group], end[group])
@@ -130,7 +130,7 @@ def part_table(
     )
 
 
-def _column(flat: Parts, value: Callable[[tuple[str, str, Part]], int]) -> IntArray:
+def _column(flat: Parts, value: Callable[[tuple[str, str, FlopsPart]], int]) -> IntArray:
     return np.array([value(one) for one in flat], dtype=np.int64)
 
 
@@ -185,7 +185,7 @@ def _parts(case: _Case) -> Parts:
     return [(f"{line}.{case.subname}" if case.subname else line, rule, product)]
 
 
-def _part_line(case: _Case, part: Part) -> tuple[str, str]:
+def _part_line(case: _Case, part: FlopsPart) -> tuple[str, str]:
     family = _FAMILIES[case.work.kind]
     if case.phase == "optimizer":
         return OPTIMIZER, ""
@@ -200,7 +200,7 @@ def _product_rule(case: _Case) -> str:
     return "R1" if case.role == "recompute" else ""
 
 
-def _split(product: Part, core: Core) -> tuple[Part, Part] | None:
+def _split(product: FlopsPart, core: Core) -> tuple[FlopsPart, FlopsPart] | None:
     """Return a product on all pairs as one on those that the mask leaves, and the rest."""
     full = core.batch * core.queries * core.keys
     if not full or product.flops % full:
@@ -208,4 +208,4 @@ def _split(product: Part, core: Core) -> tuple[Part, Part] | None:
     each = product.flops // full
     left, least = each * core.pairs, each * core.pairs_at_least
     hidden = product.flops - left
-    return Part("product", left, least), Part("mask", hidden, hidden)
+    return FlopsPart("product", left, least), FlopsPart("mask", hidden, hidden)

@@ -168,8 +168,8 @@ _NO_MODELLED_OP: Final = "no-modelled-op"
 def _reasons(attribution: Attribution) -> list[str]:
     """Return why each distinct work is not known, and at the end two more reasons."""
     of_works = [
-        one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP
-        for one in attribution.work.works
+        work.reason if isinstance(work, Unknown) else _NO_MODELLED_OP
+        for work in attribution.work.works
     ]
     return [*of_works, _NO_MODELLED_OP, _NO_OP]
 

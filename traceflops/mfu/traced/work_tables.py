@@ -15,7 +15,7 @@ import numpy as np
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Measured, WorkBasis
-from traceflops.mfu.counted.named_work import named_work
+from traceflops.mfu.counted.measured_work import named_work
 from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
 from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
 from traceflops.table import (
@@ -31,8 +31,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork
-    from traceflops.mfu.counted.named_work import NamedWork
+    from traceflops.mfu.counted.measured_work import MeasuredWork, NamedWork
 
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
