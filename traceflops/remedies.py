@@ -44,6 +44,7 @@ _RECORDS: Final = Remedy(
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics (CUPTI "
     "counters replace kernel records)"
 )
+_SHORTER: Final = "record fewer steps, since full buffers drop records"
 _EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
 
 _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
@@ -56,6 +57,11 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
             "CUDA recorded nothing",
             ("--trace=cuda,nvtx",),
         ),
+    },
+    "all device records": {
+        PYTORCH: Remedy(f"{_SHORTER} (active=1 in torch.profiler.schedule)"),
+        ROCPROF: Remedy(f"{_SHORTER} (--collection-period)"),
+        NSIGHT: Remedy(f"{_SHORTER} (nsys profile --duration or --capture-range)"),
     },
     "timeline": {
         PYTORCH: _WITH_CUDA,

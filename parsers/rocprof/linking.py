@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.table import ABSENT, Note, joint_codes, numbers
-from traceflops.units import several
+from traceflops.units import does, percent, several
 
 _NO_CALLS: Final = (
     "No API calls were recorded, so what launched the GPU operations is unknown. rocprofv3 "
@@ -36,9 +36,9 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
         yield Note("missing", "calls-of-unknown-process", text, nameless)
     elif linked < total:
         text = (
-            f"{linked:,} of {several(total, 'GPU operation')} ({linked / total:.1%}) have their "
-            "launch call in the file. The other calls were not recorded or were removed; the cause "
-            "of idle time before their work is unknown."
+            f"{linked:,} of {several(total, 'GPU operation')} ({percent(linked / total)}) "
+            f"{does(linked, 'have')} a launch call in the file. The other calls were not recorded "
+            "or were removed; the cause of idle time before their work is unknown."
         )
         yield Note("missing", "calls-missing", text, total - linked)
 

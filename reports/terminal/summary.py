@@ -101,7 +101,7 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *_head(analysis, style),
         *_untimed(analysis, style),
         *_jobs(analysis, style),
-        *([] if analysis.untimed or analysis.of_no_job else [Text()]),
+        *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
         *_devices(analysis, style),
         *_gaps(analysis, style),

@@ -48,6 +48,8 @@ _CHOSEN: Final = {"given": "given", "fingerprint": "by its properties", "name": 
 def products(analysis: Analysis) -> str:
     """Return how many devices of which products there are."""
     devices = analysis.devices
+    if analysis.recorded == "capture":
+        return "graph capture"
     if not devices:
         return "no GPU operations"
     if all(device.type == "cpu" for device in devices):

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import shared_file
+from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_json_schema import errors
 from traceflops.cli import app
 from traceflops.devices.jobs import merge_jobs, split
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
+from traceflops.reports.view.wording import job_size
 from traceflops.table.trace import Note, SourceFile, Trace
 from traceflops.windows.selection import Selection
 
@@ -70,7 +71,7 @@ def kineto(path: Path, rank: int, start_us: int, base_ns: int = SECOND) -> Path:
         made("b", rank=1),
         made("b", origin=None, rank=1, world_size=2),
         made("b", origin=1800 * SECOND, rank=1, world_size=2),  # recorded later, of the same world
-        made("b", origin=SECOND // 2),  # clocks of machines differ
+        made("b", rank=1, origin=SECOND // 2),  # clocks of machines differ
     ],
 )
 def test_what_does_not_contradict_is_one_job(other: Trace) -> None:
@@ -78,18 +79,51 @@ def test_what_does_not_contradict_is_one_job(other: Trace) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "why"),
     [
-        made("b", rank=1, world_size=4),
-        made("b", rank=0, world_size=2),
-        made("b", rank=1, origin=60 * SECOND),
-        made("b", rank=1, world_size=2, origin=3 * 86_400 * SECOND),
-        made("b", rank=1, world_size=2, format_="other"),
+        (made("b", rank=1, world_size=4), "they differ in world size"),
+        (made("b", rank=0, world_size=2), "two claim the same rank"),
+        (made("b", rank=1, origin=60 * SECOND), "they were recorded at different times"),
+        (
+            made("b", rank=1, world_size=2, origin=3 * 86_400 * SECOND),
+            "they were recorded at different times",
+        ),
+        (made("b", rank=1, world_size=2, format_="other"), "they differ in tool"),
+        (made("b"), "some have a rank and a world size, others have no rank"),
+        (made("b", world_size=2), "some have a rank and a world size, others have no rank"),
     ],
-    ids=["world sizes", "one rank twice", "times", "ranks of other days", "tools"],
 )
-def test_what_contradicts_is_two_jobs(other: Trace) -> None:
-    assert jobs(made("a", rank=0, world_size=2), other) == [["a"], ["b"]]
+def test_what_contradicts_is_two_jobs_and_the_note_says_why(other: Trace, why: str) -> None:
+    first = made("a", rank=0, world_size=2)
+    assert jobs(first, other) == jobs(other, first) == [["a"], ["b"]]
+    assert why_apart(first, other) == f"These files belong to 2 jobs: {why}"
+
+
+def why_apart(*traces: Trace) -> str:
+    (note,) = [one for one in merge_jobs(traces).notes if one.code == "several-jobs"]
+    return note.text.removesuffix(". Use --job N, or give one job's files.")
+
+
+def test_a_file_without_a_rank_is_of_no_world() -> None:
+    world = [made(f"w{rank}", rank=rank, world_size=4, origin=rank) for rank in range(4)]
+    for origin in (-1, 2, 9):
+        found = jobs(*world, made("a", origin=origin))
+        assert found == [["a"], ["w0", "w1", "w2", "w3"]]
+
+
+def test_recordings_one_after_the_other_are_jobs() -> None:
+    """They last from 95 to 110; nothing but their time is known of them."""
+    first, later = made("a", pid=1), made("b", origin=16, pid=2)
+    assert jobs(first, later) == [["a"], ["b"]]
+    assert why_apart(first, later).endswith("recorded at different times")
+    assert jobs(first, made("b", origin=14)) == [["a", "b"]]
+    on_two_hosts = [made("a", host="x"), made("b", origin=16, host="y")]
+    assert jobs(*on_two_hosts) == [["a", "b"]]  # clocks of machines differ
+    assert "one-job-assumed" in codes(merge_jobs(on_two_hosts))
+
+
+def test_recordings_that_a_longer_one_overlaps_are_one_job() -> None:
+    assert jobs(made("a", work=100), made("b"), made("c", origin=50)) == [["a", "b", "c"]]
 
 
 def test_ranks_go_with_the_files_of_their_folder_and_time() -> None:
@@ -342,3 +376,25 @@ def test_public_traces(names: list[str], expected: int) -> None:
         for name in names
     ]
     assert len(tf.read(files).jobs) == expected
+
+
+def test_a_capture_names_the_command_that_pairs_it() -> None:
+    name = "mi300x_sglang_qwen3_decode_{}.json.gz"
+    files = [shared_file(f"traces/pytorch/{name.format(one)}") for one in ("capture", "graph")]
+    capture, graph = tf.analyze(tf.read(files)).jobs
+    command = f"traceflops summary {name.format('graph')} --pair {name.format('capture')}"
+    assert capture.verdict is not None
+    assert capture.verdict.endswith(command)
+    assert job_size(capture) == "no GPU work with known times"
+    assert command not in (graph.verdict or "")
+
+
+def test_a_run_and_a_world_are_two_jobs() -> None:
+    """Also the same run a little later, which has as little to say of its rank."""
+    world = sorted((SAMPLES / "gpt_ddp_4rank").glob("*.gz"))
+    run = SAMPLES / "gpt_1rank.json.gz"
+    first, second = tf.read([*world, run]).jobs
+    assert [len(first.traces), len(second.traces)] == [1, 4]
+    alone = tf.read(run)
+    later = replace(alone.source, origin_unix_ns=alone.source.origin_unix_ns + 70_000_000)
+    assert len(split([alone, replace(alone, source=later)])) == 2

@@ -1,5 +1,6 @@
 """Launch calls without a device record: all of them, some of them, or those of a capture."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from traceflops.recording.inventory import take_inventory
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import document_title
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.table.trace import Trace
 from traceflops.windows.device_records import LaunchRecords, launch_calls
 
@@ -158,7 +160,10 @@ def test_a_trace_that_lost_device_records_is_not_judged(
     assert (analysis.verdict.loss, analysis.verdict.share, analysis.findings) == (None, None, ())
     assert analysis.measured.figure is None
     (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
-    assert note.text.startswith(f"N{share[1:]}")
+    assert note.text == f"N{share[1:]}; their work is missing from the figures."
+    (lack,) = analysis.measured.lacks
+    assert "fewer steps" in lack.remedy
+    assert "torch.profiler.schedule" in lack.remedy
     assert note.count == lost
     causes = analysis.total.idle_causes
     assert causes.unknown_ns == analysis.components.idle_ns
@@ -272,6 +277,23 @@ def test_a_capture_is_said_to_be_one_and_how_to_use_it() -> None:
     assert document_title(analysis).startswith("Graph capture")
 
 
+def shown(analysis: Analysis) -> str:
+    """Return what terminal, Markdown and page say, the page without its scripts."""
+    page = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]+>", " ", render_html(analysis))
+    terminal = "\n".join(line.plain for line in render_terminal(analysis))
+    return "\n".join((terminal, render_markdown(analysis), page.split("Whole recording")[0]))
+
+
+def without_figures(analysis: Analysis) -> bool:
+    found = (analysis.devices, analysis.steps.seen, analysis.kernels.num_rows)
+    return found == ((), (), 0) and not re.search(r"\d %|\bidle\b|\bsteps? ", shown(analysis))
+
+
+def test_a_capture_has_no_figure_of_steps_or_shares() -> None:
+    made = trace_of(calls=[*calls("hipLaunchKernel", *CAPTURED), LATE], activities=kernels(0))
+    assert without_figures(analyze(made))
+
+
 def test_a_run_that_captures_and_replays_is_no_capture() -> None:
     api = calls(*CAPTURED, "hipGraphLaunch")
     found = records(trace_of(calls=[*api, LATE], activities=kernels(*[10] * 8)))
@@ -292,6 +314,7 @@ def test_a_public_capture_is_said_to_be_one(model: str, calls_: str) -> None:
     path = shared_file(f"traces/pytorch/mi300x_{model}_decode_capture.json.gz")
     sentence = analyze(tf.read(path)).verdict.sentence
     assert sentence.startswith(f"This trace is a graph capture: {calls_} launch calls")
+    assert without_figures(replace(analyze(tf.read(path)), prepared=None))
 
 
 @pytest.mark.parametrize("kept", [slice(0, 3), slice(None, None, 2), slice(0, 853)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from traceflops.timeline import (
 from traceflops.units import several, some_of, time_amount
 from traceflops.windows import (
     DeviceReport,
+    LaunchRecords,
     Prepared,
     Selection,
     chosen_time,
@@ -100,29 +103,44 @@ def _of_several(
     trace: Trace, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
 ) -> Analysis:
     """Return what there is to say of several jobs, of which none is chosen: each by itself."""
-    jobs = [
+    found = [
         _with_figures(trace, job, replace(selection, job=job.number), peaks, asked)
         for job in _listed(trace, asked)
     ]
+    jobs = tuple(_with_pairs(found))
     without = prepare(of_no_job(trace), **asked)
     empty = replace(analysis_of(without, peaks), prepared=None)
-    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=tuple(jobs))
+    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=jobs)
 
 
 def _with_figures(
     trace: Trace, job: JobReport, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
-) -> JobReport:
+) -> tuple[JobReport, LaunchRecords]:
     """Return a job with its figures; where the selection leaves nothing of it, that is said."""
     try:
-        analysis = analysis_of(prepare(trace, selection, **asked), peaks)
+        prepared = prepare(trace, selection, **asked)
+        analysis = analysis_of(prepared, peaks)
     except UsageError as error:
-        return replace(job, verdict=f"Nothing to show: {error.message}.")
-    return replace(
+        return replace(job, verdict=f"Nothing to show: {error.message}."), LaunchRecords()
+    shown = replace(
         job,
         devices=sum(device.type != "cpu" for device in analysis.devices),
         total=analysis.total,
         verdict=analysis.verdict.sentence,
     )
+    return shown, prepared.launch_records
+
+
+def _with_pairs(found: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
+    """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
+    launching = [job.files for job, records in found if records.replays]
+    for job, records in found:
+        if records.state == "capture" and [len(one) for one in (job.files, *launching)] == [1, 1]:
+            files = [shlex.quote(files[0]) for files in (*launching, job.files)]
+            command = f"traceflops summary {' --pair '.join(files)}"
+            yield replace(job, verdict=f"{(job.verdict or '').removesuffix('.')}: {command}")
+        else:
+            yield job
 
 
 def _listed(
@@ -154,12 +172,17 @@ def analysis_of(
     `measured` is what is known of that already: by default it is what the trace tells, or its
     `pair`, without padding where it tells that, too.
     """
+    records = prepared.launch_records
+    if measured is None:
+        with phase("FLOPs"):
+            measured = without_told_padding(measure(prepared, peaks, pair), prepared)
+    if records.state == "capture":
+        prepared = prepared.without_work
     linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
     windows = prepared.windows
     with phase("accounts"):
         reports = [_device_report(linked, d, one, windows[d]) for d, one in accounts.items()]
         told = told_apart(linked.trace, reports)
-        records = prepared.launch_records
         devices = (
             [one.with_idle_unrecorded for one in told] if records.state == "incomplete" else told
         )
@@ -171,9 +194,6 @@ def analysis_of(
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
-    if measured is None:
-        with phase("FLOPs"):
-            measured = without_told_padding(measure(prepared, peaks, pair), prepared)
     how_recorded = remedy(linked.trace.source.format, "device records") or ""
     on_host = all(device.type == "cpu" for device in devices)
     lacks_copies = _is_said(linked.trace, COPIES_MISSING)

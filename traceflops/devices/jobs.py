@@ -1,14 +1,15 @@
 """Which files are of one job, and which job is chosen.
 
-Files are of one job unless they contradict each other: they are of different tools, give different
-world sizes, claim one rank twice, or were recorded at different times. Sums and counters without a
-timeline must also have something in common with a job: tool, GPU or kernels. Figures of several
-jobs added up would be of none, so whoever wants one figure chooses a job first.
+Files are of one job unless they contradict each other: they differ in tool, give different
+world sizes, claim one rank twice, have no rank beside files that do, or were recorded one after the
+other. Sums and counters without a timeline must also have something in common with a job: tool, GPU
+or kernels. Figures of several jobs added up would be of none, so whoever wants one figure chooses a
+job first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -60,17 +61,28 @@ _OF_ONE_JOB: Final = frozenset(
 )
 """Notes on files that do not fit together, which is said in other words of several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
+_WHY: Final = {
+    "model": "they differ in GPU",
+    "run": "their profiler keeps their runs apart",
+    "tool": "they differ in tool",
+    "world": "they differ in world size",
+    "unranked": "some have a rank and a world size, others have no rank",
+    "rank": "two claim the same rank",
+    "time": "they were recorded at different times",
+    "unrelated": "they share neither tool, GPU nor kernels",
+}
+"""Why files are of several jobs."""
 
 
 def merge_jobs(traces: Sequence[Trace]) -> Trace:
     """Return one trace of all files, which knows their jobs where there are several."""
-    jobs = split(traces)
+    jobs, reasons = _split(traces)
     if len(jobs) == 1:
         return _merged(traces)
     numbered = tuple(Job(number, tuple(mine)) for number, mine in enumerate(jobs, 1))
     trace = merge(traces)
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
-    return replace(trace, notes=(_several_note(len(jobs)), *notes), jobs=numbered)
+    return replace(trace, notes=(_several_note(len(jobs), reasons), *notes), jobs=numbered)
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
@@ -113,16 +125,24 @@ def check_decided(trace: Trace, what: str) -> None:
 
 def split(traces: Sequence[Trace]) -> list[list[Trace]]:
     """Return the traces by job, in the order of the names of their files."""
-    members = sorted(map(_Member, traces), key=lambda member: member.order)
+    return _split(traces)[0]
+
+
+def _split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
+    """Return the traces by job, and why they are of several."""
     jobs: list[list[_Member]] = []
-    for member in members:
-        fitting = [job for job in jobs if member.fits(job)]
+    reasons: set[str] = set()
+    for member in sorted(map(_Member, traces), key=lambda member: member.order):
+        misfits = [member.misfit(job) for job in jobs]
+        fitting = [job for job, why in zip(jobs, misfits, strict=True) if why is None]
         if fitting:
             max(fitting, key=lambda job: max(map(member.closeness, job))).append(member)
         else:
             jobs.append([member])
+            reasons |= {why for why in misfits if why is not None}
     by_name = sorted(jobs, key=lambda job: min(member.name for member in job))
-    return [[trace for trace in traces if any(trace is m.trace for m in job)] for job in by_name]
+    found = [[trace for trace in traces if any(trace is m.trace for m in job)] for job in by_name]
+    return found, reasons
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -193,9 +213,12 @@ class _Member:
         begin = origin + self.stretch[0] if origin is not None and self.stretch else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
 
-    def fits(self, job: Sequence[_Member]) -> bool:
-        """Return whether it may be of a job, and whether anything speaks for that."""
-        return not any(map(self.contradicts, job)) and any(map(self.is_related_to, job))
+    def misfit(self, job: Sequence[_Member]) -> str | None:
+        """Return why it is not of a job; None where it may be and something speaks for that."""
+        contradictions = (why for other in job if (why := self.contradiction(other)))
+        apart = "time" if all(map(self.is_before_or_after, job)) else None
+        related = None if any(map(self.is_related_to, job)) else "unrelated"
+        return next(contradictions, apart or related)
 
     def is_related_to(self, other: _Member) -> bool:
         """Return whether two traces have more in common than the folder they lie in."""
@@ -213,23 +236,39 @@ class _Member:
         ours, theirs = (set(one.tolist()) for one in same_kernels(self.kernels, other.kernels))
         return 2 * len(ours & theirs) > min(len(ours), len(theirs))
 
-    def contradicts(self, other: _Member) -> bool:
-        """Return whether two traces cannot be of one job."""
+    def contradiction(self, other: _Member) -> str | None:
+        """Return why two traces cannot be of one job, whatever their times; None if they can."""
         if self.devices & other.devices:
-            return False  # runs one after the other on one GPU are told apart by --run
+            return None  # runs one after the other on one GPU are told apart by --run
         if not (self.is_timed and other.is_timed):
-            return are_of_other_models(self.trace, other.trace)
-        if (self.is_apart or other.is_apart) and not (self.ranks and other.ranks):
-            return True
-        if self.trace.source.format != other.trace.source.format:
-            return True
-        if self.world and other.world and not self.world & other.world:
-            return True
+            return "model" if are_of_other_models(self.trace, other.trace) else None
+        known = bool(self.ranks) + bool(other.ranks)
+        found = {
+            "run": (self.is_apart or other.is_apart) and known < 2,
+            "tool": self.trace.source.format != other.trace.source.format,
+            "world": bool(self.world and other.world and not self.world & other.world),
+            "unranked": known == 1 and any(one.ranks and one.world for one in (self, other)),
+            "rank": self.claims_a_rank_of(other),
+        }
+        return next((why for why, holds in found.items() if holds), None)
+
+    def claims_a_rank_of(self, other: _Member) -> bool:
+        """Return whether both have a rank that is not the local one of two machines."""
+        on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
+        return bool(self.ranks & other.ranks) and not on_two_hosts
+
+    def is_elsewhere(self, other: _Member) -> bool:
+        """Return whether both name machines, and not the same ones."""
+        return bool(self.hosts and other.hosts and not self.hosts & other.hosts)
+
+    def is_before_or_after(self, other: _Member) -> bool:
+        """Return whether it was recorded so long before or after another that it is of no job."""
+        if self.devices & other.devices or not (self.is_timed and other.is_timed):
+            return False
         pause = self.pause_ns(other)
-        if self.ranks & other.ranks:
-            on_two_hosts = self.hosts and other.hosts and not self.hosts & other.hosts
-            return not (on_two_hosts and pause == 0)
-        most = _RANKS_DIFFER_NS if self.is_of_one_world_with(other) else _CLOCKS_DIFFER_NS
+        is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
+        clocks_ns = _CLOCKS_DIFFER_NS if is_tied else 0
+        most = _RANKS_DIFFER_NS if self.is_of_one_world_with(other) else clocks_ns
         return pause is not None and pause > most
 
     def is_of_one_world_with(self, other: _Member) -> bool:
@@ -260,7 +299,7 @@ class _Member:
         return (
             bool(self.devices & other.devices or (self.ranks and other.ranks))
             or (clock is not None and clock == other.trace.source.clock)
-            or (pause is not None and pause <= _CLOCKS_DIFFER_NS)
+            or pause == 0
         )
 
 
@@ -272,11 +311,9 @@ def _merged(traces: Sequence[Trace]) -> Trace:
     return replace(trace, notes=(*trace.notes, _assumed_note(len(timed)))) if lone else trace
 
 
-def _several_note(count: int) -> Note:
-    text = (
-        f"These files belong to {count} jobs: they differ in tool, GPU, world size or time, or "
-        "two claim the same rank. Use --job N, or give one job's files."
-    )
+def _several_note(count: int, reasons: Collection[str]) -> Note:
+    why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
+    text = f"These files belong to {count} jobs: {why}. Use --job N, or give one job's files."
     return Note("assumed", "several-jobs", text, count)
 
 

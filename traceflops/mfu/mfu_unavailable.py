@@ -47,13 +47,10 @@ WHY_UNKNOWN: Final = {
     "children": "the shapes of its operator are not enough",
     "too-large": "its operation count is implausibly large",
 }
-_UNRECORDED: Final = {
-    "incomplete": MissingInput("GPU records are incomplete", "record the run again"),
-    "capture": MissingInput(
-        "captured kernels did not run",
-        "give this trace as --pair to the trace that launches the graph",
-    ),
-}
+_CAPTURE: Final = MissingInput(
+    "captured kernels did not run",
+    "give this trace as --pair to the trace that launches the graph",
+)
 _OTHER_STEPS: Final = "select other steps with --steps"
 LIKELY: Final = (
     "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
@@ -72,7 +69,9 @@ def why_no_figure(
         yield _without_devices(prepared, done)
         return
     if not prepared.launch_records.is_judged:
-        yield _UNRECORDED[prepared.launch_records.state]
+        how = remedy(prepared.trace.source.format, "all device records") or NEXT_TIME
+        lost = MissingInput("GPU records are incomplete", how)
+        yield _CAPTURE if prepared.launch_records.state == "capture" else lost
         return
     if not done.executed_flops:
         yield _nothing_counted(prepared, done)
@@ -159,7 +158,7 @@ def _largest_unknown(done: Executed) -> str:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
     for one in done.outside.unattributed[:1]:
         why = WHY_UNKNOWN.get(one.why, one.why)
-        return f"most of that time is {shown(one.kernel)} ({why})"
+        return f"most time without known FLOPs is in {shown(one.kernel)} ({why})"
     return PAIR
 
 

@@ -119,7 +119,7 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
     calls = several(found.calls, "launch call")
     shown = "; all times and shares are of CPU operators" if on_host else ""
     text = (
-        f"No device record for {found.lost:,} of {calls}; their work, if any, counts as idle time."
+        f"No device record for {found.lost:,} of {calls}; their work is missing from the figures."
         if found.has_devices
         else f"GPU records of {calls} are missing{shown}."
     )

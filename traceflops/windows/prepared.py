@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
 from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
+from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class Prepared:
     def chosen(self) -> InWindows:
         """Return the activities of all devices in their chosen windows."""
         return chosen_activities(self.accounts, self.windows)
+
+    @property
+    def without_work(self) -> Prepared:
+        """Return the same without devices and steps, for a trace whose times say nothing."""
+        plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
+        return replace(self, accounts={}, windows={}, plan=plan)
 
     @cached_property
     def launch_records(self) -> LaunchRecords:

@@ -222,7 +222,7 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
 
 
 def _marked(process: int, start_ns: int, end_ns: int, mark: ServingMark) -> ForwardPass:
-    rule = "according to its annotation" if mark.kind else "its annotation does not say"
+    rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
     return ForwardPass(
         process, start_ns, end_ns, mark.kind, rule, mark.sequences, mark.queries, mark.keys
     )
