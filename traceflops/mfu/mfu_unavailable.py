@@ -98,9 +98,11 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     yield Note("missing", "flops-unknown", text)
 
 
-def impossible(fall: Waterfall) -> Lack:
-    """Return that figures contradict each other."""
-    return Lack(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
+def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> Lack:
+    """Return that figures contradict each other; first that a device does, if the user chose it."""
+    problem = f"the figures are inconsistent: {fall.errors[0]}"
+    against = next((one.match.contradicts for one in devices if one.match.contradicts), "")
+    return Lack(f"{against}; {problem}" if against else problem, LIKELY)
 
 
 def _without_devices(prepared: Prepared, done: Executed) -> Lack:
