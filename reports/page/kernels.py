@@ -159,5 +159,7 @@ def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str
         return
     if work.intensity.value is not None:
         yield "FLOP per byte", work.intensity.text
+    if work.by:
+        yield "bound", f"{work.bound} by {work.by}"
     if work.flops.value is not None:
         yield "FLOPs known for", f"{numbered(work.count, 'launch')}, {duration(work.time_ns)}"

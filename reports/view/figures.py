@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 
 from traceflops.categories import without_suffix
 from traceflops.flops import Count
+from traceflops.units import significant as significant
 from traceflops.units import words
 
 UNKNOWN = "\N{EN DASH}"
@@ -105,20 +105,6 @@ def size(number: int | None, *, binary: bool = False) -> str:
     return f"{value:,.{digits}f} {units[power]}"
 
 
-def significant(value: float | Fraction, digits: int = 4, *, zeros: bool = False) -> str:
-    """Return a number with so many digits, thousands separated: "51.47", "2,488", "0.03521".
-
-    Zeros at the end of a fraction are left out unless `zeros` keeps them, as a column needs them.
-    """
-    if not value:
-        return "0"
-    exact = Fraction(value)
-    rounded = round(exact, digits - 1 - _magnitude(exact))
-    places = digits - 1 - _magnitude(rounded)
-    text = f"{Decimal(rounded.numerator) / rounded.denominator:,.{max(places, 0)}f}"
-    return text if zeros or "." not in text else text.rstrip("0").rstrip(".")
-
-
 def flops(number: float | Fraction) -> str:
     """Return a number of FLOPs with four digits and its prefix: "2.488 PFLOP"."""
     scale, prefix = flop_scale(number)
@@ -132,11 +118,6 @@ def flop_scale(number: float | Fraction) -> tuple[int, str]:
     while power < len(_FLOP_UNITS) - 1 and abs(Fraction(number)) * 100 >= 99_995 * 1000**power:
         power += 1
     return 1000**power, _FLOP_UNITS[power]
-
-
-def _magnitude(value: Fraction) -> int:
-    """Return the power of ten of a number's first digit."""
-    return (Decimal(value.numerator) / Decimal(value.denominator)).adjusted()
 
 
 def visible(text: str) -> str:

@@ -160,7 +160,7 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
         if len(set(mine)) < len(mine):
             mine = [visible(names[place][:_LONGEST]) for place in places]
         for place, name, (start, end) in zip(places, mine, _differ(mine), strict=True):
-            more = f"…{name[start:end]}" if start < len(name) else ""
+            more = f"…{_cut(name[start:], end - start + 1)}" if start < len(name) else ""
             found[place] = f"{texts[place].rstrip('…>')}{more}"
     return found
 

@@ -64,10 +64,11 @@ def products(analysis: Analysis) -> str:
 def _product(device: DeviceReport, match: Match | None) -> str:
     """Return what a device is: its product, or at least its architecture, and its partition.
 
-    Without a product in the trace it is that of the table, with how it was found there.
+    Without a product in the trace, or against it, it is that of the table, with how it was found.
     """
     name = device.product or f"unknown {device.architecture or device.type.upper()}"
-    if not device.product and match is not None and match.confirmed and match.spec is not None:
+    from_table = not device.product or (match is not None and match.contradicts)
+    if from_table and match is not None and match.confirmed and match.spec is not None:
         spec = find(match.spec.id)
         name = f"{spec.product} ({_CHOSEN[match.how or 'name']})" if spec is not None else name
     return name + (f" ({device.partition})" if device.partition else "")

@@ -339,7 +339,11 @@ def test_a_trace_without_a_command_gets_a_summary(
 ) -> None:
     assert run(SAMPLE).stdout == run("summary", SAMPLE).stdout
     assert json.loads(run(JOB, "--ranks", "1", "--json").stdout)["devices"][0]["rank"] == 1
-    assert_refused(run(tmp_path / "absent.json"), 2, "no such command")
+    for absent in (tmp_path / "absent", "absent.json"):
+        assert_refused(run(absent), 3, "no such file")
+    assert_refused(run("sumary"), 2, "no such command 'sumary'")
+    assert_refused(run("--json", SAMPLE), 2, "--json", "write traceflops summary --json FILE")
+    assert run("-", stdin=SAMPLE.read_bytes()).stdout.startswith("MFU ")
     assert_refused(run(SAMPLE, "--stpes", "1"), 2, "--steps", "traceflops summary --help")
     monkeypatch.chdir(tmp_path)
     for name in ("-x.json.gz", "--json"):

@@ -73,3 +73,9 @@ def test_a_device_that_the_user_names_is_said() -> None:
     trace = trace_of(activities=[{"name": "k", "start_ns": 0}])
     analysis = analyze(trace, peaks=PeakOptions(device="h100-sxm"))
     assert products(analysis) == "1 × H100 SXM 80 GB HBM3 (given)"  # noqa: RUF001
+    named = trace_of(
+        activities=[{"name": "k", "start_ns": 0}], devices=[{"product": "NVIDIA H200"}]
+    )
+    for device, shown in (("h100-sxm", "H100 SXM 80 GB HBM3 (given)"), ("h200-sxm", "NVIDIA H200")):
+        analysis = analyze(named, peaks=PeakOptions(device=device))
+        assert products(analysis) == f"1 × {shown}"  # noqa: RUF001

@@ -2,6 +2,7 @@
 
 import csv
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -326,9 +327,14 @@ def test_a_given_device_is_taken() -> None:
     assert chosen(" A100-SXM-80 ", None, seen()).spec == found.spec
     despite = chosen("a100-sxm-80", None, H100)
     assert despite.peak("bf16") == 312_000
-    assert "although the trace says compute capability 9.0 (not 8.0), 132 SMs" in (
-        despite.explanation
+    assert despite.explanation == f"{despite.contradicts}."
+    assert despite.contradicts == (
+        "--device selects a100-sxm-80 (A100 SXM 80 GB), although the trace says "
+        "'NVIDIA H100 80GB HBM3'"
     )
+    unnamed = chosen("a100-sxm-80", None, replace(H100, name=None)).contradicts
+    assert "although the trace says compute capability 9.0 (not 8.0), 132 SMs" in unnamed
+    assert found.contradicts == chosen("h100-sxm", None, H100).contradicts == ""
 
 
 def test_nothing_given_is_the_match() -> None:

@@ -44,8 +44,8 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
     assert found.measured.roofs.memory == RoofTime(24_000, 24_000, 0, 6_000)
     (finding,) = found.findings
     assert finding.sentence == (
-        "Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time, of "
-        "which its bytes need 25.0 %."
+        "Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time. At peak "
+        "bandwidth, memory work would take 25.0 % of the total time."
     )
     times = measured_object(found.measured)["needed_time"]["memory"]
     assert times["needed_ns"] + times["excess_ns"] == times["known_ns"] == times["time_ns"]
@@ -54,8 +54,12 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
 @pytest.mark.parametrize(
     ("unknown_ns", "words"),
     [
-        (1_200, ", of which its bytes need 23.8 %"),
-        (16_000, ", of which its bytes need at least 15.0 %"),
+        (1_200, " At peak bandwidth, memory work would take 23.8 % of the total time."),
+        (
+            16_000,
+            " Of the total time, memory work with known bytes takes 60.0 %; at peak bandwidth it "
+            "would take 15.0 %.",
+        ),
         (26_000, ""),
     ],
 )
@@ -65,7 +69,7 @@ def test_where_few_bytes_are_known_nothing_is_said_of_them(unknown_ns: int, word
     assert found.measured.roofs.memory.needed_ns == 6_000
     (finding,) = found.findings
     assert finding.sentence == (
-        f"Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time{words}."
+        f"Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time.{words}"
     )
 
 
@@ -76,7 +80,8 @@ def test_bytes_of_lists_without_types_are_unknown() -> None:
     (optimizer,) = (row["sum_ns"] for row in rows if row["sub"] == "optimizer")
     memory = found.measured.roofs.memory
     assert memory.time_ns * 0.95 > memory.time_ns - optimizer >= memory.known_ns > 0
-    assert "of which its bytes need at least " in found.verdict.sentence
+    assert "memory work with known bytes takes 19.1 %; at" in found.verdict.sentence
+    assert round(1000 * memory.known_ns / found.total.components.window_ns) == 191
 
 
 def test_without_a_bandwidth_nothing_is_said() -> None:
@@ -106,12 +111,34 @@ def test_two_at_once_count_in_proportion() -> None:
     assert found.measured.roofs.memory == RoofTime(24_000, 24_000, 0, 6_000)
 
 
-def test_a_copy_to_the_device_needs_the_link() -> None:
-    """63.015 bytes a ns over PCIe Gen 5 x16."""
+COPIES = "Memory work (host-to-device copies) takes 100.0 % of the total time."
+
+
+@pytest.mark.parametrize(
+    ("product", "needed_ns", "link"),
+    [
+        (H100["product"], 10_000, ", 50.0 % of PCIe Gen 5 x16"),
+        ("Quantum 9000", None, ""),
+    ],
+)
+def test_a_copy_to_the_device_needs_the_link(
+    product: str, needed_ns: int | None, link: str
+) -> None:
+    """63.015 bytes a ns over PCIe Gen 5 x16, of which half are moved."""
     tables = launched(("Memcpy HtoD (Pinned -> Device)", 5, 100, 20_000))
     tables["activities"][0] |= {"kind": "memcpy", "direction": "HtoD", "bytes": 630_150}
+    found = analyze(trace_of(**tables, devices=[H100 | {"product": product}]))
+    known = (20_000, 0, needed_ns) if needed_ns is not None else (0, 0, 0)
+    assert found.measured.roofs.memory == RoofTime(20_000, *known)
+    words = f"{COPIES} Copies between CPU and GPU run at 31.5 GB/s{link}."
+    assert (found.findings[0].sentence, found.verdict.sentence) == (words, words)
+
+
+def test_where_kernels_take_most_the_rate_of_copies_is_not_said() -> None:
+    tables = launched(("Memcpy HtoD (Pinned -> Device)", 5, 100, 20_000), (ADD, 25, 20_100, 24_000))
+    tables["activities"][0] |= {"kind": "memcpy", "direction": "HtoD", "bytes": 630_150}
     found = analyze(trace_of(**tables, devices=[H100]))
-    assert found.measured.roofs.memory == RoofTime(20_000, 20_000, 0, 10_000)
+    assert "GB/s" not in found.verdict.sentence
 
 
 def test_a_decode_product_waits_for_its_weights() -> None:
@@ -121,7 +148,8 @@ def test_a_decode_product_waits_for_its_weights() -> None:
     (finding,) = found.findings
     assert (finding.rule, finding.sentence) == (
         "loss-inefficiency",
-        "Compute below peak takes 99.7 % of the total time, of which its bytes need 79.9 %.",
+        "Compute below peak takes 99.7 % of the total time. Even at peak, compute would wait for "
+        "its bytes 79.9 % of the total time.",
     )
     assert found.components == Components(compute_ns=50_000)
 

@@ -115,6 +115,20 @@ def test_more_than_the_peak_is_refused() -> None:
     assert lack.remedy.startswith("likely: the peak of another GPU")
 
 
+def test_a_device_against_the_trace_is_said_and_comes_first_where_figures_are_impossible() -> None:
+    """2 x 1,000^3 FLOP in 8 us are 250 TFLOP/s: more than an RTX 4090 can, less than an MI300X."""
+    trace = matmul(8_000)
+    against = "--device selects {}, although the trace says 'NVIDIA H100 80GB HBM3'"
+    (lack,) = measured(trace, device="rtx-4090").lacks
+    assert lack.problem.startswith(against.format("rtx-4090 (GeForce RTX 4090)") + "; the figures")
+    other = measured(trace, device="mi300x")
+    assert other.mfu is not None
+    note = f"{against.format('mi300x (Instinct MI300X)')}."
+    assert [one.text for one in other.notes if one.code == "device-contradicts-trace"] == [note]
+    codes = {one.code for one in measured(trace, device="h100-sxm").notes}
+    assert "device-contradicts-trace" not in codes
+
+
 def test_without_shapes_there_is_no_figure() -> None:
     op = {name: value for name, value in MATMUL.items() if not name.startswith("input")}
     found = measured(matmul(4_000, op=op))

@@ -149,3 +149,14 @@ def test_cells_stand_under_the_heads_of_their_columns(
     finally:
         page.emulate_media(media="screen")
         page.set_viewport_size({"width": 1280, "height": 720})
+
+
+@pytest.mark.parametrize("table", ["#kernel-table", "#operator-table"])
+def test_at_1100_pixels_the_last_column_is_not_cut(whole: Opened, table: str) -> None:
+    page = whole.page
+    page.set_viewport_size({"width": 1100, "height": 1000})
+    try:
+        frame = page.locator(f".scroll:has(> {table})")
+        assert frame.evaluate("one => one.scrollWidth - one.clientWidth") == 0
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 720})

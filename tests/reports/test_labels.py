@@ -55,6 +55,12 @@ def test_names_of_one_short_form_have_what_differs_behind_it() -> None:
         assert "MulFunctor" in one.head + one.tail
 
 
+def test_what_is_added_to_a_name_ends_with_a_mark_where_it_is_cut() -> None:
+    names = [COPY.format(4, "c10::complex<float>"), COPY.format(4, "c10::complex<double>, true")]
+    one, other = (label.head + label.tail for label in kernel_labels(names))
+    assert (one[-1], other[-1]) == (")", "…")
+
+
 def test_the_piece_that_stays_has_no_mark_of_a_cut_where_the_one_before_it_has() -> None:
     names = [
         f"void at::native::vectorized_elementwise_kernel<4, at::native::{what}<float>, X>(int)"

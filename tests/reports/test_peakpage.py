@@ -151,9 +151,11 @@ def test_amounts_are_flops_only_where_there_is_one_type(dtypes: int) -> None:
     tables = launched((GEMM, 10, 100, 4_000), ("sgemm_fp32_ffma", 60, 5_000, 90_000))
     other = {**MATMUL, "start_ns": 55, "input_types": '["float","float"]'}
     ops = [MATMUL, other if dtypes == 2 else {**MATMUL, "start_ns": 55}]
-    page = peak_page(tf.analyze(trace_of(**tables, ops=ops, devices=[H100])))
+    analysis = tf.analyze(trace_of(**tables, ops=ops, devices=[H100]))
+    page = peak_page(analysis)
     assert page.lines
     assert (page.budget == "\N{EN DASH}") == (dtypes == 2)
+    assert ("FLOPs at peak</th>" in section(analysis)) == (dtypes == 1)
 
 
 def test_a_page_of_no_figure_has_the_loss_as_its_title() -> None:

@@ -31,7 +31,7 @@ class Plain(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is named; a file in its place is one to summarise."""
-        if self.get_command(ctx, args[0]) is None and os.path.exists(args[0]):
+        if self.get_command(ctx, args[0]) is None and _is_path(args[0]):
             options_end = ["--"] if args[0].startswith("-") else []  # it was behind one, too
             args = ["summary", *options_end, *args]
         return super().resolve_command(ctx, args)
@@ -40,6 +40,11 @@ class Plain(TyperGroup):
         """Parse the options of the command, and run it."""
         with failures(), _two_lines():
             return super().invoke(ctx)
+
+
+def _is_path(word: str) -> bool:
+    """Return whether a word is a file, standard input, or at least written as a file is."""
+    return word == "-" or Path(word).suffix != "" or os.sep in word or os.path.exists(word)
 
 
 @contextmanager
@@ -68,10 +73,18 @@ def _hint(error: Exception) -> str:
     near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
     context: Any = getattr(error, "ctx", None)
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
+    owner = _owner(getattr(context, "command", None), wrong)
     meant = f"did you mean {near[0]}? " if near else ""
+    meant = f"write traceflops {owner} {wrong} FILE; " if owner else meant
     is_file = wrong.startswith("-") and any(Path().glob(f"{escape(wrong)}*"))
     path = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
     return f"{meant}see traceflops{command} --help{path}"
+
+
+def _owner(group: Any, option: str) -> str | None:
+    """Return which command has an option that was put before it, of several the summary."""
+    commands = sorted(getattr(group, "commands", {}).items(), key=lambda one: one[0] != "summary")
+    return next((name for name, one in commands if any(option in p.opts for p in one.params)), None)
 
 
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.

@@ -70,7 +70,8 @@ class Match:
     `spec` is the row, scaled where the device is a part of one; it may only be used where
     `confirmed`. `candidates` are the whole rows that the properties fit. `explanation` is one
     sentence. `confidence` is high where name and all properties agree or the user chose, medium
-    where only some could be compared, low where something disagrees or is open.
+    where only some could be compared, low where something disagrees or is open. `contradicts` is
+    what the trace says of a device against which the user chose this one.
     """
 
     seen: SeenDevice
@@ -80,6 +81,7 @@ class Match:
     confirmed: bool
     candidates: tuple[DeviceSpec, ...]
     explanation: str
+    contradicts: str = ""
 
     def peak(self, dtype: str) -> int | None:
         """Return the dense rate in FLOP per nanosecond; None if unknown or not confirmed."""
@@ -291,15 +293,17 @@ def _unknown(seen: SeenDevice) -> Match:
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    part = _part(spec, seen)
-    wrong = ", ".join(_objection(check) for check in _checks(spec, seen) if not check.agrees)
-    because = f"--device selects {_titled(spec)}"
-    if part is not None:
-        because += f", with {_share(part)} present"
-    elif wrong:
-        because += f", although the trace says {wrong}"
+    part, itself = _part(spec, seen), match(seen)
+    checks = _checks(spec, seen) if part is None else ()
+    wrong = [_objection(check) for check in checks if not check.agrees]
+    if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
+        wrong = [quoted(seen.name)]
+    selects = f"--device selects {_titled(spec)}"
+    present = f", with {_share(part)} present" if part is not None else ""
+    against = f"{selects}, although the trace says {', '.join(wrong)}" if wrong else ""
     taken = part or spec.with_memory(seen.memory_bytes)
-    return Match(seen, taken, "given", "high", True, by_fingerprint(seen), f"{because}.")
+    because = f"{against or selects + present}."
+    return Match(seen, taken, "given", "high", True, by_fingerprint(seen), because, against)
 
 
 def _with_rate(found: Match, rate: int) -> Match:

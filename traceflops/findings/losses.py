@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.attribution import COPIES, KERNELS
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, percent
+from traceflops.units import PART_NAMES, capitalized, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -58,11 +58,11 @@ _HARDLY_ANY: Final = 1e-9
 class Needed:
     """What bytes need at the peak bandwidth, as a share of the device time.
 
-    It is the least they need where the bytes of some of the work are not known.
+    `known` is the share of the work whose bytes are known, where these do not stand for all of it.
     """
 
     share: float
-    is_least: bool
+    known: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Loss:
     """A part of the device time that is lost: its name, its words, its verb and its share.
 
     `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is
-    known of them. With `unknown` it is not judged: neither ranked, nor first in a verdict.
+    known of them, `rate` how fast its copies are where it is mostly these. With `unknown` it is not
+    judged: neither ranked, nor first in a verdict.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Loss:
     gloss: str = ""
     unknown: str = ""
     needed: Needed | None = None
+    rate: str = ""
 
     @property
     def taking(self) -> str:
@@ -88,13 +90,23 @@ class Loss:
         return f"{capitalized(self.words)}{gloss} {self.takes}"
 
     def sized(self, of: str = "") -> str:
-        """Return its share, of what, and how much of it its bytes need."""
-        share = f"{percent(self.share)}{f' of {of}' if of else ''}"
-        if self.needed is None:
-            return share
-        least = "at least " if self.needed.is_least else ""
-        needed = percent(self.needed.share or _HARDLY_ANY)
-        return f"{share}, of which its bytes need {least}{needed}"
+        """Return its share, and of what."""
+        return f"{percent(self.share)}{f' of {of}' if of else ''}"
+
+    def at_peak(self, of: str) -> str:
+        """Return what its bytes need in a sentence, "" where that is unknown."""
+        if self.rate or self.needed is None:
+            return self.rate
+        needed, known = percent(self.needed.share or _HARDLY_ANY), self.needed.known
+        if self.name == "inefficiency":
+            least = "" if known is None else "at least "
+            return f"Even at peak, compute would wait for its bytes {least}{needed} of {of}."
+        if known is None:
+            return f"At peak bandwidth, {self.words} would take {needed} of {of}."
+        return (
+            f"Of {of}, {self.words} with known bytes takes {percent(known)}; at peak bandwidth it "
+            f"would take {needed}."
+        )
 
 
 def losses(
@@ -122,6 +134,7 @@ def losses(
             _moving(moved, kind.gloss) if name == "memory" else kind.gloss,
             kind.unknown,
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
+            _copy_rate(measured, moved) if name == "memory" else "",
         )
         if name == "idle":
             found.extend(_by_cause(loss, total, lacks_copies=lacks_copies))
@@ -161,7 +174,22 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
     """Return what bytes need beyond FLOPs, None where the bytes of most of the time are unknown."""
     if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
         return None
-    return Needed(time.bytes_ns / window_ns, time.known_ns < ENOUGH * time.time_ns)
+    known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
+    return Needed(time.bytes_ns / window_ns, known)
+
+
+def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> str:
+    """Return how fast copies between CPU and GPU are where memory work is mostly these, else ""."""
+    rows = [row.measured for row in measured.kernels if row.path == "host"] if measured else []
+    if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
+        return ""
+    copies = sum(rows[1:], rows[0])
+    links = {one.match.host_link for one in measured.devices}
+    link = links.pop() if len(links) == 1 else None
+    if (rate := copies.bytes_per_ns) is None:
+        return ""
+    of = f", {percent(float(rate / link.bandwidth))} of {link.name}" if link else ""
+    return f"Copies between CPU and GPU run at {significant(rate, 3)} GB/s{of}."
 
 
 def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
@@ -191,7 +219,7 @@ def loss_findings(
         yield Finding(
             rule=f"loss-{loss.name}",
             severity=severity,
-            sentence=f"{loss.taking} {loss.sized(of)}.",
+            sentence=f"{loss.taking} {loss.sized(of)}. {loss.at_peak(of)}".rstrip(),
             share=loss.share,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
             evidence=_KINDS[loss.name].evidence,

@@ -66,10 +66,10 @@ def verdict(
     of = basis_of(steps)
     if known and (is_news or known[0].share >= max(unknown.values(), default=0.0)):
         is_compared = _knows_compute(measured) and not unknown
-        lost = (_largest if is_compared else _taken)(known, of)
+        lost = _with_peaks((_largest if is_compared else _taken)(known, of), known, of)
         return Verdict(figure + " ".join((lost, *unknown)), known[0].name, known[0].share)
     busy = f"The {'CPU' if on_host else 'GPU'}{' is' if devices == 1 else 's are'} busy"
-    lost = _taken(known, "") if known else ""
+    lost = _with_peaks(_taken(known, ""), known, of) if known else ""
     sentences = (f"{busy} {_busy(total, of, is_all=not (every or unknown))}.", *unknown, lost)
     return Verdict((figure + " ".join(sentences)).rstrip(), None, None)
 
@@ -155,6 +155,11 @@ def _taken(lost: Sequence[Loss], of: str) -> str:
         f"{loss.taking} {loss.sized('' if place else of)}" for place, loss in enumerate(lost)
     ]
     return "; ".join((first, *map(uncapitalized, more))) + "."
+
+
+def _with_peaks(sentence: str, lost: Sequence[Loss], of: str) -> str:
+    """Return a sentence on losses, and one for each whose bytes are known."""
+    return " ".join((sentence, *filter(None, (loss.at_peak(of) for loss in lost))))
 
 
 def _unknown(

@@ -194,7 +194,7 @@ def measure(
     lacks = tuple(why_no_figure(prepared, done, devices))
     fall = None if lacks else _waterfall(prepared, done, devices)
     if fall is not None and fall.errors:
-        lacks, fall = (impossible(fall),), None
+        lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:
         lacks = (NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
@@ -222,7 +222,9 @@ def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[N
     # Where nothing was counted, nothing is held against a peak.
     by_clock = dict.fromkeys(one.clock_note for one in devices) if counted else {}
     unsure = _untold_float(Fraction(flops[TF32_OR_FP32], flops.total() or 1), devices)
-    return (*found, *(note for note in by_clock if note is not None), *unsure)
+    against = dict.fromkeys(one.match.contradicts for one in devices if one.match.contradicts)
+    chosen = (Note("assumed", "device-contradicts-trace", f"{text}.") for text in against)
+    return (*chosen, *found, *(note for note in by_clock if note is not None), *unsure)
 
 
 def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:

@@ -97,9 +97,11 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     yield Note("missing", "flops-unknown", text)
 
 
-def impossible(fall: Waterfall) -> MissingInput:
-    """Return that figures contradict each other."""
-    return MissingInput(f"the figures are inconsistent: {fall.errors[0]}", LIKELY)
+def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
+    """Return that figures contradict each other; first that a device does, if the user chose it."""
+    problem = f"the figures are inconsistent: {fall.errors[0]}"
+    against = next((one.match.contradicts for one in devices if one.match.contradicts), "")
+    return MissingInput(f"{against}; {problem}" if against else problem, LIKELY)
 
 
 def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         percent,
         plural,
         several,
+        significant,
         some_of,
         time_amount,
         uncapitalized,

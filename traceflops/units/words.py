@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -156,6 +157,25 @@ def exact_percent(value: Fraction, digits: int | None = None) -> str:
     while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
         digits += 1
     return f"{_rounded(hundred, digits)} %"
+
+
+def significant(value: float | Fraction, digits: int = 4, *, zeros: bool = False) -> str:
+    """Return a number with so many digits, thousands separated: "51.47", "2,488", "0.03521".
+
+    Zeros at the end of a fraction are left out unless `zeros` keeps them, as a column needs them.
+    """
+    if not value:
+        return "0"
+    exact = Fraction(value)
+    rounded = round(exact, digits - 1 - _magnitude(exact))
+    places = digits - 1 - _magnitude(rounded)
+    text = f"{Decimal(rounded.numerator) / rounded.denominator:,.{max(places, 0)}f}"
+    return text if zeros or "." not in text else text.rstrip("0").rstrip(".")
+
+
+def _magnitude(value: Fraction) -> int:
+    """Return the power of ten of a number's first digit."""
+    return (Decimal(value.numerator) / Decimal(value.denominator)).adjusted()
 
 
 def decimal(value: Fraction, digits: int) -> str:
