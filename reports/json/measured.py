@@ -20,6 +20,7 @@ from traceflops.mfu import (
 from traceflops.reports.view import (
     as_float,
     counted_object,
+    fields,
     flop_count,
     roof,
     roofline,
@@ -58,7 +59,7 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         "counted_kernels": [counted_object(one) for one in work.counted]
         if work is not None
         else [],
-        "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
+        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
         "peaks": [_peak(one) for one in found.devices],
         "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
         "ledger": _ledger(done),
@@ -80,17 +81,10 @@ def measured_object(found: Measurement) -> dict[str, Any]:
     }
 
 
-def _join(one: Join) -> dict[str, Any]:
+def _join(join: Join) -> dict[str, Any]:
     return {
-        "origin": one.origin,
-        "file": one.file,
-        "launches": one.launches,
-        "known": one.known,
-        "share": as_float(one.share),
-        "parts": [
-            {"how": part.how, "launches": part.launches, "time_ns": part.time_ns}
-            for part in one.parts
-        ],
+        **fields(join, "origin", "file", "launches", "known", "share"),
+        "parts": [fields(part, "how", "launches", "time_ns") for part in join.parts],
     }
 
 
@@ -135,34 +129,30 @@ def _inference(found: Inference) -> dict[str, Any]:
     }
 
 
-def _phase(one: PhaseUse) -> dict[str, Any]:
+def _phase(phase: PhaseUse) -> dict[str, Any]:
     return {
-        "kind": one.kind,
-        "rules": [{"rule": rule, "passes": passes} for rule, passes in one.rules],
-        "passes": one.passes,
-        "sequences": one.sequences,
-        "queries": one.queries,
-        "keys": one.keys,
-        "time_ns": one.time_ns,
-        **flop_count("flops", one.flops),
-        "weight_bytes": one.moved.weights,
-        "cache_bytes": one.moved.cache,
-        "min_bytes": one.moved.total,
-        "possible_bytes": one.possible,
-        "bytes_coverage": as_float(one.coverage),
-        "mbu": as_float(one.mbu),
+        "kind": phase.kind,
+        "rules": [{"rule": rule, "passes": passes} for rule, passes in phase.rules],
+        **fields(phase, "passes", "sequences", "queries", "keys", "time_ns"),
+        **flop_count("flops", phase.flops),
+        "weight_bytes": phase.moved.weights,
+        "cache_bytes": phase.moved.cache,
+        "min_bytes": phase.moved.total,
+        "possible_bytes": phase.possible,
+        "bytes_coverage": as_float(phase.coverage),
+        "mbu": as_float(phase.mbu),
     }
 
 
 def _outside(found: Measurement) -> dict[str, Any]:
     return {
         "not_executed": [
-            {"why": one.why, "op": one.op, "count": one.count, **flop_count("flops", one.flops)}
-            for one in found.executed.outside.not_counted
+            {**fields(row, "why", "op", "count"), **flop_count("flops", row.flops)}
+            for row in found.executed.outside.not_counted
         ],
         "unattributed": [
-            {"kernel": one.kernel, "why": one.why, "count": one.count, "sum_ns": one.sum_ns}
-            for one in found.executed.outside.unattributed
+            fields(row, "kernel", "why", "count", "sum_ns")
+            for row in found.executed.outside.unattributed
         ],
     }
 
@@ -171,24 +161,14 @@ def _tables(found: Measurement) -> dict[str, Any]:
     return {
         "kernels": [
             {
-                "name": row.name,
-                "count": row.count,
-                "sum_ns": row.sum_ns,
-                "counted": row.counted,
-                "basis": row.basis,
+                **fields(row, "name", "count", "sum_ns", "counted", "basis"),
                 **flop_count("vector_flops", row.vector_flops),
                 **_work(found, row),
             }
             for row in found.kernels
         ],
         "ops": [
-            {
-                "name": row.name,
-                "count": row.count,
-                "launches": row.launches,
-                **_work(found, row),
-            }
-            for row in found.ops
+            {**fields(row, "name", "count", "launches"), **_work(found, row)} for row in found.ops
         ],
     }
 
@@ -237,11 +217,9 @@ def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
     return {
         **flop_count("flops", work.flops),
         **flop_count("flops_at_least", work.at_least),
-        "min_bytes": work.min_bytes,
-        "time_ns": work.time_ns,
+        **fields(work, "min_bytes", "time_ns"),
         "flop_per_ns": as_float(work.flops_per_ns),
-        "bytes_per_ns": as_float(work.bytes_per_ns),
-        "intensity": as_float(work.intensity),
+        **fields(work, "bytes_per_ns", "intensity"),
         "share_of_peak": as_float(work.share_of_peak(peak)),
         "share_of_bandwidth": as_float(share_of_bandwidth(found, row)),
         "share_of_link": as_float(share_of_link(found, row)),

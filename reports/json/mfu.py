@@ -22,7 +22,7 @@ from traceflops.flops import (
     Run,
     Utilisation,
 )
-from traceflops.reports.view import as_float, flop_count
+from traceflops.reports.view import as_float, fields, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
@@ -41,7 +41,7 @@ def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict
         "model": _model(found.card),
         "run": _run(found),
         "peak": _peak(found),
-        "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
+        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
         "ledger": [
             {"line": one.name, **flop_count("flops", one.flops)} for one in found.work.ledger.lines
         ],

@@ -14,7 +14,7 @@ from traceflops.mfu import Diagnosis, Recomputation, Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.mfu import mfu_object
 from traceflops.reports.json.report import report_head
-from traceflops.reports.view import as_float, flop_count
+from traceflops.reports.view import as_float, fields, flop_count
 
 SCHEMA: Final = "traceflops.utilisation/1"
 NEAREST: Final = 10
@@ -38,7 +38,7 @@ def described_object(found: Reconciliation, explained: Explanation | None = None
     own = {name: value for name, value in own.items() if name not in _OF_AN_OBJECT}
     return {
         **own,
-        "lacks": [{"problem": one.problem, "remedy": one.remedy} for one in found.lacks],
+        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
         **_job(found),
         **_comparison(found),
         "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
@@ -72,7 +72,7 @@ def _comparison(found: Reconciliation) -> dict[str, Any]:
         "agree": found.agree,
         "difference_of_mfu": as_float(found.gap),
         "sentence": found.sentence or None,
-        "diagnoses": [_diagnosis(one) for one in _worth_telling(found)],
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in _worth_telling(found)],
         "recomputation": _recomputation(found.recomputation),
         "padding_taken_out": found.is_padded and bool(found.measured.executed.padding_flops),
     }
@@ -97,14 +97,9 @@ def _worth_telling(found: Reconciliation) -> tuple[Diagnosis, ...]:
     return (*found.findings, *others[:NEAREST])
 
 
-def _diagnosis(one: Diagnosis) -> dict[str, Any]:
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "code": one.code,
-        "words": one.words,
-        "remedy": one.remedy,
-        **flop_count("expected_flops", one.expected),
-        "residual": as_float(one.residual),
-        "distance": as_float(one.distance),
-        "supposes": one.supposes,
-        "fits": one.fits,
+        **fields(diagnosis, "code", "words", "remedy"),
+        **flop_count("expected_flops", diagnosis.expected),
+        **fields(diagnosis, "residual", "distance", "supposes", "fits"),
     }

@@ -10,8 +10,10 @@ import msgspec
 from traceflops._version import __version__
 from traceflops.analysis import Analysis
 from traceflops.devices import JobReport
+from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
+from traceflops.reports.view import fields
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan, Window
 from traceflops.windows import DeviceReport, Selection, spread_of
@@ -19,14 +21,20 @@ from traceflops.windows import DeviceReport, Selection, spread_of
 if TYPE_CHECKING:
     from traceflops.timeline import Untimed
 
-from typing import TYPE_CHECKING
-
-from traceflops.memory import MemoryUse, Series, memory_use
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-
 SCHEMA: Final = "traceflops.report/1"
+_OF_A_DEVICE: Final = (
+    *("device", "label", "rank", "ranks", "file", "type", "local_id", "product", "memory_bytes"),
+    *("sm_count", "architecture", "partition"),
+)
+_OF_A_SPAN: Final = (
+    *("start_ns", "end_ns", "span_ns", "busy_ns", "idle_ns", "sum_ns", "streams", "zero_length"),
+    *("same_stream_overlaps", "same_stream_overlap_max_ns"),
+)
+_OF_A_WINDOW: Final = (
+    *("role", "step", "start_ns", "end_ns"),
+    *("used", "left_out", "launched", "unfinished"),
+)
+_OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
 
 
 def render_json(analysis: Analysis) -> str:
@@ -91,8 +99,7 @@ def _times(analysis: Analysis) -> dict[str, Any] | None:
     if spread is None:
         return None
     return {
-        "mean_ns": spread.mean_ns,
-        "p95_ns": spread.p95_ns,
+        **fields(spread, "mean_ns", "p95_ns"),
         "longest": spread.longest.step,
         "longest_ns": spread.longest.ns,
         "beyond_median_ns": spread.beyond_median_ns,
@@ -101,8 +108,7 @@ def _times(analysis: Analysis) -> dict[str, Any] | None:
 
 def _source(source: Source) -> dict[str, Any]:
     return {
-        "format": source.format,
-        "tool": source.tool,
+        **fields(source, "format", "tool"),
         "files": [asdict(file) for file in source.files],
         "origin_unix_ns": source.origin_unix_ns,
         "facts": dict(source.facts),
@@ -115,22 +121,13 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "steps": selection.steps,
         "ranks": sorted(selection.ranks) if selection.ranks is not None else None,
         "gpus": sorted(selection.gpus) if selection.gpus is not None else None,
-        "from_ns": selection.from_ns,
-        "to_ns": selection.to_ns,
-        "step_mark": selection.step_mark,
-        "run": selection.run,
-        "job": selection.job,
+        **fields(selection, "from_ns", "to_ns", "step_mark", "run", "job"),
     }
 
 
 def _job(job: JobReport) -> dict[str, Any]:
     return {
-        "number": job.number,
-        "format": job.format,
-        "files": list(job.files),
-        "ranks": list(job.ranks),
-        "chosen": job.chosen,
-        "devices": job.devices,
+        **fields(job, "number", "format", "files", "ranks", "chosen", "devices"),
         "total": _account(job.total) if job.total is not None else None,
         "verdict": job.verdict,
     }
@@ -151,27 +148,14 @@ def _account(account: Account) -> dict[str, Any]:
         "hidden_communication_ns": account.hidden_communication_ns,
         "idle_causes_ns": account.idle_causes.parts(),
         "launch_latency_parts_ns": account.idle_causes.launch_latency_parts(),
-        "activities": account.activities,
-        "launched_activities": account.launched_activities,
-        "launches": account.launches,
+        **fields(account, "activities", "launched_activities", "launches"),
         "activities_per_launch": account.activities_per_launch,
     }
 
 
 def _device(device: DeviceReport) -> dict[str, Any]:
     return {
-        "device": device.device,
-        "label": device.label,
-        "rank": device.rank,
-        "ranks": list(device.ranks),
-        "file": device.file,
-        "type": device.type,
-        "local_id": device.local_id,
-        "product": device.product,
-        "memory_bytes": device.memory_bytes,
-        "sm_count": device.sm_count,
-        "architecture": device.architecture,
-        "partition": device.partition,
+        **fields(device, *_OF_A_DEVICE),
         "chosen": _account(device.chosen),
         "whole": _whole(device.whole),
         "windows": [_window(window) for window in device.windows],
@@ -181,16 +165,7 @@ def _device(device: DeviceReport) -> dict[str, Any]:
 
 def _whole(whole: WholeSpan) -> dict[str, Any]:
     return {
-        "start_ns": whole.start_ns,
-        "end_ns": whole.end_ns,
-        "span_ns": whole.span_ns,
-        "busy_ns": whole.busy_ns,
-        "idle_ns": whole.idle_ns,
-        "sum_ns": whole.sum_ns,
-        "streams": whole.streams,
-        "zero_length": whole.zero_length,
-        "same_stream_overlaps": whole.same_stream_overlaps,
-        "same_stream_overlap_max_ns": whole.same_stream_overlap_max_ns,
+        **fields(whole, *_OF_A_SPAN),
         "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
         "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
         "communication": {
@@ -206,28 +181,14 @@ def _whole(whole: WholeSpan) -> dict[str, Any]:
 
 def _window(window: Window) -> dict[str, Any]:
     return {
-        "role": window.role,
-        "step": window.step,
-        "start_ns": window.start_ns,
-        "end_ns": window.end_ns,
-        "used": window.used,
-        "left_out": window.left_out,
-        "launched": window.launched,
-        "unfinished": window.unfinished,
+        **fields(window, *_OF_A_WINDOW),
         **_account(window.account),
     }
 
 
 def _gap(gap: Gap) -> dict[str, Any]:
     return {
-        "start_ns": gap.start_ns,
-        "dur_ns": gap.dur_ns,
-        "step": gap.step,
-        "before_step": gap.before_step,
-        "after": gap.after,
-        "before": gap.before,
-        "call": gap.call,
-        "op": gap.op,
+        **fields(gap, *_OF_A_GAP),
         "causes_ns": gap.causes.parts(),
         "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
         "waited_for": gap.waited_for,
@@ -260,12 +221,7 @@ def memory_object(analysis: Analysis) -> list[dict[str, Any]]:
 
 def _use(one: MemoryUse) -> dict[str, Any]:
     return {
-        "rank": one.rank,
-        "file": one.file,
-        "device": one.device,
-        "on_host": one.on_host,
-        "is_total": one.is_total,
-        "device_bytes": one.device_bytes,
+        **fields(one, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
         "share_of_device": one.share_of_device,
         "spare_at_peak_bytes": one.unused_at_peak,
         "allocated": _series(one.allocated),

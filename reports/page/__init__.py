@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.reports.page.evidence import findings_shown
     from traceflops.reports.page.html import render_html
     from traceflops.reports.page.memory import memory_page
-    from traceflops.reports.page.overview import provenance
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -8,14 +8,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing import drawn_devices
-from traceflops.findings import unevenness as uneven
-from traceflops.reports.page import step_rows as series
+from traceflops.findings import unevenness
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
-from traceflops.reports.page.steps import chosen_rows
+from traceflops.reports.page.steps import chosen_rows, window_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.view import duration, gap_place, roof, shorten_middle
+from traceflops.reports.view import duration, gain_sentence, gap_place, roof, shorten_middle
 from traceflops.timeline import COMPONENTS
 from traceflops.windows import (
     StepSpread,
@@ -25,14 +24,6 @@ from traceflops.windows import (
     most_exposed,
     spread_of,
 )
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding
-
-from typing import TYPE_CHECKING
-
-from traceflops.units import exact_percent
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -67,7 +58,7 @@ class StepRows:
 
 def step_rows(analysis: Analysis) -> StepRows:
     """Return the steps of an analysis for `places`."""
-    rows = chosen_rows(series.rows(analysis.devices))
+    rows = chosen_rows(window_rows(analysis.devices))
     shown = frozenset(row.label for row in rows if row.role == "step")
     return StepRows(spread_of(analysis.devices), shown)
 
@@ -75,7 +66,7 @@ def step_rows(analysis: Analysis) -> StepRows:
 def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
     what = found.rule.removeprefix(_LOSS)
-    if found.rule == uneven.RULE:
+    if found.rule == unevenness.RULE:
         yield from _longest_step(analysis, steps)
     elif what == "idle":
         yield from _longest_gap(analysis)
@@ -216,17 +207,9 @@ def findings_shown(analysis: Analysis) -> list[FindingShown]:
             one.rule,
             one.severity,
             one.sentence,
-            _gain(analysis, one),
+            gain_sentence(analysis, one),
             one.evidence,
             tuple(places(analysis, one, steps)),
         )
         for one in analysis.findings
     ]
-
-
-def _gain(analysis: Analysis, found: Finding) -> str:
-    """Return what MFU would be if the time were not spent, "" where it is not one figure."""
-    if found.mfu_without is None or analysis.measured.figure is None:
-        return ""
-    without = exact_percent(Fraction(found.mfu_without))
-    return f"{analysis.measured.figure} now, at most {without} without it"

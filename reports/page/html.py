@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceflops._version import __version__
-from traceflops.reports.page import figures
-from traceflops.reports.page import overview as shown
+from traceflops.reports.page import figures, overview
 from traceflops.reports.page.footer import PAGE_BYTES, closing
 from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Scripts, scripts_of
@@ -64,7 +63,7 @@ def render_html(
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
     scripts = scripts_of([*sections, last], drawn)
-    title = shown.document_title(analysis)
+    title = overview.document_title(analysis)
     context = {
         "document_title": f"{authored.title} · {title}" if authored.title else title,
         "title": authored.title,

@@ -6,10 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.page import escaped, roofline
-from traceflops.reports.page import overview as shown
-from traceflops.reports.view import figures as units
-from traceflops.reports.view import palette, wording
+from traceflops.reports.page import escaped, overview, roofline
+from traceflops.reports.view import figures, palette, wording
 from traceflops.units import words
 
 if TYPE_CHECKING:
@@ -39,17 +37,17 @@ def environment(narrower: int = 1) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "count": units.count,
-        "duration": units.duration,
-        "place": units.place,
-        "percent": units.percent,
-        "ratio": units.ratio,
+        "count": figures.count,
+        "duration": figures.duration,
+        "place": figures.place,
+        "percent": figures.percent,
+        "ratio": figures.ratio,
         "several": words.several,
         "numbered": wording.numbered,
         "shorten": lambda text, width: escaped.cut(text, _room(width, narrower)),
         "short_names": lambda names, width: escaped.short_names(names, _room(width, narrower)),
         "tip": lambda text: escaped.tip(text, _room(_TITLE_WIDTH, narrower)),
-        "size": units.size,
+        "size": figures.size,
         "ranges": wording.number_ranges,
         "collective_label": wording.collective_label,
         "mean_message": wording.mean_message,
@@ -58,9 +56,9 @@ def environment(narrower: int = 1) -> Environment:
         "look": palette.look,
         "component_label": wording.component_label,
         "category_label": palette.category_label,
-        "segments": shown.segments,
+        "segments": overview.segments,
         "angle": roofline.angle,
-        "whole": units.unbroken,
+        "whole": figures.unbroken,
         "trusted": _trusted,
     }
     made.globals |= {
@@ -83,7 +81,7 @@ def template(name: str) -> str:
 def _harmless(value: Any) -> Any:
     """Show what cannot be seen or encoded in any text that the page prints."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
-        return units.visible(value)
+        return figures.visible(value)
     return value
 
 

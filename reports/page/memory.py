@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.memory import Curve, MemoryUse, Series, memory_use
-from traceflops.reports.page import overview as shown
+from traceflops.reports.page import overview
 from traceflops.reports.view import UNKNOWN, count, duration, percent, place, size
 from traceflops.units import several
 
@@ -96,7 +96,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     if not found:
         return None
     labels = {device.device: device.label for device in analysis.devices}
-    clocks = shown.clocks(analysis)
+    clocks = overview.clocks(analysis)
     first = _firsts(found, clocks)
     ordered = _most_first(found)
     drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]
@@ -107,7 +107,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         drawn_of=len(drawn),
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(found)),
-        counts_from=shown.counts_from(clocks) if clocks.of_process else "the first allocation",
+        counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
     )
 
 

@@ -16,14 +16,9 @@ from traceflops.reports.view import (
     duration,
     loss_label,
     percent,
-    products,
-    ranks,
     ratio,
-    selected,
-    shorten_middle,
     some_files,
     step_times,
-    steps_used,
 )
 from traceflops.timeline import COMPONENTS, Account, Components
 from traceflops.units import capitalized, several
@@ -41,7 +36,6 @@ MOST_GAPS = 10
 MOST_NOTES = 200
 MOST_JOBS = 100
 MOST_COLLECTIVES = 200
-MOST_NAMES = 8
 BAR_UNITS = 1000
 UNRECORDED: Final = {
     "missing": "No device records",
@@ -130,25 +124,6 @@ def _headline(analysis: Analysis) -> str:
     if analysis.on_host:
         return f"CPU operators {percent(ran / components.window_ns)}"
     return f"{percent(ran / components.window_ns)} busy"
-
-
-def provenance(analysis: Analysis) -> list[str]:
-    """Return where the figures come from: tool, files, devices, ranks, steps, selection."""
-    source = analysis.source
-    parts = [
-        shorten_middle(source.tool or f"{source.format} trace", 60),
-        some_files([file.name for file in source.files], MOST_NAMES),
-        "" if analysis.of_no_job else _work(analysis),
-        ranks(analysis.devices),
-        steps_used(analysis),
-        selected(analysis),
-    ]
-    return [part for part in parts if part]
-
-
-def _work(analysis: Analysis) -> str:
-    """Return which devices did work."""
-    return "no timeline" if analysis.untimed else products(analysis)
 
 
 def clocks(analysis: Analysis) -> Origins:

@@ -10,31 +10,25 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.flops import Ledger, Line
+from traceflops.reports.view import HEADS as COUNTED_HEADS
 from traceflops.reports.view import (
-    COLUMNS,
     UNKNOWN,
     CountedShown,
     Fact,
     Part,
-    Row,
     bounds_sentence,
-    columns_of,
     counted_rows,
     duration,
     facts,
-    flop_scale,
     flops,
     is_unsplit,
+    ledger_cells,
     ledger_rows,
+    mean_ledger,
     parts,
-    percent,
-    scaled,
-    sum_of,
     unit,
     why_not,
 )
-from traceflops.reports.view import HEADS as COUNTED_HEADS
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -142,25 +136,15 @@ def _mean_amount(analysis: Analysis, fall: Waterfall, amount: int) -> str:
 
 def _ledger(analysis: Analysis) -> LedgerShown | None:
     """Return the ledger as means per window and device."""
-    counted = analysis.measured.executed.ledger()
-    windows = max(analysis.windows_used, 1)
-    lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in counted.lines)
-    rows = ledger_rows(Ledger(counted.convention, lines))
-    if not rows or is_unsplit(counted):
+    ledger = mean_ledger(analysis)
+    rows = ledger_rows(ledger)
+    if not rows or is_unsplit(ledger):
         return None
-    columns = columns_of(rows)
-    scale, prefix = flop_scale(max(row.total for row in rows.values()))
-    whole = sum_of(rows)
-
-    def cells(row: Row) -> list[str]:
-        passes = [scaled(row.passes.get(name), scale) for name in columns]
-        share = percent(float(Fraction(row.total) / Fraction(whole.total)))
-        return [*passes, scaled(row.total, scale), share]
-
+    table, last = ledger_cells(rows), len(rows)
     window = "step" if analysis.steps.used else "window"
     return LedgerShown(
-        f"{prefix}FLOP per {window} and {unit(analysis)}",
-        [*(COLUMNS[name] for name in columns), "sum", "share"],
-        [(label, cells(row)) for label, row in rows.items()],
-        ("executed", cells(whole)) if len(rows) > 1 else None,
+        f"{table.prefix}FLOP per {window} and {unit(analysis)}",
+        table.heads,
+        table.rows[:last],
+        table.rows[last] if last > 1 else None,
     )

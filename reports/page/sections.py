@@ -13,19 +13,17 @@ from traceflops.reports.page import (
     evidence,
     kernels,
     memory,
+    overview,
     peak,
     ranks,
+    step_bars,
     steps,
     work,
 )
-from traceflops.reports.page import overview as shown
-from traceflops.reports.page import step_bars as stepbars
-from traceflops.reports.page import step_rows as series
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
-from traceflops.reports.view import aggregates as untimed
-from traceflops.reports.view import wording
+from traceflops.reports.view import provenance, sums_by_kind, wording
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -43,18 +41,18 @@ def filled(analysis: Analysis) -> Iterator[Filled]:
 
 
 def _head(analysis: Analysis) -> Content:
-    present, absent = shown.used_components(analysis)
+    present, absent = overview.used_components(analysis)
     if analysis.on_host:
         absent = []
     parts = analysis.components.parts()
     return Content(
         {
-            "provenance": shown.provenance(analysis),
+            "provenance": provenance(analysis),
             "basis": wording.basis(analysis),
             "present": present,
             "absent": absent,
             "part_means": {name: analysis.mean_ns(ns) for name, ns in parts.items()},
-            "tiles": shown.tiles(analysis),
+            "tiles": overview.tiles(analysis),
         }
     )
 
@@ -62,13 +60,13 @@ def _head(analysis: Analysis) -> Content:
 def _jobs(analysis: Analysis) -> Content | None:
     if not analysis.of_no_job:
         return None
-    few = shown.Few(analysis.jobs[: shown.MOST_JOBS], len(analysis.jobs))
+    few = overview.Few(analysis.jobs[: overview.MOST_JOBS], len(analysis.jobs))
     rows = [(job, wording.job_files(job), wording.job_size(job)) for job in few.rows]
     return Content({"jobs": rows, "hidden": few.hidden})
 
 
 def _findings(analysis: Analysis) -> Content | None:
-    unjudged = analysis.on_host or analysis.recorded in shown.UNRECORDED
+    unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if not analysis.components.window_ns or unjudged:
         return None
     return Content({"findings": evidence.findings_shown(analysis)})
@@ -83,18 +81,18 @@ def _peak(analysis: Analysis) -> Content | None:
 def _steps(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
-    rows = series.rows(analysis.devices)
-    bars = series.drawn(rows) if any(row.dur_ns for row in rows) else []
+    rows = steps.window_rows(analysis.devices)
+    bars = steps.drawn_bars(rows) if any(row.dur_ns for row in rows) else []
     axis = "step" if analysis.steps.seen else "window"
     values = {
         "rows": rows,
         "bars": bars,
         "pale": [bar.label for bar in bars if not bar.used],
         "steps": steps.steps_page(analysis, rows),
-        "steps_sentence": shown.steps_sentence(analysis),
+        "steps_sentence": overview.steps_sentence(analysis),
         "longest_step": wording.longest_step(analysis),
     }
-    figures = {"steps": partial(stepbars.step_bars, bars, axis)} if bars else {}
+    figures = {"steps": partial(step_bars.step_bars, bars, axis)} if bars else {}
     return Content(values, "Steps" if analysis.steps.seen else "Window", figures, _TABLES)
 
 
@@ -106,7 +104,7 @@ def _categories(analysis: Analysis) -> Content | None:
         {
             "categories": rows,
             "category_links": [kernels.category_link(row["top"], row["sub"], rows) for row in rows],
-            "other_share": shown.other_share(analysis.categories),
+            "other_share": overview.other_share(analysis.categories),
         },
         scripts=_TABLES,
     )
@@ -118,7 +116,7 @@ def _communication(analysis: Analysis) -> Content | None:
     window_ns = analysis.components.window_ns
     shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
     rows = list(zip(analysis.collectives, shares, strict=True))
-    shown_rows = shown.Few(rows[: shown.MOST_COLLECTIVES], len(rows))
+    shown_rows = overview.Few(rows[: overview.MOST_COLLECTIVES], len(rows))
     return Content({"collectives": shown_rows}, scripts=_TABLES)
 
 
@@ -146,15 +144,15 @@ def _roofline(analysis: Analysis) -> Content | None:
 def _ranks(analysis: Analysis) -> Content | None:
     if len(analysis.devices) < 2:
         return None
-    present, _ = shown.used_components(analysis)
+    present, _ = overview.used_components(analysis)
     return Content({"ranks": ranks.ranks_page(analysis), "present": present}, scripts=_TABLES)
 
 
 def _idle(analysis: Analysis) -> Content | None:
     if not analysis.devices:
         return None
-    clocks = shown.clocks(analysis)
-    found = analysis.gaps(shown.MOST_GAPS)
+    clocks = overview.clocks(analysis)
+    found = analysis.gaps(overview.MOST_GAPS)
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in found]
     of_device = {device.device: device.label for device in analysis.devices}
     labels = [of_device[gap.device] for gap in found]
@@ -167,7 +165,7 @@ def _idle(analysis: Analysis) -> Content | None:
                 for gap in found
                 for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for)
             ],
-            "counts_from": shown.counts_from(clocks, on_host=analysis.on_host),
+            "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
         }
     )
 
@@ -184,7 +182,7 @@ def _memory(analysis: Analysis) -> Content | None:
 def _untimed(analysis: Analysis) -> Content | None:
     if analysis.untimed is None:
         return None
-    return Content({"untimed_parts": untimed.untimed_parts(analysis.untimed)})
+    return Content({"untimed_parts": sums_by_kind(analysis.untimed)})
 
 
 def _counters(analysis: Analysis) -> Content | None:
@@ -194,21 +192,21 @@ def _counters(analysis: Analysis) -> Content | None:
 
 def _recording(analysis: Analysis) -> Content:
     units = {one.device: one.match.seen.counted_units() for one in analysis.measured.devices}
-    return Content({"devices": shown.shown_devices(analysis), "counted_units": units})
+    return Content({"devices": overview.shown_devices(analysis), "counted_units": units})
 
 
 def _notes(analysis: Analysis) -> Content:
-    notes = shown.Few(analysis.notes[: shown.MOST_NOTES], len(analysis.notes))
+    notes = overview.Few(analysis.notes[: overview.MOST_NOTES], len(analysis.notes))
     return Content({"notes": notes})
 
 
 def _method(analysis: Analysis) -> Content:
     return Content(
         {
-            "steps_sentence": shown.steps_sentence(analysis) if analysis.devices else "",
+            "steps_sentence": overview.steps_sentence(analysis) if analysis.devices else "",
             "timed": bool(analysis.devices),
             "on_host": analysis.on_host,
-            "other_share": shown.other_share(analysis.categories),
+            "other_share": overview.other_share(analysis.categories),
         }
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceflops.reports.page import figures
-from traceflops.reports.page.step_rows import Bar
+from traceflops.reports.page.steps import StepBar
 from traceflops.reports.view import LOOKS, unit_for
 
 _HATCH = {
@@ -23,7 +23,7 @@ _MOST_OUTLINED = 60
 _LEAST_PLACES = 5
 
 
-def step_bars(bars: Sequence[Bar], axis: str) -> Any:
+def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
     """Return the Bokeh figure with a bar per step, or per window where there are no steps."""
     import holoviews as hv
 
@@ -48,7 +48,7 @@ def step_bars(bars: Sequence[Bar], axis: str) -> Any:
     return figure
 
 
-def _boxes(bars: Sequence[Bar], component: str, unit: str, axis: str) -> Any:
+def _boxes(bars: Sequence[StepBar], component: str, unit: str, axis: str) -> Any:
     import holoviews as hv
     import numpy as np
     from bokeh.models import HoverTool
@@ -96,7 +96,7 @@ def _ends(bars: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _ticks(bars: Sequence[Bar]) -> list[tuple[int, str]]:
+def _ticks(bars: Sequence[StepBar]) -> list[tuple[int, str]]:
     stride = -(-len(bars) // _MOST_TICKS)
     return [(i, bars[i].label) for i in range(0, len(bars), stride)]
 

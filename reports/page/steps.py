@@ -1,25 +1,131 @@
-"""The table of steps: each component against its median over the steps used."""
+"""The steps: windows in order of time as means over devices, bars to draw, and their table.
+
+In the table each component stands against its median over the steps used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.page.step_rows import Row
-from traceflops.reports.view import LOOKS, duration
-from traceflops.windows import StepSpread, median_of, spread_of
+from traceflops.reports.view import LOOKS, UNKNOWN, duration
+from traceflops.timeline import Components, Window
+from traceflops.windows import (
+    DeviceReport,
+    StepSpread,
+    counting,
+    mean_components,
+    median_of,
+    spread_of,
+)
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
 
+MOST_BARS = 200
+"""How many steps are drawn one by one; beyond that, neighbours share a bar."""
+
+_NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
+_ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 2}
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepRow:
+    """A window as the mean over the devices that have it; of a step used, over those that use it.
+
+    `longest_ns` is the longest on any of them; counts are sums over them.
+    """
+
+    label: str
+    role: str
+    devices: int
+    used: bool
+    left_out: str | None
+    unfinished: bool
+    components: Components
+    longest_ns: int
+    activities: int
+    launches: int | None
+
+    @property
+    def dur_ns(self) -> int:
+        """Return the mean length."""
+        return self.components.window_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One drawn bar: a row, or the mean of several neighbouring rows."""
+
+    label: str
+    rows: int
+    used: bool
+    components: Components
+
+
+def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
+    """Return a row per window: `before`, the steps by number and what lies before each, `after`."""
+    groups: dict[tuple[int, int, str], list[Window]] = {}
+    for device in devices:
+        step = -1
+        for window in reversed(device.windows):
+            if window.role != "between":
+                step = -1 if window.step is None else window.step
+            groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
+    return [_window_row(groups[key], _label(key[1], key[2])) for key in sorted(groups)]
+
+
+def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
+    """Return the bars of the plot: the steps, or the used window where there are no steps."""
+    chosen = [row for row in all_rows if row.role == "step"]
+    chosen = chosen or [row for row in all_rows if row.used]
+    width = -(-len(chosen) // most)
+    if width <= 1:
+        return [StepBar(row.label, 1, row.used, row.components) for row in chosen]
+    return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
+
+
+def _window_row(windows: Sequence[Window], label: str) -> StepRow:
+    mine = counting(windows)
+    accounts = [window.account for window in mine]
+    launches = [account.launches for account in accounts]
+    return StepRow(
+        label=label,
+        role=windows[0].role,
+        devices=len(mine),
+        used=any(window.used for window in mine),
+        left_out=next((w.left_out for w in windows if w.left_out), None),
+        unfinished=any(window.unfinished for window in windows),
+        components=mean_components([account.components for account in accounts]),
+        longest_ns=max(window.dur_ns for window in mine),
+        activities=sum(account.activities for account in accounts),
+        launches=None if None in launches else sum(n for n in launches if n is not None),
+    )
+
+
+def _label(step: int, role: str) -> str:
+    return _NAMES.get(role, role).format(step)
+
+
+def _joined(group: Sequence[StepRow]) -> StepBar:
+    first, last = group[0].label, group[-1].label
+    return StepBar(
+        label=first if len(group) == 1 else f"{first}{UNKNOWN}{last}",
+        rows=len(group),
+        used=any(row.used for row in group),
+        components=mean_components([row.components for row in group]),
+    )
+
+
+# The table of steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeShown:
     """The time of a component in one step, and how much more that is than the median.
 
     `more` is empty where there is nothing to compare with.
@@ -34,10 +140,10 @@ class Part:
 class StepShown:
     """A row of the table; `link` is what follows # in a link to it."""
 
-    row: Row
+    row: StepRow
     link: str
-    time: Part
-    parts: list[Part]
+    time: StepTimeShown
+    parts: list[StepTimeShown]
     slowest: bool
 
 
@@ -66,7 +172,7 @@ class StepsPage:
         return len(self.rows) - _FIRST
 
 
-def steps_page(analysis: Analysis, rows: Sequence[Row]) -> StepsPage:
+def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
     """Return the table of the windows of an analysis."""
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
@@ -80,13 +186,13 @@ def steps_page(analysis: Analysis, rows: Sequence[Row]) -> StepsPage:
     return StepsPage(shown, len(rows), components, medians, len(used), spread)
 
 
-def _medians(used: Sequence[Row], components: Sequence[str]) -> dict[str, int]:
+def _medians(used: Sequence[StepRow], components: Sequence[str]) -> dict[str, int]:
     parts = [row.components.parts() for row in used]
-    found = {name: median_of([one[name] for one in parts]) for name in components}
-    return {_TIME: median_of([row.dur_ns for row in used])} | found
+    medians = {name: median_of([part[name] for part in parts]) for name in components}
+    return {_TIME: median_of([row.dur_ns for row in used])} | medians
 
 
-def chosen_rows(rows: Sequence[Row]) -> list[Row]:
+def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     """Return all rows, or where there are too many the first and the longest, in order of time."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
@@ -95,7 +201,7 @@ def chosen_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _shown(
-    row: Row, components: Sequence[str], medians: dict[str, int], slowest: bool
+    row: StepRow, components: Sequence[str], medians: dict[str, int], slowest: bool
 ) -> StepShown:
     parts = row.components.parts()
     # The stretches before and after the steps are no steps: nothing of them is too long.
@@ -110,10 +216,10 @@ def _shown(
     )
 
 
-def _part(ns: int, usual: int | None, whole_ns: int) -> Part:
+def _part(ns: int, usual: int | None, whole_ns: int) -> StepTimeShown:
     if usual is None:
-        return Part(ns, "", False)
+        return StepTimeShown(ns, "", False)
     if ns == usual:
-        return Part(ns, "±0", False)
+        return StepTimeShown(ns, "±0", False)
     sign = "+" if ns > usual else "\N{MINUS SIGN}"
-    return Part(ns, f"{sign}{duration(abs(ns - usual))}", 20 * (ns - usual) > whole_ns)
+    return StepTimeShown(ns, f"{sign}{duration(abs(ns - usual))}", 20 * (ns - usual) > whole_ns)

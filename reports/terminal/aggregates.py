@@ -17,6 +17,7 @@ from traceflops.reports.view import (
     percent,
     short_labels,
     size,
+    spaced,
     wrapped,
 )
 from traceflops.table import DEVICE_KINDS
@@ -59,7 +60,7 @@ def untimed_lines(found: Untimed, cut: Cut, drawn: Drawn, *, screen: int) -> Ite
     if found.categories.num_rows:
         yield Text()
         yield Text("Totals by category (overlaps count twice)", "bold")
-        rows = [row | {"name": _spaced(row["sub"])} for row in found.categories.to_pylist()]
+        rows = [row | {"name": spaced(row["sub"])} for row in found.categories.to_pylist()]
         yield from _sums(rows, _CATEGORY_WIDTH, cut, drawn, screen)
     for kinds, title in _TITLES.items():
         table = found.of_kind(*kinds)
@@ -76,10 +77,6 @@ def untimed_lines(found: Untimed, cut: Cut, drawn: Drawn, *, screen: int) -> Ite
 
 def _title(title: str, rows: int) -> Text:
     return Text(f"{title} ({min(rows, _ROWS)} of {count(rows)})", "bold")
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _sums(

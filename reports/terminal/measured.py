@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.flops import Ledger, Line
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
 from traceflops.reports.terminal.reconciled import (
     beside_the_bar,
@@ -45,6 +43,7 @@ from traceflops.reports.view import (
     heading,
     is_unsplit,
     ledger_table,
+    mean_ledger,
     parts,
     rate_words,
     remarked,
@@ -173,11 +172,9 @@ def _ledger(analysis: Analysis, style: Style, found: Reconciliation | None) -> I
     if not ledger.lines or is_unsplit(ledger):
         yield from described_ledger(found, style.width) if found is not None else ()
         return
-    windows = max(analysis.windows_used, 1)
-    lines = tuple(Line(one.name, Fraction(one.flops) / windows) for one in ledger.lines)
     yield Text()
     window = "step" if analysis.steps.used else "window"
-    yield from ledger_table(Ledger(ledger.convention, lines), window, style.width)
+    yield from ledger_table(mean_ledger(analysis), window, style.width)
     bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
     yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
 

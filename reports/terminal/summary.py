@@ -156,7 +156,7 @@ def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
     if not analysis.of_no_job:
-        yield "no timeline" if analysis.untimed else products(analysis)
+        yield products(analysis)
     typical = analysis.steps.typical_ns
     if typical is not None:
         yield f"median step {duration(typical)}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.reports.view.aggregates import untimed_parts
     from traceflops.reports.view.author_notes import NOTHING, Authored, Block, authored, base_names
     from traceflops.reports.view.counted_table import (
         HEADS,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         as_float,
         count,
         duration,
+        fields,
         flop_count,
         flop_scale,
         flops,
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
         visible,
     )
     from traceflops.reports.view.ledger import (
-        COLUMNS,
-        Row,
-        columns_of,
         is_unsplit,
+        ledger_cells,
         ledger_rows,
         ledger_table,
-        scaled,
-        sum_of,
+        mean_ledger,
     )
     from traceflops.reports.view.palette import (
         CAUSE_LABELS,
@@ -66,6 +63,20 @@ if TYPE_CHECKING:
         short_labels,
         wrapped,
     )
+    from traceflops.reports.view.tables import (
+        Cell,
+        Column,
+        Name,
+        ReportTable,
+        components_table,
+        folded_tables,
+        jobs_table,
+        spaced,
+        sums_by_kind,
+        table_of,
+        untimed_tables,
+        waterfall_table,
+    )
     from traceflops.reports.view.utilisation import (
         ABOVE,
         AT_MOST,
@@ -76,6 +87,7 @@ if TYPE_CHECKING:
         bound_word,
         bounds_sentence,
         facts,
+        gain_sentence,
         parts,
         rate_words,
         roof,
@@ -96,6 +108,7 @@ if TYPE_CHECKING:
         mean_message,
         numbered,
         products,
+        provenance,
         ranks,
         selected,
         some_files,

@@ -282,3 +282,14 @@ def flop_count(name: str, value: Count | None) -> dict[str, Any]:
 def as_float(value: Fraction | None) -> float | None:
     """Return a fraction as a float; what is not known stays so."""
     return float(value) if value is not None else None
+
+
+def fields(record: object, *names: str) -> dict[str, Any]:
+    """Return values of a record under their own names; fractions are floats, tuples lists."""
+    return {name: _as_json(getattr(record, name)) for name in names}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from traceflops.flops import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant, visible
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
 
 COLUMNS = {
     "forward": "forward",
@@ -63,7 +67,7 @@ WIDEST = 80
 
 
 @dataclass(slots=True)
-class Row:
+class LedgerRow:
     """One part of the model: its FLOPs by pass, and in all."""
 
     passes: dict[str, Count] = field(default_factory=dict)
@@ -84,37 +88,57 @@ def ledger_table(ledger: Ledger, unit: str, width: int = WIDEST) -> Iterator[Tex
     rows = ledger_rows(ledger)
     if not rows:
         return
-    columns = columns_of(rows)
-    if width < _LABEL + _CELL * len(columns) + ("weight_grad" in columns) + _SUM + _SHARE:
-        columns = []
+    shown = ledger_cells(rows)
+    widths = [_CELL + (head == COLUMNS["weight_grad"]) for head in shown.heads[:-2]]
+    if width < _LABEL + sum(widths) + _SUM + _SHARE:
+        shown, widths = ledger_cells(rows, passes=False), []
+    widths += [_SUM, _SHARE]
+    yield _line(f"{shown.prefix}FLOP per {unit}", shown.heads, widths, "bold")
+    for label, texts in shown.rows:
+        yield _line(visible(label)[:_LABEL], texts, widths)
+
+
+def _line(label: str, texts: Sequence[str], widths: Sequence[int], style: str = "") -> Text:
+    cells = "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
+    return Text(f"{label:<{_LABEL}}{cells}", style)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCells:
+    """A ledger as a table, all in units of one prefix; several rows have their sum below them."""
+
+    prefix: str
+    heads: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> LedgerCells:
+    """Return a table of rows, a column per pass or the sums alone."""
+    names = [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
+    columns = names if passes else []
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
-    heads = "".join(f"{COLUMNS[name]:>{_CELL + (name == 'weight_grad')}}" for name in columns)
-    title = f"{prefix}FLOP per {unit}"
-    yield Text(f"{title:<{_LABEL}}{heads}{'sum':>{_SUM}}{'share':>{_SHARE}}", "bold")
-    for label, row in rows.items():
-        yield _line(label, row, columns, scale, ledger.executed)
-    if len(rows) > 1:
-        yield _line("executed", sum_of(rows), columns, scale, ledger.executed)
+    whole = sum_of(rows)
+
+    def cells(row: LedgerRow) -> list[str]:
+        amounts = [scaled(row.passes.get(name), scale) for name in columns]
+        share = percent(float(Fraction(row.total) / Fraction(whole.total)) if whole.total else None)
+        return [*amounts, scaled(row.total, scale), share]
+
+    shown = {**rows, "executed": whole} if len(rows) > 1 else rows
+    heads = [*(COLUMNS[name] for name in columns), "sum", "share"]
+    return LedgerCells(prefix, heads, [(label, cells(row)) for label, row in shown.items()])
+
+
+def mean_ledger(analysis: Analysis) -> Ledger:
+    """Return what was executed as means per window and device."""
+    ledger, windows = analysis.measured.executed.ledger(), max(analysis.windows_used, 1)
+    lines = tuple(Line(line.name, Fraction(line.flops) / windows) for line in ledger.lines)
+    return Ledger(ledger.convention, lines)
 
 
 def is_unsplit(ledger: Ledger) -> bool:
     """Return whether a ledger has lines, and none tells what FLOPs were for."""
     return bool(ledger.lines) and all(line.name in _UNSPLIT for line in ledger.lines)
-
-
-def columns_of(rows: dict[str, Row]) -> list[str]:
-    """Return the passes in which any row has FLOPs, in the order of COLUMNS."""
-    return [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
-
-
-def _line(label: str, row: Row, columns: list[str], scale: int, executed: Count) -> Text:
-    cells = "".join(
-        f"{scaled(row.passes.get(name), scale):>{_CELL + (name == 'weight_grad')}}"
-        for name in columns
-    )
-    share = percent(float(Fraction(row.total) / Fraction(executed))) if executed else UNKNOWN
-    total = scaled(row.total, scale)
-    return Text(f"{visible(label)[:_LABEL]:<{_LABEL}}{cells}{total:>{_SUM}}{share:>{_SHARE}}")
 
 
 def scaled(flops: Count | None, scale: int) -> str:
@@ -127,24 +151,24 @@ def scaled(flops: Count | None, scale: int) -> str:
     return significant(value, 4 if value >= 1 else 3, zeros=True)
 
 
-def sum_of(rows: dict[str, Row]) -> Row:
+def sum_of(rows: Mapping[str, LedgerRow]) -> LedgerRow:
     """Return the sum of all rows."""
-    found = Row()
+    whole = LedgerRow()
     for row in rows.values():
-        found.total += row.total
+        whole.total += row.total
         for name, flops in row.passes.items():
-            found.passes[name] = found.passes.get(name, 0) + flops
-    return found
+            whole.passes[name] = whole.passes.get(name, 0) + flops
+    return whole
 
 
-def ledger_rows(ledger: Ledger) -> dict[str, Row]:
+def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
     """Return the rows in the order in which their first lines stand; what is overhead last."""
-    parts: dict[str, Row] = {}
-    others: dict[str, Row] = {}
+    parts: dict[str, LedgerRow] = {}
+    others: dict[str, LedgerRow] = {}
     for line in ledger.lines:
         part, to = _place(line.name)
         target = others if part in WHOLE.values() else parts
-        target.setdefault(part, Row()).add(line, to)
+        target.setdefault(part, LedgerRow()).add(line, to)
     return {**parts, **others}
 
 

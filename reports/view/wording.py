@@ -50,6 +50,8 @@ def products(analysis: Analysis) -> str:
     devices = analysis.devices
     if analysis.recorded == "capture":
         return "graph capture"
+    if analysis.untimed:
+        return "no timeline"
     if not devices:
         return "no GPU operations"
     if all(device.type == "cpu" for device in devices):
@@ -129,6 +131,20 @@ def selected(analysis: Analysis) -> str:
     some = f"selected {' and '.join(given)}" if given else ""
     job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
     return ", ".join(text for text in (job, some) if text)
+
+
+def provenance(analysis: Analysis) -> list[str]:
+    """Return where the figures come from: tool, files, devices, ranks, steps, selection."""
+    source = analysis.source
+    parts = [
+        shorten_middle(source.tool or f"{source.format} trace", 60),
+        some_files([file.name for file in source.files], _MOST),
+        "" if analysis.of_no_job else products(analysis),
+        ranks(analysis.devices),
+        steps_used(analysis),
+        selected(analysis),
+    ]
+    return [part for part in parts if part]
 
 
 def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:

@@ -396,5 +396,5 @@ def test_a_run_and_a_world_are_two_jobs() -> None:
     first, second = tf.read([*world, run]).jobs
     assert [len(first.traces), len(second.traces)] == [1, 4]
     alone = tf.read(run)
-    later = replace(alone.source, origin_unix_ns=alone.source.origin_unix_ns + 70_000_000)
+    later = replace(alone.source, origin_unix_ns=(alone.source.origin_unix_ns or 0) + 70_000_000)
     assert len(split([alone, replace(alone, source=later)])) == 2

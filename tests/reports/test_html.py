@@ -21,9 +21,9 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.findings.finding import Finding
-from traceflops.reports.page import overview as shown
-from traceflops.reports.page import step_rows as series
+from traceflops.reports.page import overview
 from traceflops.reports.page.html import render_html
+from traceflops.reports.page.steps import drawn_bars, window_rows
 from traceflops.reports.view.author_notes import base_names
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.write import save
@@ -137,7 +137,7 @@ def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
     ],
 )
 def test_the_widths_of_a_bar_are_whole_and_sum_to_1000(parts: Components) -> None:
-    found = shown.segments(parts)
+    found = overview.segments(parts)
     assert sum(each.units for each in found) == 1000
     assert [each.start for each in found] == [
         sum(each.units for each in found[:i]) for i in range(len(found))
@@ -148,7 +148,7 @@ def test_the_widths_of_a_bar_are_whole_and_sum_to_1000(parts: Components) -> Non
 
 
 def test_a_bar_without_length_has_no_parts() -> None:
-    assert shown.segments(Components()) == []
+    assert overview.segments(Components()) == []
 
 
 def test_the_waterfall_has_a_step_per_line_and_they_fill_it() -> None:
@@ -269,15 +269,15 @@ def test_1000_steps_are_drawn_as_200_bars_and_the_page_says_so() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 199, 200, 201, 1000])
 def test_bars_cover_every_step_once(steps: int) -> None:
-    rows = series.rows([factory.device(0, factory.windows(steps))])
-    bars = series.drawn(rows)
+    rows = window_rows([factory.device(0, factory.windows(steps))])
+    bars = drawn_bars(rows)
     assert len(bars) <= 200
     assert sum(bar.rows for bar in bars) == steps
 
 
 def test_a_row_is_the_mean_over_devices_and_keeps_its_sum() -> None:
     made = factory.ranks(3, 4)
-    rows = {row.label: row for row in series.rows(made.devices)}
+    rows = {row.label: row for row in window_rows(made.devices)}
     assert list(rows) == ["before", "0", "1", "2", "3", "after"]
     lengths = [d.steps[0].dur_ns for d in made.devices]
     assert rows["0"].dur_ns == pytest.approx(sum(lengths) / 3, abs=len(COMPONENTS))
@@ -320,7 +320,7 @@ def test_the_share_of_other_is_said_plainly(one: Analysis, one_page: str) -> Non
     said = f"Uncategorized (<b>other</b>): {100 * sum(shares):.1f} %."
     assert sum(shares) > 0.001
     assert said in one_page
-    assert shown.other_share(factory.without_devices().categories) is None
+    assert overview.other_share(factory.without_devices().categories) is None
 
 
 def test_notes_are_listed_with_kind_and_count(one: Analysis) -> None:

@@ -20,12 +20,11 @@ from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
-from traceflops.reports.page import heatmap, kernels, ranks, steps
-from traceflops.reports.page import overview as shown
-from traceflops.reports.page import step_rows as series
+from traceflops.reports.page import heatmap, kernels, overview, ranks, steps
 from traceflops.reports.page.deeplinks import Links
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.shapes import shape_words, type_words
+from traceflops.reports.page.steps import window_rows
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -38,7 +37,7 @@ def section(text: str, name: str) -> str:
 
 
 def steps_of(analysis: Analysis) -> steps.StepsPage:
-    return steps.steps_page(analysis, series.rows(analysis.devices))
+    return steps.steps_page(analysis, window_rows(analysis.devices))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_of_many_ranks_those_with_most_and_with_least_own_time_are_shown() -> No
     assert most_and_least(devices, 32) == by_work[:16] + by_work[24:]
     assert most_and_least(devices, 40) == list(range(40))
     made = factory.analysis(devices)
-    assert [d.rank for d in shown.shown_devices(made).rows] == by_work[:16] + by_work[24:]
+    assert [d.rank for d in overview.shown_devices(made).rows] == by_work[:16] + by_work[24:]
     text = section(render_html(made), "ranks")
     assert "Showing 32 of 40 GPUs: the 16 slowest and the 16 fastest by own time." in text
 
@@ -405,7 +404,7 @@ def test_a_csv_of_steps_is_in_nanoseconds(sample: Opened) -> None:
     assert head[:3] == ["step", "time_ns", "compute_ns"]
     times = {row[0]: int(row[1]) for row in rows}
     analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
-    expected = {row.label: row.dur_ns for row in series.rows(analysis.devices)}
+    expected = {row.label: row.dur_ns for row in window_rows(analysis.devices)}
     assert {re.split(r"\s", label)[0]: ns for label, ns in times.items()} == expected
 
 

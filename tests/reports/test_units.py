@@ -1,7 +1,7 @@
 import pytest
 
 from traceflops.reports.page.timeline_still import time_ticks
-from traceflops.reports.view import figures as units
+from traceflops.reports.view import figures
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,17 @@ from traceflops.reports.view import figures as units
         (100_000_000_000, "100 s"),
         (1_234_567_000_000_000, "1,234,567 s"),
         (-4_100_000, "-4.10 ms"),
-        (None, units.UNKNOWN),
+        (None, figures.UNKNOWN),
     ],
 )
 def test_a_duration_has_three_digits_and_its_unit(ns: int | None, text: str) -> None:
-    assert units.duration(ns) == text
+    assert figures.duration(ns) == text
 
 
 def test_no_duration_is_scientific_or_reads_as_a_thousand() -> None:
     for power in range(19):
         for first in (1, 9, 94, 95, 99, 995, 999, 9995, 99_949, 99_950, 999_499, 999_999):
-            text = units.duration(first * 10**power // 1_000)
+            text = figures.duration(first * 10**power // 1_000)
             assert "e" not in text.split()[0]
             if not text.endswith(" s"):
                 assert float(text.split()[0]) < 1_000
@@ -44,7 +44,7 @@ def test_no_duration_is_scientific_or_reads_as_a_thousand() -> None:
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (None, units.UNKNOWN),
+        (None, figures.UNKNOWN),
         (0.0, "0.0 %"),
         (0.535, "53.5 %"),
         (1.0, "100.0 %"),
@@ -55,20 +55,26 @@ def test_no_duration_is_scientific_or_reads_as_a_thousand() -> None:
     ],
 )
 def test_a_percentage(share: float | None, text: str) -> None:
-    assert units.percent(share) == text
+    assert figures.percent(share) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, units.UNKNOWN), (1.0, "1.00"), (12.345, "12.3"), (345.6, "346"), (12_345.6, "12,346")],
+    [
+        (None, figures.UNKNOWN),
+        (1.0, "1.00"),
+        (12.345, "12.3"),
+        (345.6, "346"),
+        (12_345.6, "12,346"),
+    ],
 )
 def test_a_ratio(value: float | None, text: str) -> None:
-    assert units.ratio(value) == text
+    assert figures.ratio(value) == text
 
 
 def test_a_count() -> None:
-    assert units.count(1_234_567) == "1,234,567"
-    assert units.count(None) == units.UNKNOWN
+    assert figures.count(1_234_567) == "1,234,567"
+    assert figures.count(None) == figures.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -79,15 +85,15 @@ def test_a_count() -> None:
         (1_771_264, False, "1.77 MB"),
         (999_600, False, "1.00 MB"),
         (85_899_345_920, True, "80.0 GiB"),
-        (None, False, units.UNKNOWN),
+        (None, False, figures.UNKNOWN),
     ],
 )
 def test_a_size(number: int | None, binary: bool, text: str) -> None:
-    assert units.size(number, binary=binary) == text
+    assert figures.size(number, binary=binary) == text
 
 
 def test_a_long_text_keeps_both_ends() -> None:
-    text = units.shorten_middle("sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128_cublas", 24)
+    text = figures.shorten_middle("sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128_cublas", 24)
     assert len(text) == 24
     assert text.startswith("sm90_xmma_gemm")
     assert text.endswith("28_cublas")
@@ -97,17 +103,17 @@ def test_a_long_text_keeps_both_ends() -> None:
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("text", ["", "a", "ab" * 50, "\x1b" * 50, "a\ud800" * 20, "\u202e" * 9])
 def test_a_shortened_text_never_exceeds_its_width(text: str, width: int) -> None:
-    assert len(units.shorten_middle(text, width)) <= width
+    assert len(figures.shorten_middle(text, width)) <= width
 
 
 def test_a_short_text_is_left_alone() -> None:
-    assert units.shorten_middle("größe_核", 10) == "größe_核"
-    assert units.shorten_middle("[red]", 5) == "[red]"
+    assert figures.shorten_middle("größe_核", 10) == "größe_核"
+    assert figures.shorten_middle("[red]", 5) == "[red]"
 
 
 def test_shortening_is_the_same_as_shortening_what_is_visible() -> None:
     text = "\x1b[31m" * 40 + "end"
-    assert units.shorten_middle(text, 60) == units.shorten_middle(units.visible(text), 60)
+    assert figures.shorten_middle(text, 60) == figures.shorten_middle(figures.visible(text), 60)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +129,8 @@ def test_shortening_is_the_same_as_shortening_what_is_visible() -> None:
     ],
 )
 def test_hidden_characters_are_shown(text: str, shown: str) -> None:
-    assert units.visible(text) == shown
-    assert units.visible(text).encode("utf-8")
+    assert figures.visible(text) == shown
+    assert figures.visible(text).encode("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,7 @@ def test_hidden_characters_are_shown(text: str, shown: str) -> None:
     ],
 )
 def test_kernel_label_keeps_what_tells_kernels_apart(name: str, width: int, expected: str) -> None:
-    label = units.kernel_label(name, width)
+    label = figures.kernel_label(name, width)
     assert len(label) <= width
     if "…" not in expected:
         assert label == expected
@@ -168,7 +174,7 @@ def test_kernel_label_keeps_what_tells_kernels_apart(name: str, width: int, expe
     ],
 )
 def test_a_place_in_time_has_the_digits_to_find_it(ns: int, length: int | None, text: str) -> None:
-    assert units.place(ns, length) == text
+    assert figures.place(ns, length) == text
 
 
 @pytest.mark.parametrize(
@@ -199,5 +205,5 @@ def test_ticks_of_time_are_round_and_have_one_unit(
     ],
 )
 def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
-    assert units.visible(name) == shown
-    assert units.shorten_middle(name, 60) == shown
+    assert figures.visible(name) == shown
+    assert figures.shorten_middle(name, 60) == shown

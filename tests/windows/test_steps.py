@@ -10,7 +10,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
 from traceflops import Analysis, Selection, UsageError, analyze
 from traceflops.parsers import read
-from traceflops.reports.page import step_rows as series
+from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
@@ -575,7 +575,7 @@ def test_the_page_has_a_row_for_work_between_two_passes() -> None:
         *(window("step", 6, 45, 50), window("after", None, 50, 60)),
     )
     device = replace(analyze(trace).devices[0], windows=windows)
-    assert [(row.label, row.devices, row.dur_ns) for row in series.rows([device])] == [
+    assert [(row.label, row.devices, row.dur_ns) for row in window_rows([device])] == [
         *(("4", 1, 10), ("before 5", 1, 20), ("5", 1, 10)),
         *(("before 6", 1, 5), ("6", 1, 5), ("after", 1, 10)),
     ]

@@ -1,0 +1,276 @@
+"""The tables of a report as rows of plain cells, which a renderer lays out.
+
+A cell is a text of ours, a name in the trace, or both, with a space between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.reports.view.figures import count, duration, percent, size
+from traceflops.reports.view.palette import CAUSE_LABELS, category_label
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.utilisation import bounds_sentence, facts, parts
+from traceflops.reports.view.wording import (
+    basis,
+    collective_label,
+    collective_rate,
+    component_label,
+    gap_place,
+    job_files,
+    job_size,
+    mean_message,
+    unit,
+)
+from traceflops.table import DEVICE_KINDS
+from traceflops.timeline import COMPONENTS
+from traceflops.units import capitalized
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.mfu import Measurement
+    from traceflops.timeline import Account, Gap, Untimed
+
+_MOST_SUMS: Final = 100
+_KERNELS: Final = 10
+_CATEGORIES: Final = 12
+_COLLECTIVES: Final = 8
+_GAPS: Final = 5
+_DEVICES: Final = 32
+_NAME: Final = 90
+
+
+class Name(str):
+    """A name in the trace, which is shown as code."""
+
+    __slots__ = ()
+
+
+Cell = str | tuple[str, Name]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its head, and what a row has there."""
+
+    head: str
+    cell: Callable[[Any], Cell]
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """The rows that are shown of `total`, a cell per column, and what is said below them."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    total: int
+    remark: str = ""
+
+
+_number = partial(Column, is_number=True)
+_SUMS: Final = (
+    Column("Category", lambda row: spaced(row["sub"])),
+    _number("Total time", lambda row: duration(row["sum_ns"])),
+    _number("Share", lambda row: percent(row["share"])),
+)
+_CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
+_COUNTED_SUMS: Final = (*_SUMS, _number("Count", lambda row: count(row["count"])))
+_COUNTED_LAUNCHES: Final = _number("Counted launches", lambda row: count(row["launches"]))
+_COLLECTIVE: Final = (
+    Column("Collective", collective_label),
+    _number("Count", lambda row: count(row.count)),
+    _number("Mean message", mean_message),
+    _number("Bytes", lambda row: size(row.bytes)),
+    _number("Total time", lambda row: duration(row.sum_ns)),
+    _number("Exposed", lambda row: duration(row.exposed_ns)),
+    _number("Rate", collective_rate),
+)
+_JOB: Final = (
+    _number("Job", lambda job: str(job.number)),
+    Column("Files", lambda job: Name(job_files(job))),
+    Column("Work", job_size),
+    Column("Result", lambda job: job.verdict or ""),
+)
+_WATERFALL: Final = (
+    Column("Where the peak went", lambda part: part.label),
+    _number("Share", lambda part: part.percent),
+    Column("Meaning", lambda part: part.text),
+)
+_FACT: Final = (
+    Column("Figure", lambda fact: fact.label),
+    _number("Value", lambda fact: fact.value),
+    Column("Remark", lambda fact: fact.remark),
+)
+
+_KINDS: Final = (
+    ("totals", "Kernels and copies", DEVICE_KINDS),
+    ("totals-calls", "CPU API calls", ("call",)),
+    ("totals-marks", "Annotations", ("mark",)),
+    ("totals-ranges", "GPU annotations", ("gpu_mark",)),
+)
+
+
+def table_of(
+    columns: Sequence[Column], rows: Iterable[Any], total: int | None = None, remark: str = ""
+) -> ReportTable:
+    """Return a table of some rows; they are all that there are unless `total` says otherwise."""
+    shown = [[column.cell(row) for column in columns] for row in rows]
+    return ReportTable(columns, shown, len(shown) if total is None else total, remark)
+
+
+def spaced(category: str | None) -> str:
+    """Return the name of a category in words."""
+    return (category or "").replace("_", " ")
+
+
+def jobs_table(analysis: Analysis) -> ReportTable:
+    """Return the jobs that the files are of, none where one of them is chosen."""
+    jobs = analysis.jobs if analysis.of_no_job else ()
+    return table_of(_JOB, jobs[:_DEVICES], len(jobs))
+
+
+def components_table(analysis: Analysis) -> ReportTable:
+    """Return the components as means; those that GPUs always have stand there even if 0."""
+    shares, total = analysis.components, analysis.total
+    rows = [
+        (component_label(name, total), ns, shares.share(name))
+        for name, ns in (shares.parts().items() if shares.window_ns else ())
+        if ns or name in ("compute", "idle")
+    ]
+    return _means(analysis, "Component", "Share", rows)
+
+
+def waterfall_table(measured: Measurement) -> ReportTable:
+    """Return where the peak went."""
+    lines = parts(measured.waterfall) if measured.waterfall is not None else ()
+    return table_of(_WATERFALL, lines, remark=bounds_sentence(measured))
+
+
+def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
+    """Yield the tables behind the first figures, each after its title."""
+    kernels, categories = analysis.kernels, analysis.categories.to_pylist()
+    first, moved = kernels.slice(0, _KERNELS).to_pylist(), analysis.collectives
+    exposed = "Exposed: nothing else ran on the GPU."
+    on_host = analysis.on_host
+    yield "Figures behind it", table_of(_FACT, facts(analysis.measured))
+    work = "operators" if on_host else "kernels and copies"
+    yield f"Top {work}", _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
+    yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))
+    yield "Communication", table_of(_COLLECTIVE, moved[:_COLLECTIVES], len(moved), exposed)
+    yield "Idle time by cause", _causes(analysis)
+    yield "Longest gaps", _gaps(analysis)
+    yield "Processes" if on_host else "GPUs", _devices(analysis)
+
+
+def _causes(analysis: Analysis) -> ReportTable:
+    idle = analysis.total.idle_causes
+    rows = [
+        (CAUSE_LABELS[cause], ns, ns / idle.idle_ns)
+        for cause, ns in idle.detailed().items()
+        if ns and not analysis.on_host
+    ]
+    return _means(analysis, "Cause", "Of idle time", rows)
+
+
+def _means(
+    analysis: Analysis, head: str, share: str, rows: Iterable[tuple[str, int, float | None]]
+) -> ReportTable:
+    """Return parts of the time as means, each with its share."""
+    columns = (
+        Column(head, lambda row: row[0]),
+        _number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
+        _number(share, lambda row: percent(row[2])),
+    )
+    return table_of(columns, rows, remark=f"{basis(analysis)}.")
+
+
+def _gaps(analysis: Analysis) -> ReportTable:
+    devices = {device.device: device.label for device in analysis.devices}
+    gaps = analysis.gaps(_GAPS)
+    label = _labels([*(gap.op or gap.before for gap in gaps), *(gap.waited_for for gap in gaps)])
+
+    def cause(gap: Gap) -> Cell:
+        text = CAUSE_LABELS[gap.causes.largest]
+        return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
+
+    columns = (
+        _number("Duration", lambda gap: duration(gap.dur_ns)),
+        Column("Where", gap_place),
+        Column("GPU", lambda gap: devices[gap.device]),
+        Column("Cause", cause),
+        Column("Until", lambda gap: label[gap.op or gap.before]),
+    )
+    return table_of(columns, gaps)
+
+
+def _devices(analysis: Analysis) -> ReportTable:
+    """Return the shares of each device, where there are several."""
+    devices = analysis.devices if len(analysis.devices) > 1 else ()
+    columns = (
+        Column(capitalized(unit(analysis)), lambda device: device.label),
+        _number("Window", lambda device: duration(device.chosen.components.window_ns)),
+        *(_share_of(name, analysis.total) for name in COMPONENTS),
+    )
+    return table_of(columns, devices[:_DEVICES], len(devices))
+
+
+def _share_of(component: str, total: Account) -> Column:
+    return _number(
+        component_label(component, total),
+        lambda device: percent(device.chosen.components.share(component)),
+    )
+
+
+# A trace without a timeline
+
+
+@dataclass(frozen=True, slots=True)
+class SumsOfKind:
+    """The sums of one kind of event: the rows that are shown, and how many there are."""
+
+    id: str
+    title: str
+    rows: list[dict[str, Any]]
+    total: int
+
+    @property
+    def has_bytes(self) -> bool:
+        """Return whether a size is known of any row."""
+        return any(row["bytes"] is not None for row in self.rows)
+
+
+def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
+    """Return the tables of sums that have rows."""
+    tables = [(id_, title, untimed.of_kind(*kinds)) for id_, title, kinds in _KINDS]
+    return [
+        SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
+        for id_, title, table in tables
+        if table.num_rows
+    ]
+
+
+def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
+    """Yield the sums of each kind of event, and the launches that were counted."""
+    for sums in sums_by_kind(untimed):
+        yield _of_names(sums.title, sums.rows, sums.total, _COUNTED_SUMS)
+    if counted := untimed.counted.to_pylist():
+        yield _of_names("Kernel", counted, len(counted), (_COUNTED_LAUNCHES,))
+
+
+def _of_names(
+    head: str, rows: Sequence[dict[str, Any]], total: int, columns: Sequence[Column]
+) -> ReportTable:
+    """Return the first rows of a table, their names before the other columns."""
+    shown = rows[:_KERNELS]
+    label = _labels([row["name"] for row in shown])
+    names = Column(head, lambda row: label[row["name"]])
+    return table_of((names, *columns), shown, total)
+
+
+def _labels(names: Sequence[str]) -> dict[str, Name]:
+    """Return what is shown of the names of one table, by name."""
+    return dict(zip(names, map(Name, short_labels(names, _NAME)), strict=True))
