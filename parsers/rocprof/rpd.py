@@ -199,7 +199,7 @@ class Operations:
         alone, times = np.unique(links["api_id"], return_counts=True)
         self._operations_of = Lookup(alone, times)
 
-    def add(self, calls: Calls, unknown_process: Callable[[], int]) -> None:
+    def add(self, calls: CallIds, unknown_process: Callable[[], int]) -> None:
         """Add all operations but barriers, which are no work."""
         rows = timed(self._database.whole("rocpd_op", _OPERATION), self._tallies.odd)
         call = self._call(rows["id"])

@@ -150,7 +150,7 @@ class Marks(_TimedBatch):
         kinds = table.names["kind"].codes(("annotation", "instant"))
         dur = self.rows["dur_ns"]
         lasts = dur > self.instant_ns
-        self._add(table, kind=np.where(lasts, *kinds), dur_ns=np.where(lasts, dur, 0))
+        self._add(table, kind=np.where(lasts, kinds[0], kinds[1]), dur_ns=np.where(lasts, dur, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,9 +125,9 @@ class HostReader:
         is_mark = (kind == _KINDS.index(MARK)) | has_message
         if is_mark.any():
             rows, category = rows.only(is_mark), np.where(has_message, category, ABSENT)[is_mark]
-            Marks(rows=rows, **self._place(rows), name=self._mark_names(rows, category)).add_to(
-                self._reading.gathered
-            )
+            place, name = self._place(rows), self._mark_names(rows, category)
+            marks = Marks(rows=rows, process=place["process"], thread=place["thread"], name=name)
+            marks.add_to(self._reading.gathered)
 
     def _mark_names(self, rows: Batch, category: IntArray) -> Array:
         """Return the codes of the marks' names: the message of the event, where it has one."""

@@ -16,7 +16,6 @@ from traceflops.parsers.shared import (
     Copies,
     Graphs,
     Kernels,
-    at_least,
     blocks_of,
     product_of,
     timed,
@@ -147,12 +146,13 @@ def read_graphs(reading: RunReading) -> None:
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, IntArray]:
     """Return what all activities have: where they ran and what launched them."""
     process = reading.facts.processes(rows["pid"])
+    graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)
     return {
         "process": process,
         "device": reading.facts.devices(agents, process),
         "correlation": reading.events.correlations(rows["event_id"]),
-        "graph": at_least(1, rows["graph_exec_id"]),
-        "graph_node": at_least(1, rows["graph_node_id"]),
+        "graph": graph,
+        "graph_node": node,
     }
 
 
