@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from traceflops.parsers.io import Lookup
-from traceflops.table import ABSENT, IntArray, TableBuilder
+from traceflops.parsers.shared import WAYS
+from traceflops.table import ABSENT, Array, IntArray, TableBuilder
 
 _ENDS: Final = {
     "HOST_TO_DEVICE": "HtoD",
@@ -21,15 +23,46 @@ _ENDS: Final = {
 }
 
 
-def direction_of(text: str, *, between_gpus: bool = False) -> str | None:
-    """Return HtoD, DtoH, DtoD, PtoP or HtoH of a name such as MEMORY_COPY_HOST_TO_DEVICE.
+UNKNOWN, HOST, GPU = -1, 0, 1
+"""What an end of a copy is."""
+_BY_ENDS: Final = {"HtoD": (HOST, GPU), "DtoH": (GPU, HOST), "HtoH": (HOST, HOST)}
+_WITHIN: Final = WAYS.index("DtoD")
+_BETWEEN: Final = WAYS.index("PtoP")
 
-    Matched by its end, in any case. `between_gpus` says that the copy's ends are two different
-    GPUs, which rocprof calls device to device. None where the name does not say.
+
+def _direction(text: str) -> str | None:
+    """Return HtoD, DtoH, DtoD or HtoH of a name such as MEMORY_COPY_HOST_TO_DEVICE.
+
+    Matched by its end, in any case. None where the name does not say.
     """
     upper = text.strip().upper()
-    found = next((way for end, way in _ENDS.items() if upper.endswith(end)), None)
-    return "PtoP" if found == "DtoD" and between_gpus else found
+    return next((way for end, way in _ENDS.items() if upper.endswith(end)), None)
+
+
+def ways_named(names: Iterable[str]) -> IntArray:
+    """Return the places in WAYS of the directions that names say; -1 where one says none."""
+    ways = map(_direction, names)
+    return np.array([-1 if way is None else WAYS.index(way) for way in ways], np.int64)
+
+
+def ways_between(named: IntArray, source: IntArray, target: IntArray, apart: Array) -> IntArray:
+    """Return the way of each copy: as its name says, else by its ends.
+
+    An end is HOST, GPU or UNKNOWN. Between GPUs that are `apart` a copy is PtoP.
+    """
+    way = named
+    for text, (first, last) in _BY_ENDS.items():
+        is_so = (named == UNKNOWN) & (source == first) & (target == last)
+        way = np.where(is_so, WAYS.index(text), way)
+    in_gpus = np.isin(named, [UNKNOWN, _WITHIN, _BETWEEN]) & (source == GPU) & (target == GPU)
+    return np.where(in_gpus, np.where(apart, _BETWEEN, _WITHIN), way)
+
+
+def ends_of(way: IntArray) -> tuple[IntArray, IntArray]:
+    """Return what source and target are by the way of a copy alone."""
+    ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in WAYS]
+    sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T
+    return sources[way], targets[way]
 
 
 # Copies and fills that a kernel does: how many bytes, by the call that asked for it.

@@ -24,18 +24,37 @@ if TYPE_CHECKING:
     )
     from traceflops.parsers.shared.formats import Format, Reading
     from traceflops.parsers.shared.same_runs import each_run_once
-    from traceflops.parsers.shared.sanity_checks import Spans, plausible, span_notes, spans, timed
+    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, timed
+    from traceflops.parsers.shared.sinks import (
+        DISPATCH,
+        UNNAMED,
+        UNNAMED_COPY,
+        UNNAMED_KERNEL,
+        WAYS,
+        Calls,
+        Copies,
+        Graphs,
+        Kernels,
+        Marks,
+        Overheads,
+        add_queueing,
+        at_least,
+        blocks_of,
+        product_of,
+    )
     from traceflops.parsers.shared.trace_builder import (
         NOTHING_KNOWN,
         DeviceFacts,
         Gathered,
         ProcessFacts,
+        ProcessIds,
         devices_table,
         in_order_of_time,
         overflow_notes,
         overflowed,
         processes_table,
         renumber_devices,
+        told_apart,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Block, ByteSource, Column, Damage, Texts
+from traceflops.parsers.shared.sanity_checks import spans
 from traceflops.table import (
     ABSENT,
     Array,
@@ -149,22 +150,30 @@ class Cut:
 
     def numbers(self, role: str) -> IntArray:
         """Return a column of whole numbers; ABSENT where the file has none."""
-        found = self.columns.get(role)
-        if found is None or isinstance(found, Texts):
+        column = self.columns.get(role)
+        if column is None or isinstance(column, Texts):
             return np.full(self.count, ABSENT, np.int64)
-        return found
+        return column
+
+    __getitem__ = numbers
 
     def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
         """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
-        found = self.columns.get(role)
-        if not isinstance(found, Texts):
+        column = self.columns.get(role)
+        if not isinstance(column, Texts):
             code = -1 if otherwise is None else names[otherwise]
             return np.full(self.count, code, np.int32)
-        used = distinct(found.codes)
-        table = np.full(len(found.values) + 1, -1, np.int32)
-        texts = (found.values[code] or otherwise for code in used.tolist())
+        used = distinct(column.codes)
+        table = np.full(len(column.values) + 1, -1, np.int32)
+        texts = (column.values[code] or otherwise for code in used.tolist())
         table[used] = [-1 if text is None else names[text] for text in texts]
-        return table[found.codes]
+        return table[column.codes]
+
+    def timed(self, odd: Counter[str]) -> Cut:
+        """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted."""
+        is_time, start, dur = spans(self["start"], self["end"], odd)
+        kept = self.only(is_time)
+        return Cut(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
 
     def only(self, rows: BoolArray | IntArray) -> Cut:
         """Return the chosen rows."""
@@ -255,10 +264,6 @@ def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
     table.pieces = pieces
     table.count = int(np.count_nonzero(rows))
     return table
-
-
-def _rows(column: Array | int, kept: BoolArray) -> Array | int:
-    return column if np.ndim(column) == 0 else np.asarray(column)[kept]
 
 
 V1: Final = "v1"

@@ -273,17 +273,10 @@ _SENTENCES: Final[dict[str, tuple[NoteKind, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Which of some records have a time, and for those the start and the duration."""
-
-    rows: BoolArray
-    start: IntArray
-    dur: IntArray
-
-
-def spans(start: IntArray, end: IntArray, odd: Counter[str]) -> Spans:
-    """Return records with start and end as spans; what is odd about them is counted."""
+def spans(
+    start: IntArray, end: IntArray, odd: Counter[str]
+) -> tuple[BoolArray, IntArray, IntArray]:
+    """Return which records have a time, and the start and duration of these; odd ones count."""
     is_time = (start >= 0) & (start < _LIMIT_NS)
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
@@ -294,7 +287,7 @@ def spans(start: IntArray, end: IntArray, odd: Counter[str]) -> Spans:
         odd["no-duration"] += int(np.count_nonzero(~is_end))
         odd["negative-duration"] += int(np.count_nonzero(late))
         end = np.where(is_end & ~late, end, start)
-    return Spans(is_time, start, end - start)
+    return is_time, start, end - start
 
 
 def span_notes(odd: Counter[str]) -> Iterator[Note]:
@@ -304,9 +297,8 @@ def span_notes(odd: Counter[str]) -> Iterator[Note]:
             yield counted_note(kind, code, of_noun("record", f"{sentence}."), odd[code])
 
 
-def timed(
-    rows: Batch, odd: Counter[str], start: str = "start", end: str = "end"
-) -> tuple[Batch, IntArray, IntArray]:
-    """Return the rows that have a time, their starts and durations; what is odd is counted."""
-    found = spans(rows[start], rows[end], odd)
-    return rows.only(found.rows), found.start, found.dur
+def timed(rows: Batch, odd: Counter[str], start: str = "start", end: str = "end") -> Batch:
+    """Return the rows that have a time, with `start_ns` and `dur_ns`; what is odd is counted."""
+    is_time, start_ns, dur_ns = spans(rows[start], rows[end], odd)
+    kept = rows.only(is_time)
+    return Batch(kept.count, {**kept.numbers, "start_ns": start_ns, "dur_ns": dur_ns}, kept.texts)

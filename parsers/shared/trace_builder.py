@@ -6,11 +6,12 @@ Every reader ends here, so that order, numbering of devices and null columns are
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.parsers.io import by_distinct
 from traceflops.table import (
     ABSENT,
     BEYOND,
@@ -33,6 +34,9 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
     "counters": ("time_ns",),
 }
 """By what each table is sorted: its time, and what makes the order one of the content."""
+
+_MOST_TOLD_APART = 4_096
+"""So many processes or devices of a file are told apart."""
 
 _UNORDERED = ("kernel_counters", "totals")
 
@@ -138,11 +142,36 @@ class Gathered:
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
         others = counted - {*used.tolist(), ABSENT}
-        known = [one for one in others if self._device_rows[one][2] != NOTHING_KNOWN]
+        known = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
         used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters"):
             renumber_devices(self[name], used)
         return used
+
+
+class ProcessIds:
+    """The processes of one file by the operating system's numbers, of which ABSENT is none."""
+
+    def __init__(self, gathered: Gathered, file: str, rank: int | None = None) -> None:
+        self._gathered = gathered
+        self._facts = ProcessFacts(file, rank)
+        self._pids: set[int] = set()
+
+    def numbers(self, pids: IntArray) -> IntArray:
+        """Return the numbers of processes in the trace."""
+        return by_distinct(pids, lambda pid, _: self.number(pid))
+
+    def number(self, pid: int) -> int:
+        """Return the number of a process in the trace."""
+        pid = told_apart(self._pids, pid, ABSENT)
+        return self._gathered.process(pid, replace(self._facts, pid=pid if pid >= 0 else None))
+
+
+def told_apart(keys: set[int], key: int, other: int) -> int:
+    """Return a key if it is one of the first; a file with very many has invented them."""
+    key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
+    keys.add(key)
+    return key
 
 
 def renumber_devices(table: TableBuilder, used: IntArray) -> None:
@@ -180,15 +209,15 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
 def processes_table(facts: Sequence[ProcessFacts]) -> pa.Table:
     """Return the processes in the order of their numbers."""
     table = TableBuilder("processes")
-    for number, one in enumerate(facts):
+    for number, process in enumerate(facts):
         table.add(
             1,
             process=number,
-            rank=or_absent(one.rank),
-            world_size=or_absent(one.world_size),
-            host=_code(table.names["host"], one.host),
-            pid=or_absent(one.pid),
-            file=_code(table.names["file"], one.file),
+            rank=or_absent(process.rank),
+            world_size=or_absent(process.world_size),
+            host=_code(table.names["host"], process.host),
+            pid=or_absent(process.pid),
+            file=_code(table.names["file"], process.file),
         )
     return table.finish()
 

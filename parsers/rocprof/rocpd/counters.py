@@ -10,7 +10,7 @@ from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.rocpd.work import Dispatches, KernelNames
 from traceflops.parsers.rocprof.tables.sums import summed_instances
-from traceflops.parsers.rocprof.tables.work import UNNAMED
+from traceflops.parsers.shared import UNNAMED_KERNEL
 from traceflops.table import ABSENT, IntArray
 
 _UNNAMED: Final = "(unnamed counter)"
@@ -56,7 +56,7 @@ class Measurements:
         self._agent = Lookup(rows["id"], rows["agent_id"])
         self._others: list[Batch] = []
         table = reading.gathered[_TABLE]
-        self._kernel = kernels.names.coder(table.names["name"], UNNAMED)
+        self._kernel = kernels.names.coder(table.names["name"], UNNAMED_KERNEL)
         self._counter = self._counters.coder(table.names["counter"], _UNNAMED)
         self._read()
         reading.gathered.tables[_TABLE], reading.odd["instances"] = summed_instances(table)

@@ -17,7 +17,7 @@ from traceflops.parsers.rocprof.rocpd.categories import (
 )
 from traceflops.parsers.rocprof.rocpd.counters import Samples
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
-from traceflops.parsers.shared import timed
+from traceflops.parsers.shared import UNNAMED, Calls, Marks, Overheads, timed
 from traceflops.table import ABSENT, Array, IntArray
 
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
@@ -26,7 +26,6 @@ _SCRATCH: Final = Wanted(
     integers=("pid", "tid", "agent_id", "queue_id", "start", "end"), texts=("type",)
 )
 _TRACK: Final = Wanted(integers=("id", "pid", "tid", "name_id"))
-_UNNAMED: Final = "(unnamed)"
 _KINDS: Final = (*APIS, MARK, MESSAGE, SAMPLED, SYSTEM)
 _NO_KIND: Final = -1
 _MOST_CATEGORIES: Final = 8
@@ -44,8 +43,8 @@ class HostReader:
         self._reading = reading
         self._values = values
         gathered, strings = reading.gathered, reading.facts.strings
-        self._call_name = strings.coder(gathered["calls"].names["name"], _UNNAMED)
-        self._mark_name = strings.coder(gathered["marks"].names["name"], _UNNAMED)
+        self._call_name = strings.coder(gathered["calls"].names["name"], UNNAMED)
+        self._mark_name = strings.coder(gathered["marks"].names["name"], UNNAMED)
         self._message_names: dict[int, Coder] = {}
         self._events_of_regions: list[IntArray] = []
         self.measured: list[Samples] = []
@@ -56,8 +55,8 @@ class HostReader:
         with_samples = self._reading.run.has_rows("sample")
         for batch in self._reading.run.batches("region", _REGION):
             self._reading.counts["region"] += batch.count
-            rows, start, dur = timed(batch, self._reading.odd)
-            self._add(rows, start, dur)
+            rows = timed(batch, self._reading.odd)
+            self._add(rows)
             if with_samples:
                 self._events_of_regions.append(rows["event_id"])
 
@@ -78,16 +77,15 @@ class HostReader:
                 self.measured.append(Samples(values["event_id"], values["timestamp"], process))
             # rocprof-sys writes a region and a sample for one thing.
             rows = batch.only(~is_value & ~np.isin(batch["event_id"], seen))
-            rows, start, dur = timed(rows, self._reading.odd, "timestamp", "timestamp")
-            self._add(rows, start, dur)
+            self._add(timed(rows, self._reading.odd, "timestamp", "timestamp"))
 
-    def _add(self, rows: Batch, start: IntArray, dur: IntArray) -> None:
+    def _add(self, rows: Batch) -> None:
         category = self._reading.events.categories(rows["event_id"])
         kind = self._kinds(rows, category)
         for left_out in (SAMPLED, SYSTEM):
             self._reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
-        self._add_calls(rows, start, dur, kind)
-        self._add_marks(rows, start, dur, kind, category)
+        self._add_calls(rows, kind)
+        self._add_marks(rows, kind, category)
 
     def _kinds(self, rows: Batch, category: IntArray) -> IntArray:
         """Return the place of each record's kind in the list of kinds."""
@@ -107,49 +105,37 @@ class HostReader:
             kind[unsaid] = by_distinct(rows["name_id"][unsaid], by_name)
         return kind
 
-    def _add_calls(self, rows: Batch, start: IntArray, dur: IntArray, kind: IntArray) -> None:
+    def _add_calls(self, rows: Batch, kind: IntArray) -> None:
         calls = self._reading.gathered["calls"]
-        chosen = kind < len(APIS)
-        rows, kind = rows.only(chosen), kind[chosen]
+        is_call = kind < len(APIS)
+        rows, kind = rows.only(is_call), kind[is_call]
         is_rccl = kind == APIS.index("rccl")
         if is_rccl.any():
             self.rccl.append((rows["event_id"][is_rccl], calls.count + np.flatnonzero(is_rccl)))
-        calls.add(
-            rows.count,
+        Calls(
+            rows=rows,
             **self._place(rows),
             name=self._call_name(rows["name_id"]),
-            start_ns=start[chosen],
-            dur_ns=dur[chosen],
             correlation=self._reading.events.correlations(rows["event_id"]),
             api=by_distinct(kind, lambda place, _: calls.names["api"][APIS[place]]),
-        )
+        ).add_to(self._reading.gathered)
 
-    def _add_marks(
-        self, rows: Batch, start: IntArray, dur: IntArray, kind: IntArray, category: IntArray
-    ) -> None:
-        marks = self._reading.gathered["marks"]
-        chosen = (kind == _KINDS.index(MARK)) | (kind == _KINDS.index(MESSAGE))
-        if not chosen.any():
-            return
-        rows = rows.only(chosen)
-        with_message = kind[chosen] == _KINDS.index(MESSAGE)
-        kinds = marks.names["kind"]
-        marks.add(
-            rows.count,
-            **self._place(rows),
-            kind=np.where(dur[chosen] > 0, kinds["annotation"], kinds["instant"]),
-            name=self._mark_names(rows, np.where(with_message, category[chosen], ABSENT)),
-            start_ns=start[chosen],
-            dur_ns=dur[chosen],
-        )
+    def _add_marks(self, rows: Batch, kind: IntArray, category: IntArray) -> None:
+        has_message = kind == _KINDS.index(MESSAGE)
+        is_mark = (kind == _KINDS.index(MARK)) | has_message
+        if is_mark.any():
+            rows, category = rows.only(is_mark), np.where(has_message, category, ABSENT)[is_mark]
+            place, name = self._place(rows), self._mark_names(rows, category)
+            marks = Marks(rows=rows, process=place["process"], thread=place["thread"], name=name)
+            marks.add_to(self._reading.gathered)
 
     def _mark_names(self, rows: Batch, category: IntArray) -> Array:
         """Return the codes of the marks' names: the message of the event, where it has one."""
         codes = self._mark_name(rows["name_id"])
-        for one in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-            mine = category == one
-            told = self._message_name(one)(rows["event_id"][mine])
-            codes[mine] = np.where(told >= 0, told, codes[mine])
+        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+            mine = category == key
+            message = self._message_name(key)(rows["event_id"][mine])
+            codes[mine] = np.where(message >= 0, message, codes[mine])
         return codes
 
     def _message_name(self, category: int) -> Coder:
@@ -168,20 +154,17 @@ def read_allocations(reading: RunReading) -> None:
     """Count allocations; the making of scratch memory, for which a queue waits, is overhead."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
-    marks = reading.gathered["marks"]
+    names = reading.gathered["marks"].names["name"]
     for batch in reading.run.batches("memory_allocate", _SCRATCH, Among("level", ("SCRATCH",))):
-        rows, start, dur = timed(batch, reading.odd)
+        rows = timed(batch, reading.odd)
         process = reading.facts.processes(rows["pid"])
         device = reading.facts.devices(rows["agent_id"], process)
         labels = [f"SCRATCH_MEMORY_{kind or 'NONE'}" for kind in rows.texts["type"]]
-        marks.add(
-            rows.count,
+        Overheads(
+            rows=rows,
             process=process,
             thread=reading.facts.threads(rows["tid"]),
             device=np.where(rows["agent_id"] == ABSENT, ABSENT, device),
             stream=rows["queue_id"],
-            kind=marks.names["kind"]["overhead"],
-            name=marks.names["name"].codes(labels),
-            start_ns=start,
-            dur_ns=dur,
-        )
+            name=names.codes(labels),
+        ).add_to(reading.gathered)

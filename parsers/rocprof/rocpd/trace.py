@@ -21,8 +21,7 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.tables.work import DISPATCH, UNNAMED
-from traceflops.parsers.shared import Gathered, overflow_notes, span_notes
+from traceflops.parsers.shared import DISPATCH, UNNAMED_KERNEL, Gathered, overflow_notes, span_notes
 from traceflops.table import (
     Note,
     Source,
@@ -145,7 +144,7 @@ def content_notes(
     file: str,
 ) -> tuple[Note, ...]:
     """Return the notes on records: what was repaired, dropped, assumed or is missing."""
-    found = [
+    notes = [
         *span_notes(odd),
         *_left_out(odd),
         *instance_notes(odd["instances"]),
@@ -154,7 +153,7 @@ def content_notes(
         *_content(tables),
         *overflow_notes(overflowed, file),
     ]
-    return tuple(replace(note, file=file) for note in found)
+    return tuple(replace(note, file=file) for note in notes)
 
 
 def _left_out(odd: Counter[str]) -> Iterator[Note]:
@@ -166,8 +165,8 @@ def _left_out(odd: Counter[str]) -> Iterator[Note]:
 
 def _unnamed(activities: pa.Table) -> Iterator[Note]:
     labels = names(activities["name"])
-    if UNNAMED in labels:
-        count = int(np.count_nonzero(codes(activities["name"]) == labels.index(UNNAMED)))
+    if UNNAMED_KERNEL in labels:
+        count = int(np.count_nonzero(codes(activities["name"]) == labels.index(UNNAMED_KERNEL)))
         if count:
             wording = of_noun("kernel", "without a name in the database.")
             yield counted_note("missing", "kernels-unnamed", wording, count)

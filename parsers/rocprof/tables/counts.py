@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io import Texts
-from traceflops.parsers.rocprof.tables.work import UNNAMED, ids
-from traceflops.parsers.shared import Cut, Part, Tally, compact
+from traceflops.parsers.rocprof.tables.work import ids
+from traceflops.parsers.shared import UNNAMED_KERNEL, Cut, Part, Tally, compact
 from traceflops.table import ABSENT, Array, Names
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ def _launch(cut: Cut, part: Part, names: Names) -> dict[str, Array | int]:
     threads, block = cut.numbers("threads"), cut.numbers("block_threads")
     return {
         "device": compact(cut.codes("agent", part.agents, "")),
-        "name": cut.codes("kernel", names, UNNAMED),
+        "name": cut.codes("kernel", names, UNNAMED_KERNEL),
         "dispatch": cut.numbers("dispatch"),
         # The rows of rocprof v1 are dispatches, and their places are all that links them.
         "correlation": cut.numbers("dispatch")

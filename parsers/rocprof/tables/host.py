@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.tables.work import ids, timed_rows
-from traceflops.parsers.shared import Cut, Part, Tally, compact
+from traceflops.parsers.shared import UNNAMED, Calls, Cut, Marks, Overheads, Part, Tally
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
-_UNNAMED: Final = "(unnamed)"
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 
 
@@ -20,25 +19,19 @@ def add_calls(cut: Cut, part: Part, tally: Tally) -> None:
     domain = cut.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     tally.domains.update(dict(zip(domains, counts, strict=True)))
-    timed, cut = timed_rows(cut, part, tally)
-    domain = domain[timed.rows]
-    is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])[domain]
+    cut = timed_rows(Cut(cut.count, {**cut.columns, "domain code": domain}), part, tally)
+    is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
+    is_mark = is_mark[cut["domain code"]]
     if not is_mark.all():
-        calls = part["calls"]
-        rows = np.flatnonzero(~is_mark)
-        some = cut.only(rows)
-        apis = calls.names["api"].codes(map(api_of, domains))
-        calls.add(
-            some.count,
-            thread=compact(some.numbers("thread")),
-            name=some.codes("function", calls.names["name"], _UNNAMED),
-            start_ns=timed.start[rows],
-            dur_ns=timed.dur[rows],
+        some, names = cut.only(~is_mark), part["calls"].names
+        Calls(
+            rows=some,
+            thread=some["thread"],
+            name=some.codes("function", names["name"], UNNAMED),
             correlation=ids(some, "correlation"),
-            api=apis[domain[rows]],
-        )
-    rows = np.flatnonzero(is_mark)
-    add_marks(cut.only(rows), part, timed.start[rows], timed.dur[rows])
+            api=names["api"].codes(map(api_of, domains))[some["domain code"]],
+        ).add_to(part)
+    _add_marks(cut.only(is_mark), part)
 
 
 def api_of(domain: str) -> str:
@@ -46,37 +39,24 @@ def api_of(domain: str) -> str:
     return domain.lower().split("_")[0] or "unknown"
 
 
-def add_marks(cut: Cut, part: Part, start: IntArray, dur: IntArray) -> None:
-    """Add ranges, and instants where they last no time. Thread 0 stands for no thread."""
-    if not cut.count:
-        return
-    marks = part["marks"]
-    kinds = marks.names["kind"].codes(("annotation", "instant"))
-    role = "function" if cut.has("function") else "message"
-    marks.add(
-        cut.count,
-        thread=compact(ids(cut, "thread")),
-        kind=np.where(dur == 0, kinds[1], kinds[0]),
-        name=cut.codes(role, marks.names["name"], _UNNAMED),
-        start_ns=start,
-        dur_ns=dur,
-    )
+def _add_marks(cut: Cut, part: Part) -> None:
+    """Add ranges and instants. Thread 0 stands for no thread."""
+    if cut.count:
+        role = "function" if cut.has("function") else "message"
+        name = cut.codes(role, part["marks"].names["name"], UNNAMED)
+        Marks(rows=cut, thread=ids(cut, "thread"), name=name).add_to(part)
 
 
 def add_scratch(cut: Cut, part: Part, tally: Tally) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-    timed, cut = timed_rows(cut, part, tally)
-    marks = part["marks"]
-    marks.add(
-        cut.count,
-        thread=compact(ids(cut, "thread")),
+    cut = timed_rows(cut, part, tally)
+    Overheads(
+        rows=cut,
+        thread=ids(cut, "thread"),
         device=cut.codes("agent", part.agents, ""),
-        stream=cut.numbers("queue"),
-        kind=marks.names["kind"]["overhead"],
-        name=cut.codes("operation", marks.names["name"], _UNNAMED),
-        start_ns=timed.start,
-        dur_ns=timed.dur,
-    )
+        stream=cut["queue"],
+        name=cut.codes("operation", part["marks"].names["name"], UNNAMED),
+    ).add_to(part)
 
 
 class Pushes:
@@ -118,22 +98,11 @@ class Pushes:
         tally.odd["unpaired"] += int(((message < 0) & ~ends).sum())
         first = np.flatnonzero(begins | alone)
         last = np.where(begins[first], np.minimum(first + 1, len(time) - 1), first)
-        self._add(part, message[first], time[first], time[last], columns["thread"][order][first])
-
-    def _add(
-        self, part: Part, name: Array, start: IntArray, end: IntArray, thread: IntArray
-    ) -> None:
-        marks = part["marks"]
-        kinds = marks.names["kind"].codes(("annotation", "instant"))
-        part.cover(start)
-        marks.add(
-            len(start),
-            thread=np.where(thread == 0, ABSENT, thread),
-            kind=np.where(end == start, kinds[1], kinds[0]),
-            name=name,
-            start_ns=start,
-            dur_ns=end - start,
-        )
+        part.cover(time[first])
+        times = {"start_ns": time[first], "dur_ns": time[last] - time[first]}
+        thread = columns["thread"][order][first]
+        rows = Cut(len(first), {**times, "thread": thread})
+        Marks(rows=rows, thread=ids(rows, "thread"), name=message[first]).add_to(part)
 
 
 def _ranges(marker: IntArray, message: Array) -> tuple[BoolArray, BoolArray]:

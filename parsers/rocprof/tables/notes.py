@@ -18,8 +18,7 @@ from traceflops.parsers.rocprof.notes import (
     LAUNCH_IS_QUEUEING,
     instance_notes,
 )
-from traceflops.parsers.rocprof.tables.work import DISPATCH
-from traceflops.parsers.shared import TableFile, overflow_notes, span_notes
+from traceflops.parsers.shared import DISPATCH, TableFile, overflow_notes, span_notes
 from traceflops.table import Note, counted_note, names, numbers, of_noun, rank_from_name, together
 from traceflops.units import several
 

@@ -39,7 +39,7 @@ _COPY_NAME: Final = re.compile("Copy|async-copy")
 _BARRIER_NAME: Final = "<barrier packet>"
 _SIZE: Final = re.compile(r"(?:,Size=|sizeBytes\()(\d{1,18})\b")
 
-_NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("BeginNs",),
     "end": ("EndNs",),
     "queued": ("DispatchNs",),
@@ -150,14 +150,14 @@ def _rows(events: Sequence[V1Event]) -> V1Rows:
     args = [event.args or {} for event in events]
     rows = V1Rows(len(events), _places(events))
     first = args[0]
-    for column, keys in _NUMBERS.items():
+    for column, keys in NUMBERS.items():
         key = next((key for key in keys if key in first), keys[0])
         values = [one.get(key) for one in args]
         if values.count(None) < len(values):
             rows.columns[column] = integers(values)
     rows.columns["bytes"] = integers([_size(one) for one in args])
     key = _NAMES[0] if _NAMES[0] in first else _NAMES[1]
-    rows.columns["name"] = rows.names.codes([_unquoted(as_text(one.get(key))) for one in args])
+    rows.columns["name"] = rows.names.codes([unquoted(as_text(one.get(key))) for one in args])
     if key == _NAMES[0]:
         rows.counters = _counters(args)
     return rows
@@ -189,7 +189,8 @@ def _size(args: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """Return a name without the quotes that rocprof keeps around some."""
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
 
 

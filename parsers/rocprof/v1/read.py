@@ -20,12 +20,10 @@ from traceflops.parsers.rocprof.notes import (
     instance_notes,
 )
 from traceflops.parsers.rocprof.tables.names import Place, place_of
-from traceflops.parsers.rocprof.tables.work import DISPATCH
 from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
-from traceflops.parsers.rocprof.v1.rows import AllRows
-from traceflops.parsers.rocprof.v1.trace import Assembly
-from traceflops.parsers.shared import Format, Reading, overflow_notes, span_notes
+from traceflops.parsers.rocprof.v1.trace import AllRows, V1Assembly
+from traceflops.parsers.shared import DISPATCH, Format, Reading, overflow_notes, span_notes
 from traceflops.table import (
     Note,
     NoteKind,
@@ -73,13 +71,13 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     if not +counts:
         raise _nothing_in(source, stream)
     rows.join()
-    assembly = Assembly(source.label, place.rank, rows, machine_of(stream.header))
+    assembly = V1Assembly(source.label, place.rank, rows, machine_of(stream.header))
     overflowed = assembly.gathered.overflowed
     tables = assembly.gathered.finish()
     notes = (
         *event_text_notes(source, stream.damage, _AT_END),
         *_rank_notes(place),
-        *span_notes(assembly.told.odd),
+        *span_notes(assembly.oddities.odd),
         *_odd_notes(assembly),
         *_content_notes(tables),
     )
@@ -124,14 +122,14 @@ def _rank_notes(place: Place) -> Iterator[Note]:
         yield rank_from_name([place.rank])
 
 
-def _odd_notes(assembly: Assembly) -> Iterator[Note]:
-    told = assembly.told
-    yield from instance_notes(told.odd["instances"])
+def _odd_notes(assembly: V1Assembly) -> Iterator[Note]:
+    oddities = assembly.oddities
+    yield from instance_notes(oddities.odd["instances"])
     for code, (kind, noun, text) in _ODD.items():
-        if told.odd[code]:
-            yield counted_note(kind, code, of_noun(noun, f"{text}."), told.odd[code])
-    if told.open_devices:
-        listed = ", ".join(map(str, sorted(told.open_devices)[:8]))
+        if oddities.odd[code]:
+            yield counted_note(kind, code, of_noun(noun, f"{text}."), oddities.odd[code])
+    if oddities.open_devices:
+        listed = ", ".join(map(str, sorted(oddities.open_devices)[:8]))
         text = (
             f"Unknown GPU model for gpu-id {listed}: the listed GPUs differ and none has that "
             "number."

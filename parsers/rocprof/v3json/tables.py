@@ -10,21 +10,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io import Lookup, TextsById, by_distinct
+from traceflops.parsers.io import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
-from traceflops.parsers.rocprof.copies import direction_of, fill_sizes
+from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import place_of_node
 from traceflops.parsers.rocprof.tables.counts import takes_largest
-from traceflops.parsers.rocprof.tables.work import blocks_of
-from traceflops.parsers.rocprof.v3json.block import RecordBlock, narrow
+from traceflops.parsers.rocprof.v3json.block import RecordBlock
 from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
-from traceflops.parsers.shared import Gathered, Spans, spans
+from traceflops.parsers.shared import (
+    Calls,
+    Copies,
+    Gathered,
+    Kernels,
+    Marks,
+    Overheads,
+    blocks_of,
+    product_of,
+    timed,
+    told_apart,
+)
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _UNLISTED: Final = -1
-_MOST: Final = 4_096
-"""So many agents that are not listed are told apart; a file with more has invented them."""
-_WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _KIND_BASE: Final = 1 << 20
 """More than there are operations of a kind."""
 
@@ -52,7 +59,7 @@ class ProcessTables:
         self._odd = odd
         kept = [agent for block in records.take("agents") for agent in block.kept]
         self._agents: dict[int, Mapping[str, Any]] = {a["id"].handle: a for a in kept}
-        self._kernels = Kernels(records.take("kernel_symbols"))
+        self._kernels = KernelSymbols(records.take("kernel_symbols"))
         self.arguments: dict[int, dict[str, str]] = {}
         self._asked = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
@@ -93,133 +100,104 @@ class ProcessTables:
                 dispatch=columns["dispatch"],
                 correlation=columns["correlation"] if is_own else ABSENT,
                 repetition=ABSENT if repetition is None else repetition,
-                threads=_product(columns["grid"]),
-                block_threads=_product(columns["block"]),
+                threads=product_of(columns["grid"]),
+                block_threads=product_of(columns["block"]),
                 counter=table.names["counter"].codes(known)[counter],
                 value=np.where(largest[counter], columns["largest"], columns["sum"]),
             )
 
     def _add_dispatches(self, block: RecordBlock) -> None:
-        timed, columns = self._timed(block)
-        table = self._gathered["activities"]
-        threads, block_threads = columns["grid"], columns["block"]
-        self._odd.streams.update(np.unique(columns["stream"]).tolist())
-        table.add(
-            len(timed.start),
+        rows = self._timed(block)
+        self._odd.streams.update(np.unique(rows["stream"]).tolist())
+        Kernels(
+            rows=rows,
             process=self._number,
-            device=self._devices(columns["agent"]),
-            stream=columns["queue"],
-            kind=table.names["kind"]["kernel"],
-            name=self._kernel_names(columns["kernel"], table.names["name"]),
-            start_ns=timed.start,
-            dur_ns=timed.dur,
-            correlation=columns["correlation"],
-            graph=columns["graph"],
-            graph_node=columns["graph_node"],
-            grid=narrow(blocks_of(threads, block_threads)),
-            block=narrow(_whole_sizes(block_threads)),
-            registers_per_thread=narrow(self._kernels.registers(columns["kernel"])),
-            shared_memory_bytes=narrow(_sizes(columns["shared"])),
-        )
+            device=self._devices(rows["agent"]),
+            stream=rows["queue"],
+            name=self._kernel_names(rows["kernel"], self._gathered["activities"].names["name"]),
+            correlation=rows["correlation"],
+            graph=rows["graph"],
+            graph_node=rows["graph_node"],
+            grid=blocks_of(rows["grid"], rows["block"]),
+            block=rows["block"],
+            registers_per_thread=self._kernels.registers(rows["kernel"]),
+            shared_memory_bytes=rows["shared"],
+        ).add_to(self._gathered)
 
     def _add_copies(self, block: RecordBlock) -> None:
         """Add copies; one between two places of the host is no work of a device."""
-        timed, columns = self._timed(block)
-        table = self._gathered["activities"]
-        source, target = columns["source"], columns["target"]
-        to_gpu, from_gpu = self._are_gpus(target), self._are_gpus(source)
-        kept = to_gpu | from_gpu
-        self._odd.counts["host-copies"] += int(np.count_nonzero(~kept))
-        texts = Names()
-        operation = self._operations(columns, texts, "(unknown copy {})")
-        told = [direction_of(text) for text in texts]
-        way = np.array([_WAYS.index(one) if one else -1 for one in told], np.int64)[operation]
-        way = _ways(way, from_gpu, to_gpu, source != target)
-        name = table.names["name"].codes(texts)[operation]
-        table.add(
-            int(np.count_nonzero(kept)),
+        rows = self._timed(block)
+        on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
+        self._odd.counts["host-copies"] += int(np.count_nonzero(~on_device))
+        rows, texts = rows.only(on_device), Names()
+        source, target = rows["source"], rows["target"]
+        from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
+        operation = self._operations(rows, texts, "(unknown copy {})")
+        named = ways_named(texts)[operation]
+        Copies(
+            rows=rows,
             process=self._number,
             # An engine for copies works it off: neither a queue nor a stream is its place.
-            device=self._devices(np.where(to_gpu, target, source)[kept]),
-            kind=table.names["kind"]["memcpy"],
-            name=name[kept],
-            start_ns=timed.start[kept],
-            dur_ns=timed.dur[kept],
-            correlation=columns["correlation"][kept],
-            bytes=_sizes(columns["bytes"])[kept],
-            direction=table.names["direction"].codes(_WAYS)[way[kept]],
-        )
+            device=self._devices(np.where(to_gpu, target, source)),
+            name=self._gathered["activities"].names["name"].codes(texts)[operation],
+            correlation=rows["correlation"],
+            bytes=rows["bytes"],
+            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
+        ).add_to(self._gathered)
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
-        timed, columns = self._timed(block)
-        table = self._gathered["calls"]
-        for row, given in enumerate(compress(block.kept, timed.rows.tolist())):
+        rows, table = self._timed(block), self._gathered["calls"]
+        for row, given in enumerate(rows.texts["kept"]):
             if given:
                 self.arguments[table.count + row] = _arguments(given)
-        if "size" in columns:
-            said = columns["size"] != ABSENT
-            self._asked.append((columns["correlation"][said], columns["size"][said]))
-        table.add(
-            len(timed.start),
+        if "size" in rows.numbers:
+            said = rows["size"] != ABSENT
+            self._asked.append((rows["correlation"][said], rows["size"][said]))
+        Calls(
+            rows=rows,
             process=self._number,
-            thread=columns["thread"],
-            name=self._operations(columns, table.names["name"], f"(unknown {api} call {{}})"),
-            start_ns=timed.start,
-            dur_ns=timed.dur,
-            correlation=columns["correlation"],
-            api=table.names["api"][api],
-        )
+            thread=rows["thread"],
+            name=self._operations(rows, table.names["name"], f"(unknown {api} call {{}})"),
+            correlation=rows["correlation"],
+            api=api,
+        ).add_to(self._gathered)
 
     def _add_marks(self) -> None:
         """Add ranges and marks of the program by their texts; one without has its call's name."""
         texts = texts_of(self._records.take("strings.marker_api"), "key")
-        table = self._gathered["marks"]
-        kinds = table.names["kind"]
-        message = texts.coder(table.names["name"], None)
+        names = self._gathered["marks"].names["name"]
+        message = texts.coder(names, None)
         for block in self._records.each("buffer_records.marker_api"):
-            timed, columns = self._timed(block)
-            name = message(columns["correlation"].astype(np.int64))
+            rows = self._timed(block)
+            name = message(rows["correlation"].astype(np.int64))
             unsaid = name < 0
             if unsaid.any():
-                some = {key: columns[key][unsaid] for key in ("kind", "operation")}
-                name[unsaid] = self._operations(some, table.names["name"], "(unknown mark {})")
-            table.add(
-                len(timed.start),
-                process=self._number,
-                thread=columns["thread"],
-                kind=np.where(timed.dur > 0, kinds["annotation"], kinds["instant"]),
-                name=name,
-                start_ns=timed.start,
-                dur_ns=timed.dur,
+                name[unsaid] = self._operations(rows.only(unsaid), names, "(unknown mark {})")
+            Marks(rows=rows, process=self._number, thread=rows["thread"], name=name).add_to(
+                self._gathered
             )
 
     def _add_scratch(self, block: RecordBlock) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        timed, columns = self._timed(block)
-        table = self._gathered["marks"]
-        table.add(
-            len(timed.start),
+        rows, names = self._timed(block), self._gathered["marks"].names["name"]
+        Overheads(
+            rows=rows,
             process=self._number,
-            thread=columns["thread"],
-            device=self._devices(columns["agent"]),
-            stream=columns["queue"],
-            kind=table.names["kind"]["overhead"],
-            name=self._operations(columns, table.names["name"], "(unknown scratch operation {})"),
-            start_ns=timed.start,
-            dur_ns=timed.dur,
+            thread=rows["thread"],
+            device=self._devices(rows["agent"]),
+            stream=rows["queue"],
+            name=self._operations(rows, names, "(unknown scratch operation {})"),
+        ).add_to(self._gathered)
+
+    def _timed(self, block: RecordBlock) -> Batch:
+        """Return the records that have a time."""
+        times = {name: block.columns[name].astype(np.int64) for name in ("start", "end")}
+        return timed(
+            Batch(block.rows, {**block.columns, **times}, {"kept": block.kept}), self._odd.counts
         )
 
-    def _timed(self, block: RecordBlock) -> tuple[Spans, dict[str, Array]]:
-        """Return the spans of the records that have a time, and their other columns."""
-        columns = block.columns
-        start, end = (columns[name].astype(np.int64) for name in ("start", "end"))
-        timed = spans(start, end, self._odd.counts)
-        if not timed.rows.all():
-            columns = {name: column[timed.rows] for name, column in columns.items()}
-        return timed, columns
-
     def _devices(self, agents: Array) -> IntArray:
-        return narrow(by_distinct(agents, lambda handle, _: self._device(handle)))
+        return by_distinct(agents, lambda handle, _: self._device(handle))
 
     def _device(self, handle: int) -> int:
         agent = self._agents.get(handle)
@@ -235,9 +213,7 @@ class ProcessTables:
 
     def _unlisted(self, handle: int) -> int:
         """Return the number of a device of which nothing is known but the id of its records."""
-        if handle not in self._odd.unlisted_agents and len(self._odd.unlisted_agents) >= _MOST:
-            handle = ABSENT
-        self._odd.unlisted_agents.add(handle)
+        handle = told_apart(self._odd.unlisted_agents, handle, ABSENT)
         local = handle if 0 <= handle < 2**31 else _UNLISTED
         return self._gathered.device((self._machine, "handle", handle), self._number, local)
 
@@ -248,8 +224,8 @@ class ProcessTables:
             agent = self._agents.get(handle)
             return is_gpu(agent) if agent is not None else handle not in (0, ABSENT)
 
-        found: BoolArray = by_distinct(agents, known) == 1
-        return found
+        are_gpus: BoolArray = by_distinct(agents, known) == 1
+        return are_gpus
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
         self._odd.counts["kernel-clash"] += self._kernels.clashes(kernels)
@@ -257,51 +233,24 @@ class ProcessTables:
         self._odd.unknown_kernels |= self._kernels.missing
         return codes
 
-    def _operations(self, columns: Mapping[str, Array], names: Names, unknown: str) -> Array:
+    def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
         """Return the codes of the names of operations, which kinds and numbers stand for."""
-        kind, operation = columns["kind"], columns["operation"]
+        kind, operation = rows["kind"], rows["operation"]
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:
-            found = self._records.operation(int(kind[row]), int(operation[row]))
-            return names[found or unknown.format(int(operation[row]))]
+            text = self._records.operation(int(kind[row]), int(operation[row]))
+            return names[text or unknown.format(int(operation[row]))]
 
         return by_distinct(both, name).astype(np.int32)
-
-
-def _ways(told: IntArray, from_gpu: Array, to_gpu: Array, apart: Array) -> Array:
-    """Return the ways of copies: as their names say, else by their ends; of two GPUs by both."""
-    within, between = _WAYS.index("DtoD"), _WAYS.index("PtoP")
-    unsaid = told < 0
-    way = np.where(unsaid & to_gpu & ~from_gpu, _WAYS.index("HtoD"), told)
-    way = np.where(unsaid & from_gpu & ~to_gpu, _WAYS.index("DtoH"), way)
-    both = from_gpu & to_gpu & (unsaid | (told == within))
-    return np.where(both, np.where(apart, between, within), way)
-
-
-def _whole_sizes(axes: Array) -> Array:
-    known = np.all(axes > 0, axis=1, keepdims=True)
-    return np.where(known, axes, ABSENT)
-
-
-def _sizes(values: Array) -> Array:
-    return np.where(values >= 0, values, ABSENT)
-
-
-def _product(axes: Array) -> IntArray:
-    """Return the product of the axes, where it is known and an int64 holds it."""
-    wide = axes.astype(np.int64)
-    product: IntArray = wide.prod(axis=1)
-    fits = (wide > 0).all(axis=1) & (np.prod(wide.astype(np.float64), axis=1) < 2**62)
-    return np.where(fits, product, ABSENT)
 
 
 def _arguments(given: Any) -> dict[str, str]:
     """Return the arguments of a call by name, as one object or as a list of names and values."""
     if isinstance(given, dict):
         return {str(name): str(value) for name, value in given.items()}
-    pairs = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    return {str(one.get("name")): str(one.get("value")) for one in pairs}
+    pairs = [pair for pair in given if isinstance(pair, dict)] if isinstance(given, list) else []
+    return {str(pair.get("name")): str(pair.get("value")) for pair in pairs}
 
 
 # Names that the records of rocprofv3's JSON give by number: kernels, counters, messages.
@@ -337,14 +286,14 @@ class NamesByNumber:
         missing = codes < 0
         if missing.any():
             self.missing.update(np.unique(wide[missing]).tolist())
-            codes[missing] = by_distinct(wide[missing], lambda one, _: names[self._called(one)])
+            codes[missing] = by_distinct(wide[missing], lambda n, _: names[self._called(n)])
         return codes
 
     def _called(self, number: int) -> str:
         return self._unknown.format("without a number" if number == ABSENT else number)
 
 
-class Kernels(NamesByNumber):
+class KernelSymbols(NamesByNumber):
     """The kernels that a process had loaded, by their numbers."""
 
     def __init__(self, blocks: Sequence[RecordBlock]) -> None:
