@@ -68,7 +68,7 @@ class _Profile:
         elif not any(table.count for table in part.tables.values()):
             held.part.odd.update(part.odd)
         elif held.is_again(part):
-            held.part.odd["repeated"] += 1
+            held.part.odd["table-repeated"] += 1
         elif held.goes_on(part):
             held.absorb(part)
         else:

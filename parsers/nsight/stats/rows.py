@@ -74,7 +74,7 @@ def add_rows(cut: Cut, table: Table, part: Part) -> None:
     if table.without_unit:
         part.odd["no-unit"] += cut.count
     if table.report.records == "sizes" and "size" not in table.scales:
-        part.odd["no-size-unit"] += cut.count
+        part.odd["sizes-without-unit"] += cut.count
     _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
@@ -160,7 +160,7 @@ def _add_activities(rows: _Rows) -> None:
     sizes = {name: rows.triples(name) for name in ("grid", "block")}
     bytes_ = rows.amount("bytes")
     if rows.scales.get("bytes", 1) > 1:
-        part.odd["rounded-bytes"] += int(np.count_nonzero(bytes_ != ABSENT))
+        part.odd["sizes-rounded"] += int(np.count_nonzero(bytes_ != ABSENT))
         bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # less than the column shows
     table.add(
         rows.cut.count,
@@ -326,7 +326,7 @@ def _kinds(rows: _Rows, names: list[str], name: IntArray) -> Array:
 
 
 def _add_nothing(rows: _Rows) -> None:
-    rows.part.odd["nested"] += rows.cut.count
+    rows.part.odd["nested-sums"] += rows.cut.count
 
 
 _ADDERS: Final = {
