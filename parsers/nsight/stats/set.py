@@ -126,7 +126,7 @@ def _recognises(head: bytes) -> bool:
     if _SIGN.search(head) is None or head.lstrip()[:1] in (b"{", b"[", b"<"):
         return False
     from traceflops.parsers.nsight.stats.console import console_header
-    from traceflops.parsers.nsight.stats.plans import STATS_TABLES
+    from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats.text import first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None
