@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from traceflops.parsers.io.jsonfiles.mend import mended
 from traceflops.parsers.io.jsonfiles.rescue import EVENT_START, events_begun, whole_events
@@ -32,6 +33,8 @@ _EVENT_SIGN = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _LEAD = re.compile(rb"[\s,]*+")
 _OPENERS = re.compile(rb"\[[\s\[]*+(?=" + EVENT_START.pattern + rb")")
+_LAST_EVENT = re.compile(rb"\}\s*+(?=\])")
+_MOST_ENDS = 100
 _BRACES = re.compile(rb"\}[\s}]*+")
 SECOND_LIST = "second event list read like the first"
 _COMMAS = "stray commas ignored"
@@ -169,9 +172,12 @@ class Walker:
         if boundary is not None:
             self._salvage(text[at:stop])
             return boundary.end(), False
-        if end is not None and (closes or (parts.commas and self.ended)):
-            self._rescue(text[at:end])
-            return end, True
+        if self.ended or closes:
+            ends = islice(_LAST_EVENT.finditer(text, broken), _MOST_ENDS)
+            last = next((e.end() for e in ends if self._closes(text, e.end(), at)), end)
+            if last is not None:
+                self._salvage(text[at:last])
+                return last, True
         return None
 
     def _bracket(self, text: bytes, at: int) -> tuple[int, bool] | None:
