@@ -12,16 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource
+from traceflops.parsers.io import ByteSource, NoteTable
 from traceflops.parsers.nsight.batches import UNREADABLE, sound
-from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE
+from traceflops.parsers.nsight.stats.rows import UNNAMED_RANGE
 from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
 from traceflops.table import (
     ABSENT,
     Array,
     IntArray,
     Names,
-    Note,
     Source,
     SourceFile,
     Trace,
@@ -30,7 +29,6 @@ from traceflops.table import (
     numbers,
     validity,
 )
-from traceflops.units import several
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -53,6 +51,22 @@ _FACTS: Final = {
     "computeMajor": "gpu_compute_major",
     "computeMinor": "gpu_compute_minor",
 }
+
+_NOTES: Final = NoteTable(
+    repaired={
+        "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'.",
+    },
+    dropped={
+        "no-time": "{count} [range|ranges] skipped: no valid time.",
+    },
+    missing={
+        "no-device-work": (
+            "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, "
+            "but no idle time, overlap or MFU. Give the SQLite export of the report (nsys export "
+            "--type sqlite)."
+        ),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +162,10 @@ def _beside(file: Opened, devices: Sequence[Opened], traces: int) -> list[Opened
 def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
     source = file.source
     gathered = Gathered()
-    told = {"nameless": 0, "no-time": 0, "ranges": 0, "operations": 0}
+    counts = {"nameless-ranges": 0, "no-time": 0, "ranges": 0, "operations": 0}
     try:
         for batch in file.batches(_USED):
-            _add(batch, source, gathered, told)
+            _add(batch, source, gathered, counts)
     except UNREADABLE as error:
         raise damaged(source, error) from None
     if not gathered["marks"].count:
@@ -169,27 +183,31 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
         tool="Nsight Systems recipe nvtx_gpu_proj_trace",
         facts=dict(fact for one in devices for fact in _device_facts(one)),
         event_counts={
-            "nvtx_gpu_proj_trace": told["ranges"],
-            "GPU operations in ranges": told["operations"],
+            "nvtx_gpu_proj_trace": counts["ranges"],
+            "GPU operations in ranges": counts["operations"],
         },
     )
-    notes = [*_notes(told), *overflow_notes(overflowed, source.label)]
+    notes = [
+        *_NOTES.counted(counts, "nameless-ranges", "no-time"),
+        _NOTES.note("no-device-work"),
+        *overflow_notes(overflowed, source.label),
+    ]
     return Trace(made, gathered.finish(), tuple(replace(one, file=source.label) for one in notes))
 
 
 def _add(
-    batch: pa.RecordBatch, source: ByteSource, gathered: Gathered, told: dict[str, int]
+    batch: pa.RecordBatch, source: ByteSource, gathered: Gathered, counts: dict[str, int]
 ) -> None:
     """Add the ranges of some rows."""
     start, length = whole(batch, "Projected Start"), whole(batch, "Projected Duration")
     known = (start != ABSENT) & (np.abs(start) < _LIMIT) & (length >= 0) & (length < _LIMIT)
     operations = whole(batch, "NumGPUOps")
-    told["ranges"] += batch.num_rows
-    told["no-time"] += int(np.count_nonzero(~known))
-    told["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
+    counts["ranges"] += batch.num_rows
+    counts["no-time"] += int(np.count_nonzero(~known))
+    counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
     table = gathered["marks"]
     name = texts(batch, "Name", table.names["name"])
-    told["nameless"] += int(np.count_nonzero(name < 0))
+    counts["nameless-ranges"] += int(np.count_nonzero(name < 0))
     name = np.where(name < 0, table.names["name"][UNNAMED_RANGE], name)
     process = _processes(whole(batch, "PID"), whole(batch, "Rank"), source, gathered)
     columns: dict[str, Array] = {
@@ -267,19 +285,3 @@ def _device_facts(file: Opened) -> Iterator[tuple[str, str]]:
             yield fact, str(int(value) if isinstance(value, float) else value)[:200]
     if batch is not None and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)
-
-
-def _notes(told: Mapping[str, int]) -> Iterator[Note]:
-    if told["nameless"]:
-        text = f"{several(told['nameless'], 'range')} without a name, shown as {UNNAMED_RANGE!r}."
-        yield Note("repaired", "nameless-ranges", text, told["nameless"])
-    if told["no-time"]:
-        text = f"{several(told['no-time'], 'range')} skipped: no valid time."
-        yield Note("dropped", "no-time", text, told["no-time"])
-    yield Note("missing", "no-device-work", _NO_KERNELS)
-
-
-_NO_KERNELS: Final = (
-    "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, but no "
-    "idle time, overlap or MFU. Give the SQLite export of the report (nsys export --type sqlite)."
-)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io import NoteTable
 from traceflops.table import Note, Trace
-from traceflops.units import several
 
 _MOST_NAMED: Final = 5
+_NOTES: Final = NoteTable(
+    dropped={
+        "set-aside": "{count} [file|files] in the folder skipped (damaged): {names}.",
+        "not-a-trace": "{count} [file|files] in the folder skipped (unknown): {names}.",
+    }
+)
 
 Failed = tuple[str, InputError]
 """The name of a file and what is wrong with it."""
@@ -22,17 +28,12 @@ def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Tr
         raise failed[0][1]
     damaged = [name for name, error in failed if not isinstance(error, NotATrace)]
     others = [name for name, error in failed if isinstance(error, NotATrace)]
-    notes = [
-        *_notes("set-aside", damaged, "damaged"),
-        *_notes("not-a-trace", others, "unknown"),
-    ]
+    notes = [*_notes("set-aside", damaged), *_notes("not-a-trace", others)]
     first, *rest = traces
     return [replace(first, notes=(*notes, *first.notes)), *rest]
 
 
-def _notes(code: str, names: Sequence[str], what: str) -> list[Note]:
-    if not names:
-        return []
-    listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-    text = f"{several(len(names), 'file')} in the folder skipped ({what}): {listed}."
-    return [Note("dropped", code, text, len(names))]
+def _notes(code: str, names: Sequence[str]) -> Iterator[Note]:
+    if names:
+        listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+        yield _NOTES.note(code, len(names), names=listed)

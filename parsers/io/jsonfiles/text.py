@@ -46,8 +46,11 @@ class Split:
     too_deep: int | None = None
 
 
-def split(text: bytes, start: int, stop: int) -> Split:
-    """Return where the values of a list end in text[start:stop], which begins between values."""
+def split(text: bytes, start: int, stop: int, most: int | None = None) -> Split:
+    """Return where the values of a list end in text[start:stop], which begins between values.
+
+    No more than so many commas are looked for.
+    """
     commas: list[int] = []
     closers = bytearray()
     at = start
@@ -55,7 +58,9 @@ def split(text: bytes, start: int, stop: int) -> Split:
         run = (_INSIDE if closers else _AT_TOP).match(text, at, stop)
         at = run.end() if run else stop
         sign = text[at : at + 1]
-        if at >= stop or sign == b'"':  # the end, or a string that does not end
+        if (
+            at >= stop or sign == b'"' or len(commas) == most
+        ):  # the end, or a string that does not end
             return Split(commas, None)
         if sign == b",":
             commas.append(at)

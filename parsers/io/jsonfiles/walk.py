@@ -10,16 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from traceflops.parsers.io.jsonfiles.mend import mended
 from traceflops.parsers.io.jsonfiles.rescue import EVENT_START, events_begun, whole_events
 from traceflops.parsers.io.jsonfiles.text import (
     BOUNDARY,
     SPACE,
-    Split,
     first_value,
     split,
-    violation,
 )
 
 EVENT_BOUNDARY = re.compile(
@@ -28,15 +27,14 @@ EVENT_BOUNDARY = re.compile(
 """Where one object ends and one that looks like an event begins, with or without a comma."""
 
 LONGEST_MENDED = 1 << 20
-_STRIDE = 1 << 10
-_LONGEST_STRIDE = 1 << 16
 _AFTER_ARRAY = re.compile(rb'\s*(?:\}\s*(?:[\[{]|$)|[\[{]|,\s*"|$)')
 _AFTER_BYTES = 256
 _EVENT_SIGN = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _LEAD = re.compile(rb"[\s,]*+")
-_CLOSERS = re.compile(rb"(\s*+[\]}][\s\]}]*+),?\s*(?=\{)|(\s*+\}[\s}]*+)(?=\])")
 _OPENERS = re.compile(rb"\[[\s\[]*+(?=" + EVENT_START.pattern + rb")")
+_LAST_EVENT = re.compile(rb"\}\s*+(?=\])")
+_MOST_ENDS = 100
 _BRACES = re.compile(rb"\}[\s}]*+")
 SECOND_LIST = "second event list read like the first"
 _COMMAS = "stray commas ignored"
@@ -84,6 +82,7 @@ class Walker:
         self.ended = False
         self.some = False
         self._check = check
+        self._comma = False  # whether one was passed last
         self._salvaged = 0  # how often an event boundary had to be guessed behind damage
         # Of a text, from where on it has none of a sign.
         self._barren: dict[re.Pattern[bytes], tuple[bytes, int]] = {}
@@ -98,34 +97,50 @@ class Walker:
         self._salvaged += 1
 
     def walk(self, text: bytes) -> bytes:
-        """Accept the complete events of a text in strides, past any damage; return what is left."""
-        start, stride = 0, _STRIDE
+        """Accept the complete events of a text, past any damage; return what is left."""
+        at, follows = 0, False
         while self.tail is None:
-            salvaged = self._salvaged
-            start = self._skip_lead(text, start)
-            stop = min(start + stride, len(text))
-            resume = self._stride(text, start, stop, split(text, start, stop))
-            if (resume is None and stop == len(text)) or resume == start:
-                return text[start:]
-            # Strings may be inside out behind damage: there it does not pay to look far.
-            longest = len(text) if resume is None else _LONGEST_STRIDE
-            stride = min(2 * stride, longest) if salvaged == self._salvaged else _STRIDE
-            start = start if resume is None else resume
+            at = self._lead(text, at, follows=follows)
+            step = self._step(text, at)
+            if step is None:
+                return text[at:]
+            at, follows = step
         return b""
 
-    def _skip_lead(self, text: bytes, start: int) -> int:
-        """Return where the next value begins, behind commas too many and what can be no event."""
-        lead = _LEAD.match(text, start)
-        begin = lead.end() if lead else start
-        if begin > start:
-            self.damage.repaired[_COMMAS] += text.count(b",", start, begin)
-        if text[begin : begin + 1] in (b"{", b"]", b""):
-            return begin
-        end = self._junk_end(text, begin)
-        if end > begin:
+    def _lead(self, text: bytes, at: int, *, follows: bool) -> int:
+        """Return where the next value begins; behind a value there is one comma."""
+        lead = _LEAD.match(text, at)
+        begin = lead.end() if lead else at
+        commas = text.count(b",", at, begin)
+        self.damage.repaired[_COMMAS] += max(0, commas - follows)
+        if follows and not commas and text[begin : begin + 1] == b"{":
+            self.damage.repaired[_UNPARTED] += 1
+        if follows or commas:
+            self._comma = commas > 0
+        return begin
+
+    def _step(self, text: bytes, at: int) -> tuple[int, bool] | None:
+        """Take or drop what begins here; return where it ends and whether a comma follows.
+
+        None where it is not complete.
+        """
+        sign = text[at : at + 1]
+        if sign == b"]":
+            return self._bracket(text, at)
+        if sign != b"{" and (end := self._junk_end(text, at)) > at:
             self._salvaged += 1
-            self.drop(text[begin:end])
-        return end
+            self.drop(text[at:end].strip(SPACE + b","))
+            return end, sign == b"}" and not self._comma
+        whole, length = first_value(memoryview(text)[at:], strict=True)
+        end = at + length
+        if end >= len(text):
+            return None
+        if not whole:
+            return self._damaged(text, at, end)
+        value = text[at:end]
+        if not self.accept(value) and not self.mend(value):
+            self._rescue(value, sound=True)  # sound, but no object
+        return end, True
 
     def _junk_end(self, text: bytes, begin: int) -> int:
         """Return where text ends that is the beginning of no value."""
@@ -141,46 +156,47 @@ class Walker:
         event = self._search(EVENT_START, text, begin)
         return event.start() if event is not None else begin
 
-    def _stride(self, text: bytes, start: int, stop: int, parts: Split) -> int | None:
-        """Accept the events of text[start:stop]; return where to go on, None if none is whole."""
-        resume = self._values(text, start, parts.commas)
-        if resume is not None:
-            return resume
-        rest = parts.commas[-1] + 1 if parts.commas else start
-        end = stop if parts.close is None else parts.close
-        broken = violation(text[rest:end]) if parts.too_deep is None else parts.too_deep - rest
-        if parts.close is not None:
-            closes = self._closes(text, end, broken)
-            if closes:
-                self._close(text, rest, end)
-                return stop
-            broken = None if closes is None else broken or end - rest
-        if broken is not None:
-            resume = self._behind_whole(text, rest, rest + broken)
-            if resume is not None:
-                return resume
-            boundary = self._next_event(text, rest + broken)
-            if boundary is not None:
-                self._salvage(text[rest : boundary.start() + 1])
-                return boundary.end()
-        return rest if rest > start else None
+    def _damaged(self, text: bytes, at: int, broken: int) -> tuple[int, bool] | None:
+        """Take a damaged value if it can be mended, else what is good of it.
 
-    def _behind_whole(self, text: bytes, start: int, broken: int) -> int | None:
-        """Accept the value before the place where a list breaks, if it is whole up to there."""
-        whole, length = first_value(memoryview(text)[start:])
-        end = start + length
-        if not whole or end > broken + 1 or not self.accept(text[start:end]):
+        A quote too many or too few turns strings inside out, so where the value ends is not
+        known then: it goes on where the next event begins by the look of it.
+        """
+        boundary = self._next_event(text, broken)
+        stop = boundary.start() + 1 if boundary else min(len(text), at + LONGEST_MENDED)
+        parts = split(text, at, stop, most=1)
+        end = parts.commas[0] if parts.commas else parts.close
+        closes = end is not None and not parts.commas and self._closes(text, end, at)
+        if end is not None and (parts.commas or closes) and self.mend(text[at:end]):
+            return end, True
+        if boundary is not None:
+            self._salvage(text[at:stop])
+            return boundary.end(), False
+        if self.ended or closes:
+            ends = islice(_LAST_EVENT.finditer(text, broken), _MOST_ENDS)
+            last = next((e.end() for e in ends if self._closes(text, e.end(), at)), end)
+            if last is not None:
+                self._salvage(text[at:last])
+                return last, True
+        return None
+
+    def _bracket(self, text: bytes, at: int) -> tuple[int, bool] | None:
+        """End the list with its bracket; pass one that does not end it."""
+        closes = self._closes(text, at)
+        if closes:
+            self.damage.repaired["comma at the end of the event list ignored"] += (
+                self._comma and self.some
+            )
+            self.damage.array_closed = True
+            self.tail = text[at + 1 :]
+            return at + 1, False
+        boundary = None if closes is None else self._next_event(text, at)
+        if boundary is None:
             return None
-        self._salvaged += 1
-        if text[end : end + 1] == b"{":
-            self.damage.repaired[_UNPARTED] += 1
-            return end
-        closers = _CLOSERS.match(text, end)
-        if closers:
-            self.drop(closers.group(closers.lastindex or 0))
-        return closers.end() if closers else end
+        self._salvage(text[at : boundary.start() + 1])
+        return boundary.end(), False
 
-    def _closes(self, text: bytes, at: int, broken: int | None) -> bool | None:
+    def _closes(self, text: bytes, at: int, broken: int | None = None) -> bool | None:
         """Return whether a bracket ends the events, None if that is still to be read.
 
         Quotes in a name that were not escaped make brackets of its text: if what follows is not
@@ -204,66 +220,6 @@ class Walker:
         event = self._search(_EVENT_SIGN, text, at - 1)
         key = EVENTS_KEY.search(text, at, event.start()) if event is not None else None
         return event is not None and key is None
-
-    def _close(self, text: bytes, rest: int, close: int) -> None:
-        begin: int | None = rest if text[rest:close].strip(SPACE) else None
-        if begin is None and self.some:
-            self.damage.repaired["comma at the end of the event list ignored"] += 1
-        while begin is not None:
-            resume = self._values(text[:close], begin, [close])
-            if resume == begin:
-                self._rescue(text[begin:close])
-            begin = None if resume == begin else resume
-        self.damage.array_closed = True
-        self.tail = text[close + 1 :]
-
-    def _values(self, text: bytes, start: int, commas: list[int]) -> int | None:
-        """Accept the values between commas, halving down to those that do not decode.
-
-        Returns where to go on if a damaged one swallowed the beginning of others.
-        """
-        edges = [start, *(comma + 1 for comma in commas)]
-        pending = [(0, len(commas))] if commas else []
-        while pending:
-            first, last = pending.pop()
-            piece = text[edges[first] : edges[last] - 1]
-            if self.accept(piece):
-                self.damage.repaired[_COMMAS] += not piece.strip(SPACE)
-                continue
-            if last - first > 1:
-                middle = (first + last) // 2
-                pending += [(middle, last), (first, middle)]
-            else:
-                resume = self._damaged(text, edges[first], edges[last] - 1)
-                if resume is not None:
-                    return resume
-        return None
-
-    def _damaged(self, text: bytes, start: int, stop: int) -> int | None:
-        """Accept one damaged value if it can be mended, else count it as lost.
-
-        A quote too many or too few turns strings inside out, so where the value ends is not
-        known then: returns where the next event begins by the look of it, or where this value
-        begins if that is still to be read.
-        """
-        value = text[start:stop]
-        if self.mend(value):
-            return None
-        broken = violation(value)
-        if broken is None:
-            self._rescue(value, sound=True)  # sound, but no object
-            return None
-        resume = self._behind_whole(text, start, start + broken)
-        if resume is not None:
-            return resume
-        boundary = self._next_event(text, start + broken)
-        if boundary is not None:
-            self._salvage(text[start : boundary.start() + 1])
-            return boundary.end()
-        if not self.ended:
-            return start
-        self._rescue(value)
-        return None
 
     def _next_event(self, text: bytes, at: int) -> re.Match[bytes] | None:
         """Return the boundary before what looks like an event; at the end any object may do."""

@@ -17,11 +17,10 @@ import numpy as np
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.ncu.plans import Page
-from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage
+from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, fill_sizes
 from traceflops.parsers.nsight.ncu.runs import runs
-from traceflops.parsers.nsight.ncu.sizes import fill_sizes
 from traceflops.parsers.nsight.ncu.trace import trace_of, with_values
-from traceflops.parsers.nsight.ncu.units import unit_of
+from traceflops.parsers.nsight.ncu.values import unit_of
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Trace
 
@@ -73,7 +72,7 @@ def _add(number: int, action: Any, page: NcuPage) -> None:
         metric = action.metric_by_name(name)
         value = _number(metric)
         if value is None:
-            page.odd["text"] += 1
+            page.odd["no-number"] += 1
             continue
         if name in _CAPABILITY:
             capability[name] = str(int(value))

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource, rank_in_name, text_notes
+from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, text_notes
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
@@ -22,8 +22,7 @@ from traceflops.parsers.shared import (
     Reading,
     overflow_notes,
 )
-from traceflops.table import ABSENT, Note, NoteKind, Source, SourceFile, Trace
-from traceflops.units import several
+from traceflops.table import ABSENT, Note, Source, SourceFile, Trace
 
 FORMAT: Final = "ncu CSV"
 
@@ -164,14 +163,42 @@ def _nothing(file: NcuFile) -> InputError:
 # What the reader of a report must know about how pages of Nsight Compute were read.
 
 
-_ODD: Final[tuple[tuple[str, NoteKind, str, str, str], ...]] = (
-    ("none", "missing", "not-available", "value", "n/a (not counted on this GPU, or not used)"),
-    ("instances", "dropped", "instances-unread", "metric", "a list of instances without a total"),
-    ("text", "dropped", "no-number", "value", "text instead of a number"),
-    (
-        *("unit", "dropped", "unit-unknown", "value"),
-        "without a known unit of bytes, time or rate",
-    ),
+_NOTES: Final = NoteTable(
+    dropped={
+        "bad-cells": "{count} [number|numbers] could not be read.",
+        "instances-unread": (
+            "{count} [metric|metrics] ignored: a list of instances without a total."
+        ),
+        "no-number": "{count} [value|values] ignored: text instead of a number.",
+        "unit-unknown": (
+            "{count} [value|values] ignored: without a known unit of bytes, time or rate."
+        ),
+        "page-repeated": "{count} [page|pages] ignored: every value repeats an earlier page.",
+    },
+    assumed={
+        "values-rounded": (
+            "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu --import FILE "
+            "--csv --page raw --print-units base writes them in full."
+        ),
+        "decimal-commas": "Numbers use a decimal comma and points for thousands.",
+        "marks-ambiguous": (
+            "The decimal mark is ambiguous: numbers such as {number} are read with a decimal point."
+        ),
+        "pages-together": (
+            "{count} pages with different counters are treated as passes of one run. The n-th "
+            "launch of a kernel is the same in each."
+        ),
+    },
+    missing={
+        "not-available": (
+            "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
+        ),
+        "no-timeline": (
+            "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
+            "so its durations are not used and there is no timeline. Combine these counters with a "
+            "timed run of the same program: traceflops report RUN --pair FILE."
+        ),
+    },
 )
 
 
@@ -182,55 +209,25 @@ def run_notes(run: Run) -> Iterator[Note]:
             yield replace(note, file=file.source.label)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
-        text = (
-            f"{run.passes} pages with different counters are treated as passes of one run. The "
-            "n-th launch of a kernel is the same in each."
-        )
-        yield Note("assumed", "pages-together", text, run.passes, name)
+        yield replace(_NOTES.note("pages-together", run.passes), file=name)
     if run.repeated:
-        text = f"{several(run.repeated, 'page')} ignored: every value repeats an earlier page."
-        yield Note("dropped", "page-repeated", text, run.repeated, name)
-    yield Note("missing", "no-timeline", _NO_TIMES, None, name)
+        yield replace(_NOTES.note("page-repeated", run.repeated), file=name)
+    yield replace(_NOTES.note("no-timeline"), file=name)
 
 
 def _notes(file: NcuFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
     odd = sum((page.odd for page in file.pages), Counter[str]())
-    bad = sum(file.damage.bad_cells.values())
-    if bad:
-        text = f"{several(bad, 'number')} could not be read."
-        yield Note("dropped", "bad-cells", text, bad)
-    for what, kind, code, noun, sentence in _ODD:
-        count = odd[what]
-        if count:
-            text = f"{several(count, noun)} ignored: {sentence}."
-            yield Note(kind, code, text, count)
-    if odd["scaled"]:
-        yield Note("assumed", "values-rounded", _ROUNDED, odd["scaled"])
+    odd["bad-cells"] = file.damage.bad_cells.total()
+    yield from _NOTES.counted(
+        odd,
+        *("bad-cells", "not-available", "instances-unread", "no-number", "unit-unknown"),
+        "values-rounded",
+    )
     if file.marks.comma:
-        yield Note("assumed", "decimal-commas", _COMMAS)
+        yield _NOTES.note("decimal-commas")
     if file.marks.is_open:
-        text = (
-            f"The decimal mark is ambiguous: numbers such as {file.marks.ambiguous} are read with "
-            "a decimal point."
-        )
-        yield Note("assumed", "marks-ambiguous", text)
-
-
-_ROUNDED: Final = (
-    "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu --import FILE --csv "
-    "--page raw --print-units base writes them in full."
-)
-
-
-_COMMAS: Final = "Numbers use a decimal comma and points for thousands."
-
-
-_NO_TIMES: Final = (
-    "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, so its "
-    "durations are not used and there is no timeline. Combine these counters with a timed run of "
-    "the same program: traceflops report RUN --pair FILE."
-)
+        yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
 
 
 # CSV of Nsight Compute: the details page and the raw page.

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Wanted, by_distinct
-from traceflops.parsers.nsight.nsys.enums import ALLOCATED, FREED
-from traceflops.parsers.nsight.nsys.ids import processes_of
+from traceflops.parsers.nsight.nsys.enums import ALLOCATED, FREED, processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.table import ABSENT, IntArray
 

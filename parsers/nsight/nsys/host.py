@@ -8,10 +8,16 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Wanted, by_distinct
-from traceflops.parsers.nsight.nsys.enums import DRIVER, OF_THE_PROFILER, WAITING, WAITS
-from traceflops.parsers.nsight.nsys.ids import present, processes_of, threads_of
+from traceflops.parsers.nsight.nsys.enums import (
+    DRIVER,
+    OF_THE_PROFILER,
+    WAITING,
+    WAITS,
+    present,
+    processes_of,
+    threads_of,
+)
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.parsers.nsight.nsys.strings import Shown, texts_of
 from traceflops.table import ABSENT, IntArray, distinct
 
@@ -55,7 +61,7 @@ def _read_calls(reading: ReportReading) -> None:
 
     for batch in reading.tables.batches("CUPTI_ACTIVITY_KIND_RUNTIME", _CALL):
         reading.counts["RUNTIME"] += batch.count
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         if rows.count:
             reading.latest_ns = max(reading.latest_ns, int((start + dur).max()))
         reading.callers.append(distinct(rows["globalTid"]))
@@ -82,7 +88,7 @@ def _read_waits(reading: ReportReading) -> None:
 
     for batch in reading.tables.batches("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _WAIT):
         reading.counts["SYNCHRONIZATION"] += batch.count
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         process = reading.people.processes(processes_of(rows["globalPid"]))
         marks.add(
             rows.count,
@@ -102,8 +108,8 @@ def _read_events(reading: ReportReading) -> None:
     marks = reading.gathered["marks"]
     for batch in reading.tables.batches("CUPTI_ACTIVITY_KIND_CUDA_EVENT", _EVENT):
         reading.counts["CUDA_EVENT"] += batch.count
-        rows, start, dur = timed(
-            batch.only(batch["timestamp"] > 0), reading.odd, "timestamp", "timestamp"
+        rows, start, dur = reading.timed(
+            batch.only(batch["timestamp"] > 0), "timestamp", "timestamp"
         )
         process = reading.people.processes(processes_of(rows["globalPid"]))
         marks.add(
@@ -125,7 +131,7 @@ def read_overheads(reading: ReportReading) -> None:
         for batch in reading.tables.batches(table, _OVERHEAD):
             reading.counts[table.removeprefix("CUPTI_ACTIVITY_KIND_")] += batch.count
             mine = reading.people.known(processes_of(batch["globalTid"]))
-            rows, start, dur = timed(batch.only(mine), reading.odd)
+            rows, start, dur = reading.timed(batch.only(mine))
             profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
             # The table says whose its rows are where they have no type of their own.
             profiler |= (rows["overheadType"] == ABSENT) & is_profiler
@@ -168,7 +174,7 @@ def read_os_waits(reading: ReportReading) -> None:
     waits = [i for i, text in zip(texts.ids.tolist(), texts.texts, strict=True) if text in WAITING]
     marks, added = reading.gathered["marks"], 0
     for batch in long:
-        rows, start, dur = timed(batch.only(np.isin(batch["nameId"], waits)), reading.odd)
+        rows, start, dur = reading.timed(batch.only(np.isin(batch["nameId"], waits)))
         added += rows.count
         reading.names.add(
             marks,

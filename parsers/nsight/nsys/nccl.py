@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.io import UNDECODABLE, Among, Present, Wanted
-from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
+from traceflops.parsers.nsight.nsys.enums import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.nvtx import NcclRanges
 from traceflops.parsers.nsight.nsys.ranks import Place
 from traceflops.parsers.nsight.nsys.reading import ReportReading

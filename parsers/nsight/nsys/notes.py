@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.devices import renumbered_note
+from traceflops.parsers.io import NoteTable
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
 from traceflops.parsers.shared import span_notes
@@ -17,48 +17,106 @@ from traceflops.table import (
     ABSENT,
     CUDA_TRACE,
     Note,
-    NoteKind,
     codes,
-    counted_note,
     distinct,
     joint_codes,
     names,
     numbers,
-    of_noun,
     validity,
 )
 from traceflops.units import several, time_amount
 
-EXPORT: Final = "nsys export --type=sqlite --include-json=true REPORT.nsys-rep"
-
-_COUNTED: Final[Mapping[str, tuple[NoteKind, str, str]]] = {
-    "open-range": (
-        "repaired",
-        "range",
-        "without an end: still open when recording stopped, so [it ends|they end] with the last "
-        "record",
-    ),
-    "unnamed": ("missing", "range", "without a text in the export"),
-    "copy-kind": ("missing", "copy", "of unknown kind and direction"),
-    "metrics-left-out": ("dropped", "sample", "of GPU metrics skipped to save memory"),
-}
-_NO_CALLS: Final = (
-    "The export has no CUDA API calls, so what launched the GPU operations is unknown. nsys "
-    "profile --trace=cuda records them."
+_NOTES: Final = NoteTable(
+    repaired={
+        "open-range": (
+            "{n} [range|ranges] without an end: still open when recording stopped, so [it "
+            "ends|they end] with the last record."
+        ),
+    },
+    dropped={
+        "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
+    },
+    assumed={
+        "device-unknown": (
+            "Some records name no GPU. They count for the only GPU of their process, else for "
+            "device -1."
+        ),
+        "types-by-name": (
+            "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
+            "taken from its kernel name."
+        ),
+    },
+    missing={
+        "unnamed": "{n} [range|ranges] without a text in the export.",
+        "copy-kind": "{n} [copy|copies] of unknown kind and direction.",
+        "work-lost": (
+            "GPU operations are missing from the damaged part of the file, mostly at the end. GPUs "
+            "look idle there; their true idle time is unknown."
+        ),
+        "no-device-work lost": (
+            "The export has no GPU operations. It has {others}, so the driver lost the GPU "
+            "records, could not make them, or the GPU had nothing to do."
+        ),
+        "no-device-work true": (
+            "The export has no GPU operations. CUDA was traced but left no records: the program "
+            "made no CUDA calls while recording, its process was not traced, or the records were "
+            "lost."
+        ),
+        "no-device-work false": (
+            "The export has no GPU operations. CUDA was not traced: nsys profile --trace=cuda,nvtx "
+            "records it."
+        ),
+        "no-device-work None": (
+            "The export has no GPU operations. Whether CUDA was traced is unknown; nsys profile "
+            "--trace=cuda,nvtx records it."
+        ),
+        "no-calls": (
+            "The export has no CUDA API calls, so what launched the GPU operations is unknown. "
+            "nsys profile --trace=cuda records them."
+        ),
+        "no-calls lost": (
+            "The CUDA API calls are in the damaged part of the export, so what launched the GPU "
+            "operations is unknown."
+        ),
+        "calls-of-unknown-process": (
+            "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
+            "calls are unknown."
+        ),
+        "calls-of-unknown-process apart": (
+            "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
+            "calls are unknown. Some GPUs are unknown too: they appear as {devices} of an unknown "
+            "process, although the work belongs to the others."
+        ),
+        "kernels-unnamed": (
+            "{n} [kernel|kernels] [has|have] no name (its text is not in StringIds), so [its "
+            "category is|their categories are] unknown."
+        ),
+        "graphs-opaque": (
+            "{count} CUDA graph [replay|replays] ({length}) [was|were] recorded without individual "
+            "kernels. nsys profile --cuda-graph-trace=node records them, at some cost per kernel."
+        ),
+        "graph-launches-lost": (
+            "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
+        ),
+        "nccl-sizes": (
+            "NCCL annotated its collectives, but their sizes are not in the export. nsys export "
+            "--type=sqlite --include-json=true REPORT.nsys-rep writes them."
+        ),
+        "nccl-sizes bytes": (
+            "NCCL annotated its collectives, but their sizes are exported only as bytes, which are "
+            "not read. nsys export --type=sqlite --include-json=true REPORT.nsys-rep writes them."
+        ),
+        "no-shapes": (
+            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
+            "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
+        ),
+        "gpu-unknown": "The export does not name the GPU. MFU needs --device or --peak.",
+        "gpu-unknown ambiguous": (
+            "The export lists different GPUs and not which one a process used. MFU needs --device "
+            "or --peak."
+        ),
+    },
 )
-_CALLS_LOST: Final = (
-    "The CUDA API calls are in the damaged part of the export, so what launched the GPU "
-    "operations is unknown."
-)
-_WITHOUT_CUDA: Final[Mapping[str | None, str]] = {
-    "true": (
-        "CUDA was traced but left no records: the program made no CUDA calls while recording, its "
-        "process was not traced, or the records were lost."
-    ),
-    "false": "CUDA was not traced: nsys profile --trace=cuda,nvtx records it.",
-    None: "Whether CUDA was traced is unknown; nsys profile --trace=cuda,nvtx records it.",
-}
-"""What to say where there is no record of CUDA at all, by whether it was traced."""
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _CALL_TABLE: Final = "RUNTIME"
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
@@ -80,130 +138,76 @@ def content_notes(
     """
     odd = reading.odd
     yield from span_notes(odd)
-    yield from _counted(odd)
-    yield from _lost_work(lost)
-    yield from _work(tables, reading, facts.get(CUDA_TRACE))
-    yield from _calls(tables, lost)
+    yield from _NOTES.counted(
+        odd, "open-range", "unnamed", "copy-kind", "metrics-left-out", "device-unknown"
+    )
+    is_work_lost = not lost.isdisjoint(_PREFIX + table for table in _WORK_TABLES)
+    if is_work_lost:
+        yield _NOTES.note("work-lost")
+    if not tables["activities"].num_rows:
+        yield _no_work(tables, reading, facts.get(CUDA_TRACE))
+    elif not tables["calls"].num_rows:
+        yield _NOTES.note("no-calls lost" if _PREFIX + _CALL_TABLE in lost else "no-calls")
     yield from _ownerless(tables)
-    yield from _names(tables)
+    if unnamed := _unnamed_kernels(tables):
+        yield _NOTES.note("kernels-unnamed", unnamed)
     if moved := reading.people.moved_streams:
         yield renumbered_note(moved, "context")
-    yield from _graphs(tables, lost)
-    yield from _nccl(odd)
-    yield from _operators(tables)
-    yield from _devices(tables, ambiguous=reading.people.devices.ambiguous)
+    yield from _graph_replays(tables)
+    if not is_work_lost and (launches := _launches_without_work(tables)):
+        yield _NOTES.note("graph-launches-lost", launches)
+    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
+        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
+        yield _NOTES.note(key, odd["nccl-ranges"])
+    ops = tables["ops"]
+    if ops.num_rows:
+        has_shapes = ops["input_dims"].null_count < ops.num_rows
+        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
+    if unknown := tables["devices"]["product"].null_count:
+        is_ambiguous = reading.people.devices.ambiguous
+        yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
 
 
-def _counted(odd: Counter[str]) -> Iterator[Note]:
-    for code, (kind, noun, sentence) in _COUNTED.items():
-        if odd[code]:
-            yield counted_note(kind, code, of_noun(noun, f"{sentence}."), odd[code])
-    if odd["device-unknown"]:
-        text = (
-            "Some records name no GPU. They count for the only GPU of their process, else for "
-            "device -1."
-        )
-        yield Note("assumed", "device-unknown", text, odd["device-unknown"])
-
-
-def _is_work_lost(lost: frozenset[str]) -> bool:
-    return not lost.isdisjoint(_PREFIX + table for table in _WORK_TABLES)
-
-
-def _lost_work(lost: frozenset[str]) -> Iterator[Note]:
-    """Say what the loss of device work means for times."""
-    if not _is_work_lost(lost):
-        return
-    text = (
-        "GPU operations are missing from the damaged part of the file, mostly at the end. GPUs "
-        "look idle there; their true idle time is unknown."
-    )
-    yield Note("missing", "work-lost", text)
-
-
-def _work(
-    tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None
-) -> Iterator[Note]:
-    if tables["activities"].num_rows:
-        return
+def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
     calls = tables["calls"].num_rows
-    others = sum(reading.counts[one] for one in _OF_CUDA)
+    others = sum(reading.counts[table] for table in _OF_CUDA)
     counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
-    found = " and ".join(several(count, noun) for count, noun in counts if count)
-    lost = (
-        f"It has {found}, so the driver lost the GPU records, could not make them, or the GPU had "
-        "nothing to do."
-        if found
-        else _WITHOUT_CUDA[traced]
-    )
-    yield Note("missing", "no-device-work", f"The export has no GPU operations. {lost}")
-
-
-def _calls(tables: Mapping[str, pa.Table], lost: frozenset[str]) -> Iterator[Note]:
-    if tables["activities"].num_rows and not tables["calls"].num_rows:
-        text = _CALLS_LOST if _PREFIX + _CALL_TABLE in lost else _NO_CALLS
-        yield Note("missing", "no-calls", text)
+    listed = " and ".join(several(count, noun) for count, noun in counts if count)
+    return _NOTES.note(f"no-device-work {'lost' if listed else traced}", others=listed)
 
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Say that work is of none of the processes that are known, so that no call launched it."""
-    activities, known = tables["activities"], validity(tables["processes"]["pid"])
+    known = validity(tables["processes"]["pid"])
     if known is None or not tables["calls"].num_rows:
         return
-    count = int(np.count_nonzero(~known[numbers(activities["process"])]))
-    if count:
-        text = (
-            f"{several(count, 'GPU operation')} without a process (one of "
-            f"{several(int(known.sum()), 'process')}): the launch calls are unknown."
-        )
-        apart = int(np.count_nonzero(~known[numbers(tables["devices"]["process"])]))
-        if apart and known.any():
-            text += (
-                f" Some GPUs are unknown too: they appear as {several(apart, 'device')} of an "
-                "unknown process, although the work belongs to the others."
-            )
-        yield Note("missing", "calls-of-unknown-process", text, count)
+    work, devices = (
+        int(np.count_nonzero(~known[numbers(tables[name]["process"])]))
+        for name in ("activities", "devices")
+    )
+    if work:
+        key = "calls-of-unknown-process" + (" apart" if devices and known.any() else "")
+        processes = several(int(known.sum()), "process")
+        yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
-def _names(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Say that kernels have no names, by which their categories are told."""
-    activities = tables["activities"]
-    known = names(activities["name"])
+def _unnamed_kernels(tables: Mapping[str, pa.Table]) -> int:
+    """Return how many kernels have no name, by which their categories are told."""
+    column = tables["activities"]["name"]
+    known = names(column)
     if UNNAMED_KERNEL not in known:
-        return
-    count = int(np.count_nonzero(codes(activities["name"]) == known.index(UNNAMED_KERNEL)))
-    if count:
-        wording = of_noun(
-            "kernel",
-            "[has|have] no name (its text is not in StringIds), so [its category is|their "
-            "categories are] unknown.",
-        )
-        yield counted_note("missing", "kernels-unnamed", wording, count)
+        return 0
+    return int(np.count_nonzero(codes(column) == known.index(UNNAMED_KERNEL)))
 
 
-def _graphs(tables: Mapping[str, pa.Table], damaged: frozenset[str]) -> Iterator[Note]:
-    """Say what runs inside graphs that is not seen, and which launches of graphs have no record.
-
-    Where tables of work are damaged, launches have none because of that.
-    """
+def _graph_replays(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    """Say what runs inside graphs that is not seen."""
     activities = tables["activities"]
     kinds = names(activities["kind"])
     replays = codes(activities["kind"]) == (kinds.index("graph") if "graph" in kinds else -2)
     if replays.any():
-        count = int(replays.sum())
-        length = int(numbers(activities["dur_ns"])[replays].sum())
-        text = (
-            f"{several(count, 'CUDA graph replay')} ({time_amount(length)}) "
-            f"{'was' if count == 1 else 'were'} recorded without individual kernels. nsys profile "
-            "--cuda-graph-trace=node records them, at some cost per kernel."
-        )
-        yield Note("missing", "graphs-opaque", text, count)
-    lost = _launches_without_work(tables)
-    if lost and not _is_work_lost(damaged):
-        wording = (
-            "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
-        )
-        yield counted_note("missing", "graph-launches-lost", wording, lost)
+        length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
+        yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
@@ -219,48 +223,3 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))
     launched = distinct(keys[: len(launches)])
     return int(np.count_nonzero(~np.isin(launched, keys[len(launches) :])))
-
-
-def _nccl(odd: Counter[str]) -> Iterator[Note]:
-    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
-        how = (
-            "are exported only as bytes, which are not read"
-            if odd["nccl-blobs"]
-            else "are not in the export"
-        )
-        text = f"NCCL annotated its collectives, but their sizes {how}. {EXPORT} writes them."
-        yield Note("missing", "nccl-sizes", text, odd["nccl-ranges"])
-
-
-def _operators(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Say that operators have no shapes, or shapes and no types."""
-    ops = tables["ops"]
-    if not ops.num_rows:
-        return
-    if ops["input_dims"].null_count == ops.num_rows:
-        text = (
-            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
-            "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
-        )
-        yield Note("missing", "no-shapes", text)
-    else:
-        text = (
-            "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
-            "taken from its kernel name."
-        )
-        yield Note("assumed", "types-by-name", text)
-
-
-def _devices(tables: Mapping[str, pa.Table], *, ambiguous: bool) -> Iterator[Note]:
-    devices = tables["devices"]
-    unknown = devices["product"].null_count
-    if not unknown:
-        return
-    if ambiguous:
-        text = (
-            "The export lists different GPUs and not which one a process used. MFU needs --device "
-            "or --peak."
-        )
-    else:
-        text = "The export does not name the GPU. MFU needs --device or --peak."
-    yield Note("missing", "gpu-unknown", text, unknown)

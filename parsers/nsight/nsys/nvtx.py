@@ -10,13 +10,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Lookup
-from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
-from traceflops.parsers.nsight.nsys.ids import processes_of, threads_of
+from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.op_texts import OpTexts, op_texts
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.spans import timed
-from traceflops.parsers.nsight.nsys.strings import texts_of
-from traceflops.parsers.nsight.nsys.texts import text_rows
+from traceflops.parsers.nsight.nsys.strings import text_rows, texts_of
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, string_column
 
 UNNAMED: Final = "(unnamed range)"
@@ -96,7 +93,7 @@ def _add(
 ) -> None:
     """Add rows by their texts, which were taken apart."""
     with_text = Batch(batch.count, {**_closed(reading, batch).numbers, "text": text}, {})
-    rows, start, dur = timed(with_text, reading.odd)
+    rows, start, dur = reading.timed(with_text)
     ranges = _Ranges(rows, start, dur, rows["text"])
     # A domain of its own is not PyTorch's: it marks its operators in the default one.
     default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)

@@ -17,7 +17,7 @@ import numpy as np
 from traceflops.devices import apart
 from traceflops.parsers.io import by_distinct
 from traceflops.parsers.nsight.nsys.devices import Devices
-from traceflops.parsers.nsight.nsys.ids import pid_of, streams_of
+from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.ranks import Place, Ranks, settled
 from traceflops.parsers.shared import Gathered, ProcessFacts
 from traceflops.table import ABSENT, IntArray, TableBuilder, compact, distinct, joint_codes

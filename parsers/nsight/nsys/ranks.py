@@ -7,13 +7,14 @@ the groups of tensor or pipeline parallelism have communicators of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.parsers.io import NoteTable
 from traceflops.table import (
     ABSENT,
     RANK_UNKNOWN,
@@ -30,6 +31,19 @@ from traceflops.units import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
 _FORMATS: Final = "nsys"
+_NOTES: Final = NoteTable(
+    assumed={
+        BY_COMMUNICATOR: (
+            "Ranks are assumed from NCCL's largest communicator ({ranks}); the export names them "
+            "nowhere else."
+        ),
+        "rank-disputed": (
+            "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file name gives "
+            "another. The file name counts; the communicator is taken for part of the job, whose "
+            "world size is unknown."
+        ),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +119,20 @@ def _size_of_job(places: Sequence[Place], processes: int) -> int | None:
     return size if size >= processes else None
 
 
-def rank_notes(found: Ranks, workers: Sequence[int]) -> list[Note]:
-    """Return what to say of the ranks of the processes that did work."""
+def rank_notes(ranks: Ranks, workers: Sequence[int]) -> Iterator[Note]:
+    """Give what to say of the ranks of the processes that did work."""
     workers = _named(workers)
-    if found.by_name is not None:
-        disputed = found.disputed
-        return [rank_from_name([found.by_name]), *([_disputed(disputed)] if disputed else [])]
-    if found.by_communicator is not None:
-        text = (
-            "Ranks are assumed from NCCL's largest communicator "
-            f"({several(found.by_communicator, 'rank')}); the export names them nowhere else."
-        )
-        return [Note("assumed", BY_COMMUNICATOR, text, len(found.ranks))]
-    unknown = len([key for key in workers if key not in found.ranks])
-    return [_unknown_note(unknown)] if unknown and found.of_parts else []
-
-
-def _disputed(place: Place) -> Note:
-    """Say that a communicator, which may be the job's, has the process in another place."""
-    text = (
-        f"NCCL's largest communicator ({several(place.ranks, 'rank')}) gives rank {place.rank}, "
-        "but the file name gives another. The file name counts; the communicator is taken for "
-        "part of the job, whose world size is unknown."
-    )
-    return Note("assumed", "rank-disputed", text, 1)
+    unknown = len([key for key in workers if key not in ranks.ranks])
+    if ranks.by_name is not None:
+        yield rank_from_name([ranks.by_name])
+        if place := ranks.disputed:
+            size = several(place.ranks, "rank")
+            yield _NOTES.note("rank-disputed", 1, ranks=size, rank=place.rank)
+    elif ranks.by_communicator is not None:
+        size = several(ranks.by_communicator, "rank")
+        yield _NOTES.note(BY_COMMUNICATOR, len(ranks.ranks), ranks=size)
+    elif unknown and ranks.of_parts:
+        yield _unknown_note(unknown)
 
 
 def _unknown_note(unknown: int) -> Note:

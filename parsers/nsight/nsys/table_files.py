@@ -13,9 +13,9 @@ import pyarrow as pa
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.batches import UNREADABLE, refuse_packed, sound
-from traceflops.parsers.nsight.nsys.folder import Folder, TableFile
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
+from traceflops.parsers.nsight.nsys.tables import Folder, TableFile
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
 from traceflops.table import SourceFile, Trace
 

@@ -8,10 +8,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Wanted, by_distinct
-from traceflops.parsers.nsight.nsys.enums import COPIES, MEMORY, UNIFIED
-from traceflops.parsers.nsight.nsys.ids import present, processes_of
+from traceflops.parsers.nsight.nsys.enums import COPIES, MEMORY, UNIFIED, present, processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.spans import timed
 from traceflops.table import ABSENT, IntArray
 
 UNNAMED: Final = "(unnamed kernel)"
@@ -55,7 +53,7 @@ def _batches(reading: ReportReading, kind: str, columns: tuple[str, ...]) -> Ite
 def _read_kernels(reading: ReportReading) -> None:
     activities = reading.gathered["activities"]
     for batch in _batches(reading, "KERNEL", _OF_KERNEL):
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         reading.names.add(
             activities,
             _name_ids(rows),
@@ -84,7 +82,7 @@ def _read_copies(reading: ReportReading) -> None:
         return ways[COPIES[kind][0]] if kind in COPIES else -1
 
     for batch in _batches(reading, "MEMCPY", _OF_COPY):
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         reading.odd["migrations"] += int(np.count_nonzero(np.isin(rows["copyKind"], UNIFIED)))
         reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(rows["copyKind"], [*COPIES])))
         key = _joined(rows["copyKind"], rows["srcKind"], rows["dstKind"])
@@ -106,7 +104,7 @@ def _read_fills(reading: ReportReading) -> None:
         return labels[f"Memset ({MEMORY[kind]})" if kind in MEMORY else "Memset"]
 
     for batch in _batches(reading, "MEMSET", _OF_FILL):
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         activities.add(
             rows.count,
             **_common(reading, rows, start, dur),
@@ -125,7 +123,7 @@ def _read_graphs(reading: ReportReading) -> None:
         return labels["graph" if graph == ABSENT else f"graph {graph}"]
 
     for batch in _batches(reading, "GRAPH_TRACE", _OF_GRAPH):
-        rows, start, dur = timed(batch, reading.odd)
+        rows, start, dur = reading.timed(batch)
         graph = present(rows["graphId"])
         shown = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
         activities.add(

@@ -11,11 +11,48 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Column, Texts, finest, step_of
-from traceflops.parsers.nsight.stats.layouts import Report
-from traceflops.parsers.nsight.stats.names import UNNAMED_RANGE, direction_of, kind_of
-from traceflops.parsers.nsight.stats.plans import Table
+from traceflops.parsers.nsight.stats.layouts import Report, Table
 from traceflops.parsers.shared import Cut, compact
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder
+
+UNNAMED_RANGE: Final = "(unnamed range)"
+_OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
+_ENDS: Final = {"h": "H", "d": "D", "p": "P", "a": "D"}
+_WAY: Final = re.compile(
+    r"\b(host|device|peer|array|[HDPA])[- ]?to[- ]?(host|device|peer|array|[HDPA])\b", re.I
+)
+_PEER: Final = re.compile(r"\bP2P\b|peer", re.I)
+_MIGRATION: Final = "migration"
+_UNIFIED: Final = re.compile(r"\bunified\b", re.I)
+
+
+def kind_of(name: str) -> str:
+    """Return kernel, memcpy or memset: what has this name on the device."""
+    if not _OPERATION.fullmatch(name):
+        return "kernel"
+    return "memset" if "memset" in name.lower() else "memcpy"
+
+
+def direction_of(name: str) -> str | None:
+    """Return the direction of a copy by its name, such as [CUDA memcpy Host-to-Device].
+
+    As in databases, those that the driver made for unified memory begin with `migration`.
+    """
+    if kind_of(name) != "memcpy":
+        return None
+    way = _way(name)
+    if _UNIFIED.search(name) is None:
+        return way
+    return _MIGRATION if way is None else f"{_MIGRATION} {way}"
+
+
+def _way(name: str) -> str | None:
+    found = _WAY.search(name)
+    if found is None:
+        return "PtoP" if _PEER.search(name) else None
+    ends = [_ENDS[end[0].lower()] for end in found.groups()]
+    return "PtoP" if "P" in ends else f"{ends[0]}to{ends[1]}"
+
 
 _UNNAMED: Final = "(unnamed)"
 _LIMIT_NS: Final = 2**61
@@ -74,7 +111,7 @@ def add_rows(cut: Cut, table: Table, part: Part) -> None:
     if table.without_unit:
         part.odd["no-unit"] += cut.count
     if table.report.records == "sizes" and "size" not in table.scales:
-        part.odd["no-size-unit"] += cut.count
+        part.odd["sizes-without-unit"] += cut.count
     _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
@@ -160,7 +197,7 @@ def _add_activities(rows: _Rows) -> None:
     sizes = {name: rows.triples(name) for name in ("grid", "block")}
     bytes_ = rows.amount("bytes")
     if rows.scales.get("bytes", 1) > 1:
-        part.odd["rounded-bytes"] += int(np.count_nonzero(bytes_ != ABSENT))
+        part.odd["sizes-rounded"] += int(np.count_nonzero(bytes_ != ABSENT))
         bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # less than the column shows
     table.add(
         rows.cut.count,
@@ -326,7 +363,7 @@ def _kinds(rows: _Rows, names: list[str], name: IntArray) -> Array:
 
 
 def _add_nothing(rows: _Rows) -> None:
-    rows.part.odd["nested"] += rows.cut.count
+    rows.part.odd["nested-sums"] += rows.cut.count
 
 
 _ADDERS: Final = {

@@ -10,6 +10,7 @@ from typing import Final
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
+from traceflops.parsers.nsight.stats.notes import NOTES
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
 from traceflops.parsers.shared import Format, Reading
@@ -73,7 +74,8 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
             traces.append(trace)
     if not traces:
         raise _nothing(empty)
-    notes = [*_failures(failed), *(_no_rows(file) for file in empty)]
+    notes = [_not_read(label, error) for label, error in failed]
+    notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
 
@@ -81,7 +83,7 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
     """Return what to say of files without a record of work."""
     name = files[0].source.label
     parts = [part for file in files for part in file.parts]
-    if any(part.odd["nested"] for part in parts):
+    if any(part.odd["nested-sums"] for part in parts):
         return NotATrace(
             f"kernel times by NVTX range, where nested ranges repeat a kernel: {name}",
             "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
@@ -104,15 +106,9 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
     )
 
 
-def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
-    return [
-        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
-        for name, error in failed
-    ]
-
-
-def _no_rows(file: StatsFile) -> Note:
-    return Note("missing", "no-rows", "The file has no records.", None, file.source.label)
+def _not_read(label: str, error: InputError) -> Note:
+    note = NOTES.note("file-not-read", 1, name=label, reason=error.message)
+    return replace(note, file=label)
 
 
 # Reports of `nsys stats`: CSV, and what it prints on the console.
@@ -130,7 +126,7 @@ def _recognises(head: bytes) -> bool:
     if _SIGN.search(head) is None or head.lstrip()[:1] in (b"{", b"[", b"<"):
         return False
     from traceflops.parsers.nsight.stats.console import console_header
-    from traceflops.parsers.nsight.stats.plans import STATS_TABLES
+    from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats.text import first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import rank_in_name
-from traceflops.parsers.nsight.stats.notes import Told, profile_notes
+from traceflops.parsers.nsight.stats.notes import ProfileOddities, profile_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
 from traceflops.parsers.nsight.stats.rows import Part
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen
@@ -49,7 +49,7 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         self.files = files
         self.gathered = Gathered()
-        self.told = Told()
+        self.oddities = ProfileOddities()
         self._pids: list[int] = []
         self._rank: int | None = None
         self._resolution_ns = 1
@@ -72,9 +72,9 @@ class Assembly:
         if not any(table.count for table in self.gathered.tables.values()):
             return None
         events = Counter({part.report.name: part.rows for _, part in parts})
-        self.told.overflowed = tuple(self.gathered.overflowed)
+        self.oddities.overflowed = tuple(self.gathered.overflowed)
         tables = self.gathered.finish()
-        notes = tuple(profile_notes(self.files, tables, self.told))
+        notes = tuple(profile_notes(self.files, tables, self.oddities))
         return Trace(self._source(events), tables, notes)
 
     def _parts(self) -> Iterator[tuple[StatsFile, Part]]:
@@ -85,7 +85,7 @@ class Assembly:
     def _rank_in_names(self) -> int | None:
         found = (rank_in_name(file.profile or file.source.name) for file in self.files)
         rank = next((one for one in found if one is not None), None)
-        self.told.rank = rank
+        self.oddities.rank = rank
         return rank
 
     def _process(self, pid: int | None) -> int:
@@ -102,7 +102,7 @@ class Assembly:
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         fresh = [name for name in wanted if name == "marks" or name not in taken]
         if wanted and not fresh:
-            self.told.repeated.append(part.report.name)
+            self.oddities.repeated.append(part.report.name)
         for name in fresh:
             table = part.tables.pop(name)
             self._place_processes(table)
@@ -129,7 +129,7 @@ class Assembly:
             return self._process(pid)
         if len(self._pids) == 1:
             return self._process(self._pids[0])
-        self.told.processes = len(self._pids)
+        self.oddities.processes = len(self._pids)
         return self._process(None)
 
     def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
@@ -157,7 +157,7 @@ class Assembly:
         wanted = [not self._is_told(kind, part.report.name, taken) for kind in kinds]
         used = np.unique(table.column("kind")).tolist()
         if used and not any(wanted[code] for code in used):
-            self.told.repeated.append(part.report.name)
+            self.oddities.repeated.append(part.report.name)
             return
         table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
