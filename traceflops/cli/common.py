@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceflops.cli.printing import own_time, print_lines, say
+from traceflops.cli.printing import own_time, print_lines, say, watching
 from traceflops.errors import (
     MORE_MEMORY,
     InputError,
@@ -30,19 +30,12 @@ if TYPE_CHECKING:
     from traceflops.reports.terminal import Style
     from traceflops.table import Trace
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceflops.cli.options import Reading
-    from traceflops.table import Trace
-
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 def read_trace(traces: list[str], reading: Reading) -> Trace:
     """Return the trace in the given files, with progress on a terminal."""
-    from traceflops.cli.printing import watching
     from traceflops.parsers import read
 
     with watching() as watch:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from traceflops.cli.common import (
     failures,
@@ -18,10 +18,6 @@ from traceflops.cli.common import (
     stem_of,
 )
 from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    FROM_THE_DEVICE_TABLE,
-    WITHOUT_IDENTITY,
     Force,
     Json,
     Pair,
@@ -30,8 +26,11 @@ from traceflops.cli.options import (
     Rates,
     Reading,
     Rules,
+    Text,
     Traces,
+    flag,
     grouped,
+    option,
 )
 from traceflops.cli.printing import say, say_json
 from traceflops.errors import UsageError
@@ -41,13 +40,6 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.reports.view import Authored
-
-import shlex
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
 
 EXAMPLES = (
     "traceflops report trace.json.gz",
@@ -63,31 +55,22 @@ EXAMPLES = (
 class Added:
     """What the author adds to the report, and whether it opens at once."""
 
-    title: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Title of the report.", show_default=False),
-    ] = None
+    title: Annotated[Text, option("TEXT", "Title of the report.")] = None
     notes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=(
-                "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
-                "``` code; UTF-8, at most 64 kB."
-            ),
-            show_default=False,
+        option(
+            "FILE",
+            "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
+            "``` code; UTF-8, at most 64 kB.",
         ),
     ] = None
-    open: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False
+    open: Annotated[bool, flag("Open the report in the browser.", "--open")] = False
 
     def authored(self) -> Authored:
         """Return title and notes. Raises UsageError where they cannot be read."""
         from traceflops.reports.view import authored
 
         return authored(self.title, self.notes)
-
-
-NOTHING_ADDED = Added()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,37 +111,30 @@ class Target:
 @grouped
 def report(
     traces: Traces,
+    *,
     output: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        option(
+            "FILE",
+            "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
+            "NAME.report.html in this folder.",
             "-o",
             "--output",
-            metavar="FILE",
-            help=(
-                "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
-                "NAME.report.html in this folder."
-            ),
         ),
     ] = None,
     format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="Write tables to a folder: csv, parquet or arrow.",
-            show_default=False,
-        ),
+        Text, option("FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format")
     ] = None,
-    added: Added = NOTHING_ADDED,
+    added: Added,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
+    quiet: Annotated[bool, flag("Print only the path.", "-q", "--quiet")] = False,
     json: Json = False,
-    question: Question = EVERYTHING,
-    rates: Rates = FROM_THE_DEVICE_TABLE,
+    question: Question,
+    rates: Rates,
     pair: Pair = None,
     rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Write the report as one HTML file, or in another format, and print its summary."""
     with failures(reading, privacy):
@@ -254,8 +230,8 @@ def command_of(traces: list[str], analysis: Analysis, given: Given) -> str:
     inputs = list(_inputs(traces, analysis))
     more = ["…"] if len(inputs) > _MOST_INPUTS else []
     words = ["traceflops", "report", *inputs[:_MOST_INPUTS], *more]
-    for option, value in _options(given, analysis):
-        words += [option, value]
+    for name, value in _options(given, analysis):
+        words += [name, value]
     return shlex.join(
         [*words, *given.rates.words(), *given.privacy.words(), *_flags(given.reading)]
     )
@@ -284,7 +260,7 @@ def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "--title": given.title and (hidden or given.title),
         "--notes": given.notes and (hidden or given.notes.name),
     }
-    yield from ((option, str(value)) for option, value in values.items() if value is not None)
+    yield from ((name, str(value)) for name, value in values.items() if value is not None)
 
 
 def _flags(reading: Reading) -> Iterator[str]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from traceflops.cli.common import failures, print_summary, read_and_analyze
 from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    FROM_THE_DEVICE_TABLE,
-    WITHOUT_IDENTITY,
     Json,
     Pair,
     Privacy,
@@ -32,13 +28,14 @@ EXAMPLES = (
 @grouped
 def summary(
     traces: Traces,
+    *,
     json: Json = False,
-    question: Question = EVERYTHING,
-    rates: Rates = FROM_THE_DEVICE_TABLE,
+    question: Question,
+    rates: Rates,
     pair: Pair = None,
     rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Print where the time went, without writing a file."""
     with failures(reading, privacy):
