@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from traceflops.analysis import Analysis
-    from traceflops.cli.options import Privacy, Question, Rates, Reading
+    from traceflops.cli.options import Asked, Privacy, Reading
     from traceflops.reports.terminal import Style
     from traceflops.table import Trace
 
@@ -49,30 +49,22 @@ def read_trace(traces: list[str], reading: Reading) -> Trace:
         )
 
 
-def read_and_analyze(
-    traces: list[str],
-    question: Question,
-    rates: Rates,
-    reading: Reading,
-    rules: Path | None,
-    privacy: Privacy,
-    pair: str | None = None,
-) -> Analysis:
+def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     """Return the analysis that the options ask for."""
-    privacy.check()
-    selection, peaks = question.selection(), rates.peaks()
+    asked.privacy.check()
+    selection, peaks = asked.question.selection(), asked.rates.peaks()
     from traceflops.analysis import analyze
 
-    check_pair(pair, traces)
-    trace = read_trace(traces, reading)
+    check_pair(asked.pair, traces)
+    trace = read_trace(traces, asked.reading)
     return analyze(
         trace,
         selection,
-        rules=rules,
-        include_environment=privacy.include_environment,
-        redact=privacy.redact,
+        rules=asked.rules,
+        include_environment=asked.privacy.include_environment,
+        redact=asked.privacy.redact,
         peaks=peaks,
-        pair=read_pair(pair, reading),
+        pair=read_pair(asked.pair, asked.reading),
     )
 
 

@@ -7,11 +7,11 @@ is an option of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_type_hints
 
 import typer
 
@@ -199,6 +199,18 @@ class Reading:
     ] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """All that an analysis depends on but the traces."""
+
+    question: Question
+    rates: Rates
+    pair: Pair = None
+    rules: Rules = None
+    privacy: Privacy
+    reading: Reading
+
+
 def typed(*groups: DataclassInstance) -> dict[str, Any]:
     """Return what the options of some groups say, by their names on the command line."""
     return {
@@ -211,37 +223,43 @@ def typed(*groups: DataclassInstance) -> dict[str, Any]:
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the fields of its option groups as parameters of its own.
 
-    The heading of a group, if it has one, is that of its options in the help.
+    A group may hold others. Its heading, if it has one, is that of its options in the help.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            parameters.extend(_parameters(groups[name]))
-        else:
-            parameters.append(_parameter(name, parameter.default, hints[name]))
+    parameters = [
+        option_of
+        for name, parameter in inspect.signature(command).parameters.items()
+        for option_of in _parameters(name, hints[name], parameter.default)
+    ]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        for name, group in groups.items():
-            wanted = {field.name: given.pop(field.name) for field in fields(group)}
-            given[name] = group(**wanted)
-        command(**given)
+        wanted = inspect.signature(command).parameters
+        command(**{name: _value(name, hints[name], given) for name in wanted})
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
 
 
-def _parameters(group: Any) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        get_args(hints[field.name])[1].rich_help_panel = getattr(group, "HEADING", None)
-        yield _parameter(field.name, field.default, hints[field.name])
+def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
+    if not is_dataclass(hint):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=default, annotation=hint)
+        return
+    hints = get_type_hints(hint, include_extras=True)
+    for field in fields(hint):
+        for parameter in _parameters(field.name, hints[field.name], field.default):
+            if hasattr(hint, "HEADING"):
+                get_args(parameter.annotation)[1].rich_help_panel = hint.HEADING
+            yield parameter
 
 
-def _parameter(name: str, default: Any, hint: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=hint)
+def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
+    """Return what is given for a parameter: a group is built of its options."""
+    if not is_dataclass(hint):
+        return given[name]
+    hints = get_type_hints(hint, include_extras=True)
+    parts = {part.name: _value(part.name, hints[part.name], given) for part in fields(hint)}
+    return cast("type[Any]", hint)(**parts)

@@ -17,21 +17,7 @@ from traceflops.cli.common import (
     spare_inputs,
     stem_of,
 )
-from traceflops.cli.options import (
-    Force,
-    Json,
-    Pair,
-    Privacy,
-    Question,
-    Rates,
-    Reading,
-    Rules,
-    Text,
-    Traces,
-    flag,
-    grouped,
-    option,
-)
+from traceflops.cli.options import Asked, Force, Json, Reading, Text, Traces, flag, grouped, option
 from traceflops.cli.printing import say, say_json
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -129,20 +115,15 @@ def report(
     force: Force = False,
     quiet: Annotated[bool, flag("Print only the path.", "-q", "--quiet")] = False,
     json: Json = False,
-    question: Question,
-    rates: Rates,
-    pair: Pair = None,
-    rules: Rules = None,
-    privacy: Privacy,
-    reading: Reading,
+    asked: Asked,
 ) -> None:
     """Write the report as one HTML file, or in another format, and print its summary."""
-    with failures(reading, privacy):
+    with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         authored = added.authored()
-        target.check(traces, [pair, rules, added.notes], force=force)
-        analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
+        target.check(traces, [asked.pair, asked.rules, added.notes], force=force)
+        analysis = read_and_analyze(traces, asked)
         try:
             if json:
                 say_json(analysis.to_json())
@@ -150,12 +131,8 @@ def report(
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
-                given = Given(
-                    question, rates, privacy, reading, pair, rules, added.title, added.notes
-                )
-                written = target.save(
-                    analysis, command_of(traces, analysis, given), authored, force=force
-                )
+                command = command_of(traces, analysis, asked, added)
+                written = target.save(analysis, command, authored, force=force)
         if quiet:
             say(str(target.path))
         elif not json:
@@ -211,29 +188,15 @@ def _show(page: Path) -> None:
 _MOST_INPUTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The options of a report that decide what is in it."""
-
-    question: Question
-    rates: Rates
-    privacy: Privacy
-    reading: Reading
-    pair: str | None
-    rules: Path | None
-    title: str | None
-    notes: Path | None
-
-
-def command_of(traces: list[str], analysis: Analysis, given: Given) -> str:
+def command_of(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
     """Return the command that made a report; files by the names that the report shows."""
     inputs = list(_inputs(traces, analysis))
     more = ["…"] if len(inputs) > _MOST_INPUTS else []
     words = ["traceflops", "report", *inputs[:_MOST_INPUTS], *more]
-    for name, value in _options(given, analysis):
+    for name, value in _options(asked, added, analysis):
         words += [name, value]
     return shlex.join(
-        [*words, *given.rates.words(), *given.privacy.words(), *_flags(given.reading)]
+        [*words, *asked.rates.words(), *asked.privacy.words(), *_flags(asked.reading)]
     )
 
 
@@ -243,9 +206,9 @@ def _inputs(traces: list[str], analysis: Analysis) -> Iterator[str]:
     yield from ("-" if t == "-" else n for t, n in zip(traces, shown, strict=True))
 
 
-def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Give the options that have a value, with what of it may be shown."""
-    question, hidden = given.question, "…" if given.privacy.redact else None
+    question, hidden = asked.question, "…" if asked.privacy.redact else None
     values: dict[str, object] = {
         "--steps": question.steps,
         "--ranks": question.ranks,
@@ -255,10 +218,10 @@ def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "--from": question.start,
         "--to": question.end,
         "--step-mark": question.step_mark and (hidden or question.step_mark),
-        "--pair": given.pair and _pair_shown(analysis),
-        "--rules": given.rules and (hidden or given.rules.name),
-        "--title": given.title and (hidden or given.title),
-        "--notes": given.notes and (hidden or given.notes.name),
+        "--pair": asked.pair and _pair_shown(analysis),
+        "--rules": asked.rules and (hidden or asked.rules.name),
+        "--title": added.title and (hidden or added.title),
+        "--notes": added.notes and (hidden or added.notes.name),
     }
     yield from ((name, str(value)) for name, value in values.items() if value is not None)
 
