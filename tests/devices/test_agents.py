@@ -8,7 +8,8 @@ import pytest
 
 from tests.mfu.counting import BF16, MI300X, rocprof, timed
 from traceflops.analysis.recipe import analyze
-from traceflops.devices.matching import SeenDevice, chosen
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
 from traceflops.devices.matching import match as matched
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.trace_peaks import PeakOptions

@@ -21,7 +21,8 @@ from traceflops.devices.counter_formulas import (
     formulas,
     plain_counter,
 )
-from traceflops.devices.matching import SeenDevice, chosen
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
 from traceflops.devices.peaks import load_devices
 from traceflops.mfu.budget import peaks_of
 from traceflops.mfu.counted.counted_launches import counted_launches

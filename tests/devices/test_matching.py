@@ -9,16 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import shared_file
-from traceflops.devices.matching import (
-    LONGEST_NAME,
-    SeenDevice,
-    by_fingerprint,
-    by_name,
-    chosen,
-    given_rate,
-    match,
-)
+from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice
+from traceflops.devices.device_names import by_name
+from traceflops.devices.matching import by_fingerprint, chosen, match
 from traceflops.devices.peaks import DTYPES, load_devices
+from traceflops.devices.user_rate import given_rate
 from traceflops.errors import UsageError
 
 GIB = 1 << 30

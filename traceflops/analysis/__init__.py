@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.analysis.job_list import listed_jobs
+    from traceflops.analysis.jobs import listed_jobs
     from traceflops.analysis.preparation import prepare, prepare_pair
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis

@@ -91,14 +91,14 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     used, first = np.unique(device[order], return_index=True)
     rows = np.split(order, first[1:])
     wanted = set(_wanted(linked.trace, selection))
-    found = {
-        one: DeviceAccount(linked, mine)
-        for one, mine in zip(used.tolist(), rows, strict=False)
-        if one in wanted
+    accounts = {
+        number: DeviceAccount(linked, mine)
+        for number, mine in zip(used.tolist(), rows, strict=False)
+        if number in wanted
     }
-    if not found and (selection.ranks is not None or selection.gpus is not None):
+    if not accounts and (selection.ranks is not None or selection.gpus is not None):
         raise _nothing_selected(linked.trace)
-    return found
+    return accounts
 
 
 def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
@@ -126,8 +126,8 @@ def _nothing_selected(trace: Trace) -> UsageError:
     )
 
 
-def _listed(found: list[int]) -> str:
-    return ", ".join(map(str, found)) or "unknown"
+def _listed(numbers_known: list[int]) -> str:
+    return ", ".join(map(str, numbers_known)) or "unknown"
 
 
 def prepare_pair(pair: Trace, **asked: Any) -> Prepared:

@@ -1,25 +1,23 @@
-"""analyze(trace): links, categories, steps, components, tables, verdict."""
+"""analyze(trace): a trace is prepared, measured and judged; the result is an Analysis."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from traceflops.analysis.job_list import listed_jobs
+from traceflops.analysis.jobs import analysis_of_jobs, listed_jobs
+from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import category_table, kernel_table, memory_times
-from traceflops.categories import Categorised
-from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
-from traceflops.errors import UsageError
+from traceflops.devices import check_decided, is_undecided, of_job
 from traceflops.findings import (
+    Finding,
+    Verdict,
     basis_of,
-    jobs_verdict,
     loss_findings,
     records_verdict,
     uneven_findings,
@@ -30,34 +28,19 @@ from traceflops.mfu import FROM_THE_TRACE, Measurement, PeakOptions, measure, wi
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, removed
 from traceflops.ranks import collective_work
-from traceflops.recording import profiler_notes
 from traceflops.remedies import remedy
-from traceflops.table import Note, Trace, distinct, numbers
-from traceflops.timeline import (
-    COPIES_MISSING,
-    EMPTY_ACCOUNT,
-    Account,
-    DeviceAccount,
-    LinkedTrace,
-    Window,
-    whole_span,
-)
-from traceflops.units import several, some_of, time_amount
+from traceflops.table import Trace, distinct, numbers
+from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
 from traceflops.windows import (
     DeviceReport,
-    LaunchRecords,
     Prepared,
     Selection,
+    StepChoice,
     chosen_time,
     partition_text,
-    records_notes,
     spread_of,
     told_apart,
 )
-
-_FEW_OVERLAPS = 0.01
-_CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
-"""Notes of readers that say which calls are not known, or whose."""
 
 
 def analyze(
@@ -80,84 +63,30 @@ def analyze(
     for something the trace does not have, and where the pair tells nothing.
     """
     check_privacy(include_environment, redact)
-    placeholders = Placeholders() if redact else None
-    asked: Any = {
-        "rules": rules,
-        "include_environment": include_environment,
-        "placeholders": placeholders,
-    }
-    chosen = selection or Selection()
-    if is_undecided(of_job(trace, chosen.job)):
+    selection = selection or Selection()
+    names = Placeholders() if redact else None
+    shown: Any = {"include_environment": include_environment, "placeholders": names}
+
+    def analysis_of_job(trace: Trace, selection: Selection) -> Analysis:
+        return analysis_of(prepare(trace, selection, rules=rules, **shown), peaks)
+
+    if is_undecided(of_job(trace, selection.job)):
         if pair is not None:
             check_decided(trace, "--pair")
-        analysis = _of_several(trace, chosen, peaks, asked)
+        jobs = listed_jobs(trace, **shown)
+        analysis = analysis_of_jobs(trace, selection, jobs, analysis_of_job)
     else:
-        prepared = prepare(trace, chosen, **asked)
-        other = prepare_pair(pair, **asked) if pair is not None else None
-        analysis = analysis_of(prepared, peaks, pair=other)
-        analysis = replace(analysis, jobs=_listed(trace, asked, chosen.job))
-    return analysis if placeholders is None else with_removed(analysis, placeholders)
-
-
-def _of_several(
-    trace: Trace, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
-) -> Analysis:
-    """Return what there is to say of several jobs, of which none is chosen: each by itself."""
-    found = [
-        _with_figures(trace, job, replace(selection, job=job.number), peaks, asked)
-        for job in _listed(trace, asked)
-    ]
-    jobs = tuple(_with_pairs(found))
-    without = prepare(of_no_job(trace), **asked)
-    empty = replace(analysis_of(without, peaks), prepared=None)
-    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=jobs)
-
-
-def _with_figures(
-    trace: Trace, job: JobReport, selection: Selection, peaks: PeakOptions, asked: dict[str, Any]
-) -> tuple[JobReport, LaunchRecords]:
-    """Return a job with its figures; where the selection leaves nothing of it, that is said."""
-    try:
-        prepared = prepare(trace, selection, **asked)
-        analysis = analysis_of(prepared, peaks)
-    except UsageError as error:
-        return replace(job, verdict=f"Nothing to show: {error.message}."), LaunchRecords()
-    shown = replace(
-        job,
-        devices=sum(device.type != "cpu" for device in analysis.devices),
-        total=analysis.total,
-        verdict=analysis.verdict.sentence,
-    )
-    return shown, prepared.launch_records
-
-
-def _with_pairs(found: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
-    """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
-    launching = [job.files for job, records in found if records.replays]
-    for job, records in found:
-        if records.state == "capture" and [len(one) for one in (job.files, *launching)] == [1, 1]:
-            files = [shlex.quote(files[0]) for files in (*launching, job.files)]
-            command = f"traceflops summary {' --pair '.join(files)}"
-            yield replace(job, verdict=f"{(job.verdict or '').removesuffix('.')}: {command}")
-        else:
-            yield job
-
-
-def _listed(
-    trace: Trace, asked: dict[str, Any], chosen: int | None = None
-) -> tuple[JobReport, ...]:
-    return listed_jobs(
-        trace,
-        chosen,
-        include_environment=asked["include_environment"],
-        placeholders=asked["placeholders"],
-    )
+        prepared = prepare(trace, selection, rules=rules, **shown)
+        paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
+        analysis = analysis_of(prepared, peaks, pair=paired)
+        analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
+    return with_removed(analysis, names) if names is not None else analysis
 
 
 def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
     """Return an analysis whose note counts all names that were replaced, those of a pair, too."""
-    told = removed(placeholders)
-    notes = tuple(told if note.code == told.code else note for note in analysis.notes)
+    counted = removed(placeholders)
+    notes = tuple(counted if note.code == counted.code else note for note in analysis.notes)
     return replace(analysis, notes=notes)
 
 
@@ -172,94 +101,57 @@ def analysis_of(
     `measured` is what is known of that already: by default it is what the trace tells, or its
     `pair`, without padding where it tells that, too.
     """
-    records = prepared.launch_records
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(prepared, peaks, pair), prepared)
-    if records.state == "capture":
+    if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    linked, accounts, plan = prepared.linked, prepared.accounts, prepared.plan
-    windows = prepared.windows
+    linked = prepared.linked
     with phase("accounts"):
-        reports = [_device_report(linked, d, one, windows[d]) for d, one in accounts.items()]
-        told = told_apart(linked.trace, reports)
-        devices = (
-            [one.with_idle_unrecorded for one in told] if records.state == "incomplete" else told
-        )
-    total = sum((device.chosen for device in devices[1:]), devices[0].chosen) if devices else None
-    total = total or EMPTY_ACCOUNT
+        recorded = told_apart(linked.trace, _device_reports(prepared))
+        devices = _with_unrecorded_work(recorded, prepared)
+        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("kernel tables"):
-        chosen = prepared.chosen
-        window_ns = total.components.window_ns
+        chosen, window_ns = prepared.chosen, total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
-    how_recorded = remedy(linked.trace.source.format, "device records") or ""
-    on_host = all(device.type == "cpu" for device in devices)
-    lacks_copies = _is_said(linked.trace, COPIES_MISSING)
-    spread = spread_of(devices)
-    choice = plan.choice if spread is None else replace(plan.choice, typical_ns=spread.median_ns)
-    found = (
-        *loss_findings(total, measured, basis_of(plan.choice), moved, lacks_copies=lacks_copies),
-        *uneven_findings(spread, devices),
-    )
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=records_verdict(records, how_recorded)
-        or untimed_verdict(prepared.untimed)
-        or verdict(
-            total,
-            plan.choice,
-            len(devices),
-            measured,
-            moved=moved,
-            on_host=on_host,
-            lacks_copies=lacks_copies,
-        ),
-        steps=choice,
+        verdict=_verdict(prepared, devices, total, measured, moved),
+        steps=_steps(prepared.plan.choice, devices),
         devices=tuple(devices),
         total=total,
         kernels=kernels,
         categories=categories,
-        notes=(
-            *linked.trace.notes,
-            *plan.notes,
-            *_device_notes(linked.trace, told),
-            *_no_calls_notes(linked.trace, devices),
-            *_linked_notes(linked),
-            *records_notes(records, on_host=bool(devices)),
-            *profiler_notes(linked.trace, accounts),
-            *measured.notes,
-        ),
+        notes=notes_of(prepared, recorded, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=tuple(sorted(found, key=lambda one: -one.share))
-        if records.is_judged and not on_host
-        else (),
-        collectives=collective_work(linked, accounts, windows),
-        recorded=records.state,
+        findings=_findings(prepared, devices, total, measured, moved),
+        collectives=collective_work(linked, prepared.accounts, prepared.windows),
+        recorded=prepared.launch_records.state,
         prepared=prepared,
     )
 
 
-def _device_report(
-    linked: LinkedTrace,
-    device: int,
-    account: DeviceAccount,
-    windows: tuple[Window, ...],
-) -> DeviceReport:
-    trace = linked.trace
+def _device_reports(prepared: Prepared) -> list[DeviceReport]:
+    return [
+        _device_report(prepared, device, account) for device, account in prepared.accounts.items()
+    ]
+
+
+def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
+    linked, trace, windows = prepared.linked, prepared.trace, prepared.windows[device]
     about = trace.devices.slice(device, 1).to_pylist()[0]
     process = trace.processes.slice(about["process"], 1).to_pylist()[0]
-    span = account.rows.span
     whole = whole_span(
         trace,
         linked.links,
         linked.categorised,
         account.rows,
         account.timeline,
-        account.account(*span),
+        account.account(*account.rows.span),
         account.has_calls,
     )
     return DeviceReport(
@@ -274,7 +166,7 @@ def _device_report(
         sm_count=about["sm_count"],
         whole=whole,
         windows=windows,
-        chosen=_chosen_account(windows),
+        chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
         gaps=account.gaps(device, chosen_time(windows), windows),
         architecture=about["architecture"],
         partition=partition_text(about),
@@ -288,130 +180,61 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
 
 
-def _chosen_account(windows: tuple[Window, ...]) -> Account:
-    return sum((w.account for w in windows if w.used), EMPTY_ACCOUNT)
+def _with_unrecorded_work(devices: list[DeviceReport], prepared: Prepared) -> list[DeviceReport]:
+    """Return devices whose idle time may be work that is not in the trace, where some is not."""
+    if prepared.launch_records.state != "incomplete":
+        return devices
+    return [device.with_idle_unrecorded for device in devices]
 
 
-def _device_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
+def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
+    """Return how steps were chosen, with the median of those of the devices shown."""
+    spread = spread_of(devices)
+    return choice if spread is None else replace(choice, typical_ns=spread.median_ns)
+
+
+def _verdict(
+    prepared: Prepared,
+    devices: Sequence[DeviceReport],
+    total: Account,
+    measured: Measurement,
+    moved: Mapping[str, int],
+) -> Verdict:
+    """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
+    how_recorded = remedy(prepared.trace.source.format, "device records") or ""
     return (
-        *_link_notes(trace, devices),
-        *_overlap_notes(devices),
-        *_earlier_work_notes(devices),
+        records_verdict(prepared.launch_records, how_recorded)
+        or untimed_verdict(prepared.untimed)
+        or verdict(
+            total,
+            prepared.plan.choice,
+            len(devices),
+            measured,
+            moved=moved,
+            on_host=_on_host(devices),
+            lacks_copies=is_said(prepared.trace, COPIES_MISSING),
+        )
     )
 
 
-def _earlier_work_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say for how long launched work waited for something that is not in the trace."""
-    unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
-    count = sum(ns > 0 for ns in unknown_ns)
-    if not count:
+def _findings(
+    prepared: Prepared,
+    devices: Sequence[DeviceReport],
+    total: Account,
+    measured: Measurement,
+    moved: Mapping[str, int],
+) -> tuple[Finding, ...]:
+    """Return what costs time, the most costly first; nothing where too little is recorded."""
+    if not prepared.launch_records.is_judged or _on_host(devices):
         return ()
-    return (
-        Note(
-            "missing",
-            "earlier-work-missing",
-            f"On {several(count, 'GPU')} recorded work starts long after its launch call "
-            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
-            "Earlier work or waits may be missing, so the cause of that idle time is unknown.",
-            count,
-        ),
+    basis, lacks_copies = basis_of(prepared.plan.choice), is_said(prepared.trace, COPIES_MISSING)
+    findings = (
+        *loss_findings(total, measured, basis, moved, lacks_copies=lacks_copies),
+        *uneven_findings(spread_of(devices), devices),
     )
+    return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
 
-def _overlap_notes(devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say that much device work begins while earlier work of its stream runs."""
-    devices = [device for device in devices if device.type != "cpu"]
-    count = sum(device.whole.same_stream_overlaps for device in devices)
-    total = sum(sums.count for device in devices for sums in device.whole.kinds.values())
-    if count <= _FEW_OVERLAPS * total:
-        return ()
-    longest = max(device.whole.same_stream_overlap_max_ns for device in devices)
-    return (
-        Note(
-            "assumed",
-            "overlap-on-stream",
-            f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
-            f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
-            "this; a clock that jumped back looks the same. No time counts twice.",
-            count,
-        ),
-    )
-
-
-def _link_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say how many activities have no launch record, unless the reader of the trace said so.
-
-    Sums are over the devices shown.
-    """
-    known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
-    unlinked = sum(sum(counts.values()) for counts in known)
-    total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
-    if not unlinked or _is_said(trace, *_CALLS_SAID):
-        return ()
-    return (
-        Note(
-            "missing",
-            "unlinked",
-            f"{some_of(unlinked, total, 'GPU operation', 'have')} no launch record (launched "
-            "before the trace began, or lost). Their time counts; their step and operator "
-            "are unknown.",
-            unlinked,
-        ),
-    )
-
-
-def _no_calls_notes(trace: Trace, devices: list[DeviceReport]) -> tuple[Note, ...]:
-    """Say that work cannot be linked to launches, unless the reader of the trace said so."""
-    without = [d for d in devices if d.type != "cpu" and d.whole.unlinked is None]
-    if not without or _is_said(trace, "no-calls", *_CALLS_SAID):
-        return ()
-    how = remedy(trace.source.format, "calls")
-    text = (
-        "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
-        "idle time are unknown."
-    )
-    return (Note("missing", "no-calls", f"{text} To record them: {how}." if how else text),)
-
-
-def _is_said(trace: Trace, *codes: str) -> bool:
-    return any(note.code in codes for note in trace.notes)
-
-
-def _linked_notes(linked: LinkedTrace) -> tuple[Note, ...]:
-    return (*_name_notes(linked.categorised), *_clock_notes(linked))
-
-
-def _name_notes(categorised: Categorised) -> tuple[Note, ...]:
-    """Say how many names were too many to be looked at."""
-    if not categorised.names_left:
-        return ()
-    return (
-        Note(
-            "assumed",
-            "too-many-names",
-            f"Too many names: {categorised.names_left:,} with little time each are uncategorized "
-            f"({time_amount(categorised.time_left_ns)}).",
-            categorised.names_left,
-        ),
-    )
-
-
-def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
-    """Say how many activities begin before the call that launched them."""
-    call = linked.links.call_of_activity
-    launched = np.flatnonzero(call >= 0)
-    begun = numbers(linked.trace.activities["start_ns"])[launched]
-    early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
-    count = int(np.count_nonzero(early > 0))
-    if not count:
-        return ()
-    return (
-        Note(
-            "assumed",
-            "device-before-launch",
-            f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
-            f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
-            "disagree. Causes of nearby idle time are approximate.",
-            count,
-        ),
-    )
+def _on_host(devices: Sequence[DeviceReport]) -> bool:
+    """Return whether all work is operators on the CPU."""
+    return all(device.type == "cpu" for device in devices)

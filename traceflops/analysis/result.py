@@ -1,4 +1,18 @@
-"""What an analysis says, as frozen values. Times are integer nanoseconds, shares are 0 to 1."""
+"""What an analysis says, as frozen values.
+
+An `Analysis` has four layers, from what is certain to what is judged:
+
+* what was read: `source`, `notes` (also those of later steps), `jobs` (files of several jobs);
+* the time: per device a `DeviceReport` with its windows, of which those with `used` set are
+  chosen; `total` is the account of the chosen windows of all devices, added up. Its components
+  are disjoint and their sum is exactly the length of these windows;
+* what ran in the chosen windows: `kernels` has a row per distinct name, `categories` one per
+  (top, sub), `collectives` what is known of communication, `measured` FLOPs and bytes;
+* what that means: `verdict` is one sentence, `findings` are sorted by what they cost.
+
+Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Nothing
+here is computed from another field, but for the properties; `prepared` is what all came from.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +23,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from traceflops.devices import JobReport
+from traceflops.findings import Verdict
+from traceflops.ranks import Collective
 from traceflops.table import Note, Source
-from traceflops.windows import Selection
+from traceflops.timeline import Account, Components, Gap
+from traceflops.windows import DeviceReport, Selection, StepChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +39,6 @@ if TYPE_CHECKING:
     from traceflops.mfu import Measurement
     from traceflops.timeline import Untimed
     from traceflops.windows import Prepared, State
-
-from traceflops.devices import JobReport
-from traceflops.findings import Verdict
-from traceflops.ranks import Collective
-from traceflops.timeline import Account, Components, Gap
-from traceflops.windows import DeviceReport, StepChoice
 
 
 @dataclass(frozen=True, slots=True)

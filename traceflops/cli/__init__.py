@@ -8,29 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from traceflops.cli.devices import EXAMPLES as DEVICES_EXAMPLES
-from traceflops.cli.devices import devices
-from traceflops.cli.export import EXAMPLES as EXPORT_EXAMPLES
-from traceflops.cli.export import export
-from traceflops.cli.info import EXAMPLES as INFO_EXAMPLES
-from traceflops.cli.info import info
-from traceflops.cli.mfu import EXAMPLES as MFU_EXAMPLES
-from traceflops.cli.mfu import mfu
-from traceflops.cli.perfetto import EXAMPLES as PERFETTO_EXAMPLES
-from traceflops.cli.perfetto import perfetto
 from traceflops.cli.printing import say
-from traceflops.cli.report import EXAMPLES as REPORT_EXAMPLES
-from traceflops.cli.report import report
-from traceflops.cli.summary import EXAMPLES as SUMMARY_EXAMPLES
-from traceflops.cli.summary import summary
 from traceflops.cli.usage import Plain, Sectioned
-from traceflops.cli.why import EXAMPLES as WHY_EXAMPLES
-from traceflops.cli.why import why
 
+COMMANDS = ("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices")
+"""Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (
     "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "
     "input is unreadable, unrecognised or impossible. No network requests."
@@ -45,17 +32,9 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command, examples in (
-    (report, REPORT_EXAMPLES),
-    (summary, SUMMARY_EXAMPLES),
-    (info, INFO_EXAMPLES),
-    (export, EXPORT_EXAMPLES),
-    (why, WHY_EXAMPLES),
-    (perfetto, PERFETTO_EXAMPLES),
-    (mfu, MFU_EXAMPLES),
-    (devices, DEVICES_EXAMPLES),
-):
-    app.command(epilog="\n".join(examples), cls=Sectioned)(command)
+for name in COMMANDS:
+    module = import_module(f"traceflops.cli.{name}")
+    app.command(epilog="\n".join(module.EXAMPLES), cls=Sectioned)(getattr(module, name))
 
 
 def _versions(wanted: bool) -> None:

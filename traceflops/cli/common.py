@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceflops.cli.printing import own_time, print_lines, say
+from traceflops.cli.printing import own_time, print_lines, say, watching
 from traceflops.errors import (
     MORE_MEMORY,
     InputError,
@@ -26,14 +26,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from traceflops.analysis import Analysis
-    from traceflops.cli.options import Privacy, Question, Rates, Reading
+    from traceflops.cli.options import Asked, Privacy, Reading
     from traceflops.reports.terminal import Style
-    from traceflops.table import Trace
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceflops.cli.options import Reading
     from traceflops.table import Trace
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
@@ -42,7 +36,6 @@ _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 def read_trace(traces: list[str], reading: Reading) -> Trace:
     """Return the trace in the given files, with progress on a terminal."""
-    from traceflops.cli.printing import watching
     from traceflops.parsers import read
 
     with watching() as watch:
@@ -56,30 +49,22 @@ def read_trace(traces: list[str], reading: Reading) -> Trace:
         )
 
 
-def read_and_analyze(
-    traces: list[str],
-    question: Question,
-    rates: Rates,
-    reading: Reading,
-    rules: Path | None,
-    privacy: Privacy,
-    pair: str | None = None,
-) -> Analysis:
+def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     """Return the analysis that the options ask for."""
-    privacy.check()
-    selection, peaks = question.selection(), rates.peaks()
+    asked.privacy.check()
+    selection, peaks = asked.question.selection(), asked.rates.peaks()
     from traceflops.analysis import analyze
 
-    check_pair(pair, traces)
-    trace = read_trace(traces, reading)
+    check_pair(asked.pair, traces)
+    trace = read_trace(traces, asked.reading)
     return analyze(
         trace,
         selection,
-        rules=rules,
-        include_environment=privacy.include_environment,
-        redact=privacy.redact,
+        rules=asked.rules,
+        include_environment=asked.privacy.include_environment,
+        redact=asked.privacy.redact,
         peaks=peaks,
-        pair=read_pair(pair, reading),
+        pair=read_pair(asked.pair, asked.reading),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceflops.cli.common import failures, read_trace, terminal_style
-from traceflops.cli.options import Json, Reading
+from traceflops.cli.options import Json, Reading, option
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def devices(
     ] = None,
     trace: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Match the GPUs of this trace against the table. May be repeated.",
-            show_default=False,
-        ),
+        option("FILE", "Match the GPUs of this trace against the table. May be repeated."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -70,16 +66,16 @@ def devices(
 def _list(text: str | None, json: bool) -> None:
     from traceflops.devices import is_full_name, load_devices
 
-    found = load_devices() if text is None else _containing(text)
-    if text is not None and (not found or is_full_name(text)):
+    specs = load_devices() if text is None else _containing(text)
+    if text is not None and (not specs or is_full_name(text)):
         _explain_name(text, json)
     elif json:
-        _print_json({"devices": [_spec_object(spec) for spec in found]})
-    elif len(found) == 1:
-        say("\n".join(_details(found[0])))
+        _print_json({"devices": [_spec_object(spec) for spec in specs]})
+    elif len(specs) == 1:
+        say("\n".join(_details(specs[0])))
     else:
         width = terminal_style().width
-        say("\n".join([*_table(found, width), "", *_legend(len(found))]))
+        say("\n".join([*_table(specs, width), "", *_legend(len(specs))]))
 
 
 def _containing(text: str) -> tuple[DeviceSpec, ...]:
@@ -99,25 +95,25 @@ def _explain_name(text: str, json: bool) -> None:
     from traceflops.devices import SeenDevice, match
     from traceflops.errors import UsageError
 
-    found = match(SeenDevice(text))
-    if found.spec is None:
-        raise UsageError(found.explanation, "traceflops devices lists the table")
-    _print_matches([(found, [])], json)
+    matched = match(SeenDevice(text))
+    if matched.spec is None:
+        raise UsageError(matched.explanation, "traceflops devices lists the table")
+    _print_matches([(matched, [])], json)
 
 
 def _searched(spec: DeviceSpec) -> str:
     return f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
 
 
-def _table(found: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
+def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
     from traceflops.reports.view import columns as fitting
 
-    cells = [_cells(spec) for spec in found]
+    cells = [_cells(spec) for spec in specs]
     columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
     spaced = {name: 2 + max(map(len, column)) for name, column in columns.items()}
     widths = fitting(spaced, width + 2, _DISPENSABLE)
-    for place in range(len(found) + 1):
+    for place in range(len(specs) + 1):
         line = (
             columns[name][place].ljust(wide - 2)
             if name in _TO_THE_LEFT
@@ -165,7 +161,7 @@ def _kind(spec: DeviceSpec) -> Iterator[str]:
     yield f"one device is a {spec.one_device_is}"
 
 
-def _rates_and_source(spec: DeviceSpec, found: Match | None = None) -> Iterator[str]:
+def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterator[str]:
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
     yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
     if spec.memories:
@@ -179,7 +175,7 @@ def _rates_and_source(spec: DeviceSpec, found: Match | None = None) -> Iterator[
     known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
     if known:
         yield _line("balance", f"{', '.join(known)} FLOP per byte")
-    check = _seen_formula(found) if found is not None else None
+    check = _seen_formula(matched) if matched is not None else None
     if check is None and spec.formula is not None and spec.part == 1:
         check = _formula(spec)
     if check is not None:
@@ -198,14 +194,14 @@ def _formula(spec: DeviceSpec) -> str:
     )
 
 
-def _seen_formula(found: Match) -> str | None:
+def _seen_formula(matched: Match) -> str | None:
     """Return the rate by the clock and the units that the trace names; None where it does not."""
-    rate, spec, seen = found.by_clock, found.spec, found.seen
+    rate, spec, seen = matched.by_clock, matched.spec, matched.seen
     if rate is None or spec is None:
         return None
     from traceflops.devices import REFERENCE
 
-    dtype = next(one for one in REFERENCE if spec.peak(one))
+    dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
     return (
         f"{seen.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
         f"{(seen.clock_hz or 0) / 1e6:g} MHz (from the trace) = {float(rate) / 1000:.1f} TFLOP/s "
@@ -239,33 +235,33 @@ def _explain(seen: dict[SeenDevice, list[str]], json: bool) -> None:
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     if json:
-        _print_json({"seen": [_match_object(found, labels) for found, labels in matches]})
+        _print_json({"seen": [_match_object(matched, labels) for matched, labels in matches]})
         return
-    blocks = ["\n".join(_explanation(found, labels)) for found, labels in matches]
+    blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
     say("\n\n".join(blocks) or "The trace has no GPU.")
     if blocks:
         where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
         say("\n".join(["", *where]))
 
 
-def _explanation(found: Match, labels: list[str]) -> Iterator[str]:
+def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
         yield _line("devices", f"{', '.join(labels[:4])}{more}")
-    yield _line("name", found.seen.name or "not in the trace")
+    yield _line("name", matched.seen.name or "not in the trace")
     if labels:
-        yield _line("properties", found.seen.properties() or "not in the trace")
-    yield _line("match", _outcome(found))
-    yield _line("because", found.explanation)
-    if found.spec is not None and found.confirmed:
-        yield from _rates_and_source(found.spec, found)
+        yield _line("properties", matched.seen.properties() or "not in the trace")
+    yield _line("match", _outcome(matched))
+    yield _line("because", matched.explanation)
+    if matched.spec is not None and matched.confirmed:
+        yield from _rates_and_source(matched.spec, matched)
 
 
-def _outcome(found: Match) -> str:
-    if found.spec is not None and found.confirmed:
-        return f"{found.spec.id} by {found.how}, confidence {found.confidence}"
-    near = ", ".join(spec.id for spec in found.candidates)
-    maybe = found.spec.id if found.spec is not None else near
+def _outcome(matched: Match) -> str:
+    if matched.spec is not None and matched.confirmed:
+        return f"{matched.spec.id} by {matched.how}, confidence {matched.confidence}"
+    near = ", ".join(spec.id for spec in matched.candidates)
+    maybe = matched.spec.id if matched.spec is not None else near
     return f"none without confirmation{f'; may be {maybe}' if maybe else ''}"
 
 
@@ -295,8 +291,8 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
     }
 
 
-def _match_object(found: Match, labels: list[str]) -> dict[str, Any]:
-    seen = found.seen
+def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
+    seen = matched.seen
     return {
         "devices": labels,
         "name": seen.name,
@@ -304,17 +300,16 @@ def _match_object(found: Match, labels: list[str]) -> dict[str, Any]:
         "units": seen.units,
         "warp_size": seen.warp_size,
         "memory_bytes": seen.memory_bytes,
-        "match": _spec_object(found.spec) if found.spec is not None else None,
-        "how": found.how,
-        "confidence": found.confidence,
-        "confirmed": found.confirmed,
-        "candidates": [spec.id for spec in found.candidates],
-        "explanation": found.explanation,
+        "match": _spec_object(matched.spec) if matched.spec is not None else None,
+        "how": matched.how,
+        "confidence": matched.confidence,
+        "confirmed": matched.confirmed,
+        "candidates": [spec.id for spec in matched.candidates],
+        "explanation": matched.explanation,
     }
 
 
 def _print_json(content: dict[str, Any]) -> None:
-
     say_object({"schema": SCHEMA, **content})
 
 

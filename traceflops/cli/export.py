@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs
 from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    WITHOUT_IDENTITY,
     Force,
     Json,
     Privacy,
@@ -19,6 +14,7 @@ from traceflops.cli.options import (
     Rules,
     Traces,
     grouped,
+    option,
 )
 from traceflops.cli.printing import say, say_object
 from traceflops.units import several
@@ -32,25 +28,23 @@ EXAMPLES = (
 @grouped
 def export(
     traces: Traces,
+    *,
     output: Annotated[
         str,
-        typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Folder to write to; created if missing."
-        ),
+        option("FOLDER", "Folder to write to; created if missing.", "-o", "--output"),
     ],
     table: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Table to write; may be repeated. Default: all."),
+        list[str] | None, option("NAME", "Table to write; may be repeated. Default: all.")
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="File format: parquet, arrow or csv.")
+        str, option("FORMAT", "File format: parquet, arrow or csv.", "--format")
     ] = "parquet",
     force: Force = False,
     json: Json = False,
-    question: Question = EVERYTHING,
+    question: Question,
     rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Write the tables of a trace; GPU operations with category, launch call and operator."""
     with failures(reading, privacy):

@@ -6,17 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, read_trace
-from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    WITHOUT_IDENTITY,
-    Json,
-    Privacy,
-    Question,
-    Reading,
-    Traces,
-    grouped,
-)
+from traceflops.cli.options import Json, Privacy, Question, Reading, Traces, grouped
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
@@ -32,10 +22,11 @@ EXAMPLES = (
 @grouped
 def info(
     traces: Traces,
+    *,
     json: Json = False,
-    question: Question = EVERYTHING,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    question: Question,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Show what a trace contains, what is missing and what that costs."""
     with failures(reading, privacy):

@@ -18,17 +18,7 @@ from traceflops.cli.mfu_options import (
     run_of,
 )
 from traceflops.cli.mfu_trace import Description, mfu_of_traces, refuse_time
-from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    WITHOUT_IDENTITY,
-    Json,
-    Pair,
-    Privacy,
-    Question,
-    Reading,
-    grouped,
-)
+from traceflops.cli.options import Json, Pair, Privacy, Question, Reading, grouped
 from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
@@ -48,9 +38,6 @@ EXAMPLES = (
     "traceflops mfu --model config.json --batch 1 --seq 4096",
 )
 
-MODEL, TOKENS, TIME = ModelOptions(), TokenOptions(), TimeOptions()
-DEVICES, TRAINING, ANSWER = DeviceOptions(), TrainingOptions(), AnswerOptions()
-
 
 @grouped
 def mfu(
@@ -65,17 +52,18 @@ def mfu(
             show_default=False,
         ),
     ] = None,
-    model: ModelOptions = MODEL,
-    tokens: TokenOptions = TOKENS,
-    time: TimeOptions = TIME,
-    devices: DeviceOptions = DEVICES,
-    training: TrainingOptions = TRAINING,
-    answer: AnswerOptions = ANSWER,
+    *,
+    model: ModelOptions,
+    tokens: TokenOptions,
+    time: TimeOptions,
+    devices: DeviceOptions,
+    training: TrainingOptions,
+    answer: AnswerOptions,
     pair: Pair = None,
     json: Json = False,
-    question: Question = EVERYTHING,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    question: Question,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Compute MFU, HFU and FLOPs from a trace, or from a description of a run."""
     with failures(reading, privacy):
@@ -89,29 +77,29 @@ def mfu(
             return
         if pair is not None:
             raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
-        if question != EVERYTHING:
+        if question != Question():
             raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
-        if privacy != WITHOUT_IDENTITY:
+        if privacy != Privacy():
             option = privacy.words()[0]
             raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
         answer.check()
-        found = _utilisation(model, tokens, time, devices, training, answer.convention)
-        _answer(found, answer, json=json)
+        figures = _utilisation(model, tokens, time, devices, training, answer.convention)
+        _answer(figures, answer, json=json)
 
 
-def _answer(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
+def _answer(figures: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
     """Print what is asked; a figure that cannot be is refused, beside all conventions if asked."""
-    problem = _impossible(found) if not answer.explains else None
+    problem = _impossible(figures) if not answer.explains else None
     if problem is None or answer.all_conventions:
-        _print(found, answer, json=json)
+        _print(figures, answer, json=json)
     if problem is not None:
         raise problem
 
 
-def _impossible(found: Utilisation) -> InputError | None:
+def _impossible(figures: Utilisation) -> InputError | None:
     """Return why a figure cannot be, None where it can."""
     try:
-        found.check()
+        figures.check()
     except InputError as error:
         return error
     return None
@@ -133,12 +121,12 @@ def _utilisation(
     return utilisation(card, run, choice, name)
 
 
-def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
-    explanation = answer.explanation(found, found.lacks) if answer.explains else None
+def _print(figures: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
+    explanation = answer.explanation(figures, figures.lacks) if answer.explains else None
     if json:
         from traceflops.reports.json import mfu_object
 
-        say_object(mfu_object(found, explanation))
+        say_object(mfu_object(figures, explanation))
         return
     from traceflops.reports.terminal import (
         render_conventions,
@@ -148,11 +136,11 @@ def _print(found: Utilisation, answer: AnswerOptions, *, json: bool) -> None:
 
     style = terminal_style()
     if explanation is not None:
-        lines = render_explanation(found, explanation, style)
+        lines = render_explanation(figures, explanation, style)
     elif answer.all_conventions:
-        lines = render_conventions(found, style)
+        lines = render_conventions(figures, style)
     else:
-        lines = render_utilisation(found, style)
+        lines = render_utilisation(figures, style)
     print_lines(lines)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import typer
-
+from traceflops.cli.options import Text, flag, option
 from traceflops.errors import UsageError
 from traceflops.units import one_of
 
@@ -15,52 +14,28 @@ if TYPE_CHECKING:
     from traceflops.devices import MissingInput
     from traceflops.flops import Explanation, Utilisation
 
-_ANSWER = "Output"
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """What to answer."""
 
+    HEADING: ClassVar = "Output"
+
     convention: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Counting convention. Default: exact-causal; with --params 6N, frozen 4N.",
-            rich_help_panel=_ANSWER,
-        ),
+        Text,
+        option("ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."),
     ] = None
     all_conventions: Annotated[
-        bool,
-        typer.Option(
-            "--all-conventions",
-            help="Print the figures of all conventions.",
-            rich_help_panel=_ANSWER,
-        ),
+        bool, flag("Print the figures of all conventions.", "--all-conventions")
     ] = False
-    reported: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Explain a published or logged MFU: 46.2%.",
-            rich_help_panel=_ANSWER,
-        ),
-    ] = None
-    reported_hfu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Explain a published or logged HFU.",
-            rich_help_panel=_ANSWER,
-        ),
-    ] = None
+    reported: Annotated[Text, option("PERCENT", "Explain a published or logged MFU: 46.2%.")] = None
+    reported_hfu: Annotated[Text, option("PERCENT", "Explain a published or logged HFU.")] = None
 
     ignore_description: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Ignore the trace's own description of its run, and its annotations.",
             "--ignore-description",
-            help="Ignore the trace's own description of its run, and its annotations.",
-            rich_help_panel=_ANSWER,
         ),
     ] = False
 
@@ -78,7 +53,7 @@ class AnswerOptions:
         """Return whether something is asked that only a description answers."""
         return self.explains or self.all_conventions or self.convention is not None
 
-    def explanation(self, found: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
+    def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
         from traceflops.flops import explain, other_peaks
         from traceflops.units import parse_reported
@@ -86,9 +61,11 @@ class AnswerOptions:
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
         option = "--reported" if metric == "mfu" else "--reported-hfu"
         reported = parse_reported(option, self.reported or self.reported_hfu or "")
-        choice = found.choice
-        if lacks and (found.rate is None or choice.peak is None):
+        choice = figures.choice
+        if lacks and (figures.rate is None or choice.peak is None):
             problem = f"a reported figure needs more to explain: {lacks[0].problem}"
             raise UsageError(problem, lacks[0].remedy)
         assert choice.peak is not None, "a peak that is not there is lacking"
-        return explain(found.card, found.run, reported, choice.peak, other_peaks(choice), metric)
+        return explain(
+            figures.card, figures.run, reported, choice.peak, other_peaks(choice), metric
+        )

@@ -7,14 +7,13 @@ same two lines as any other error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
-
+from traceflops.cli.options import Text, flag, option, typed
 from traceflops.errors import UsageError
-from traceflops.units import one_of as one_of
+from traceflops.units import one_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -22,64 +21,27 @@ if TYPE_CHECKING:
     from traceflops.flops import ModelCard, Run
     from traceflops.mfu import Words
 
-Text = str | None
-T = TypeVar("T")
-
-_MODEL = "Model"
-_TOKENS = "Tokens per step, all devices together"
-_TIME = "Time (choose one)"
-_DEVICES = "Devices and their peak"
-_TRAINED = "Training"
-
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """Which model."""
 
+    HEADING: ClassVar = "Model"
+
     model: Annotated[
-        Text,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Preset, Hugging Face config.json (or its folder), or TOML card.",
-            rich_help_panel=_MODEL,
-        ),
+        Text, option("NAME|FILE", "Preset, Hugging Face config.json (or its folder), or TOML card.")
     ] = None
     params: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Parameter count, if nothing else is known: 405e9, 8.03B.",
-            rich_help_panel=_MODEL,
-        ),
+        Text, option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")
     ] = None
-    mtp: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Number of active multi-token-prediction modules.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None
-    padded_vocab: Annotated[
-        Text,
-        typer.Option(
-            metavar="ROWS",
-            help="Rows of the output head, padding included.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None
+    mtp: Annotated[Text, option("N", "Number of active multi-token-prediction modules.")] = None
+    padded_vocab: Annotated[Text, option("ROWS", "Rows of the output head, padding included.")] = (
+        None
+    )
     expert_capacity: Annotated[
-        Text,
-        typer.Option(
-            metavar="FACTOR",
-            help="Rows computed per row routed to an expert, 1 or more.",
-            rich_help_panel=_MODEL,
-        ),
+        Text, option("FACTOR", "Rows computed per row routed to an expert, 1 or more.")
     ] = None
-    list_models: Annotated[
-        bool,
-        typer.Option("--list-models", help="Print the presets.", rich_help_panel=_MODEL),
-    ] = False
+    list_models: Annotated[bool, flag("Print the presets.", "--list-models")] = False
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
@@ -106,91 +68,26 @@ class ModelOptions:
 class TokenOptions:
     """What one step works on."""
 
-    batch: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Sequences per step: the global batch.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
-    seq: Annotated[
-        Text,
-        typer.Option(
-            metavar="TOKENS",
-            help="Tokens per sequence, padding included.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
-    tokens: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Tokens per step, instead of --batch or --seq.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
-    real_tokens: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Tokens per step without padding.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
+    HEADING: ClassVar = "Tokens per step, all devices together"
+
+    batch: Annotated[Text, option("N", "Sequences per step: the global batch.")] = None
+    seq: Annotated[Text, option("TOKENS", "Tokens per sequence, padding included.")] = None
+    tokens: Annotated[Text, option("N", "Tokens per step, instead of --batch or --seq.")] = None
+    real_tokens: Annotated[Text, option("N", "Tokens per step without padding.")] = None
     documents: Annotated[
-        Text,
-        typer.Option(
-            metavar="LENGTHS",
-            help="Tokens of each packed document: 512,1024,3x4096.",
-            rich_help_panel=_TOKENS,
-        ),
+        Text, option("LENGTHS", "Tokens of each packed document: 512,1024,3x4096.")
     ] = None
     seq_sum: Annotated[
-        Text,
-        typer.Option(
-            metavar="TOKENS",
-            help="Packed sequences: sum of their lengths, with the next option.",
-            rich_help_panel=_TOKENS,
-        ),
+        Text, option("TOKENS", "Packed sequences: sum of their lengths, with the next option.")
     ] = None
     seq_square_sum: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Packed sequences: sum of their squared lengths.",
-            rich_help_panel=_TOKENS,
-        ),
+        Text, option("N", "Packed sequences: sum of their squared lengths.")
     ] = None
-    sequences: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Packed sequences: how many, if known.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
-    encoder_seq: Annotated[
-        Text,
-        typer.Option(
-            metavar="TOKENS",
-            help="Tokens per encoder sequence.",
-            rich_help_panel=_TOKENS,
-        ),
-    ] = None
-    forward_only: Annotated[
-        bool,
-        typer.Option(
-            "--forward-only", help=("Inference: no backward pass."), rich_help_panel=_TOKENS
-        ),
-    ] = False
+    sequences: Annotated[Text, option("N", "Packed sequences: how many, if known.")] = None
+    encoder_seq: Annotated[Text, option("TOKENS", "Tokens per encoder sequence.")] = None
+    forward_only: Annotated[bool, flag("Inference: no backward pass.", "--forward-only")] = False
     cached: Annotated[
-        Text,
-        typer.Option(
-            metavar="TOKENS",
-            help="Decoding: tokens per sequence already in the KV cache.",
-            rich_help_panel=_TOKENS,
-        ),
+        Text, option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
     ] = None
 
     def settings(self, card: ModelCard) -> dict[str, Any]:
@@ -206,54 +103,18 @@ class TokenOptions:
 class TimeOptions:
     """How fast it was."""
 
+    HEADING: ClassVar = "Time (choose one)"
+
     step_time: Annotated[
-        Text,
-        typer.Option(
-            metavar="TIME",
-            help="Step time: 30, 30s, 820ms. Without a unit: seconds.",
-            rich_help_panel=_TIME,
-        ),
+        Text, option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
     ] = None
-    tokens_per_s: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Tokens per second, all devices.",
-            rich_help_panel=_TIME,
-        ),
-    ] = None
-    tokens_per_s_per_gpu: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Tokens per second per device.",
-            rich_help_panel=_TIME,
-        ),
-    ] = None
-    samples_per_s: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Sequences per second, all devices.",
-            rich_help_panel=_TIME,
-        ),
-    ] = None
+    tokens_per_s: Annotated[Text, option("N", "Tokens per second, all devices.")] = None
+    tokens_per_s_per_gpu: Annotated[Text, option("N", "Tokens per second per device.")] = None
+    samples_per_s: Annotated[Text, option("N", "Sequences per second, all devices.")] = None
     achieved: Annotated[
-        Text,
-        typer.Option(
-            metavar="TFLOPS",
-            help="Published TFLOP/s per device, with the next option.",
-            rich_help_panel=_TIME,
-        ),
+        Text, option("TFLOPS", "Published TFLOP/s per device, with the next option.")
     ] = None
-    achieved_convention: Annotated[
-        Text,
-        typer.Option(
-            metavar="ID",
-            help="Counting convention of --achieved.",
-            rich_help_panel=_TIME,
-        ),
-    ] = None
+    achieved_convention: Annotated[Text, option("ID", "Counting convention of --achieved.")] = None
 
     def settings(self, devices: int) -> dict[str, Any]:
         """Return these fields of the run."""
@@ -261,72 +122,49 @@ class TimeOptions:
         from traceflops.flops import TERA, convention
         from traceflops.units import parse_rate, parse_seconds
 
-        one_of(
-            {
-                "--step-time": self.step_time,
-                "--tokens-per-s": self.tokens_per_s,
-                "--tokens-per-s-per-gpu": self.tokens_per_s_per_gpu,
-                "--samples-per-s": self.samples_per_s,
-                "--achieved": self.achieved,
-            }
-        )
+        one_of(typed(replace(self, achieved_convention=None)))
         if self.achieved_convention is not None and self.achieved is None:
             raise UsageError("--achieved-convention needs --achieved", "add --achieved TFLOPS")
-        given = {
-            "step_seconds": maybe(parse_seconds, "--step-time", self.step_time),
-            "tokens_per_s": maybe(parse_rate, "--tokens-per-s", self.tokens_per_s),
-            "samples_per_s": maybe(parse_rate, "--samples-per-s", self.samples_per_s),
+        given = typed(self)
+        parsers: dict[str, tuple[str, Callable[[str, str], Fraction]]] = {
+            "step_seconds": ("--step-time", parse_seconds),
+            "tokens_per_s": ("--tokens-per-s", parse_rate),
+            "samples_per_s": ("--samples-per-s", parse_rate),
         }
-        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        settings: dict[str, Any] = {
+            name: parse(asked, given[asked])
+            for name, (asked, parse) in parsers.items()
+            if given[asked] is not None
+        }
         if self.tokens_per_s_per_gpu is not None:
             rate = parse_rate("--tokens-per-s-per-gpu", self.tokens_per_s_per_gpu)
-            found["tokens_per_s"] = rate * devices
+            settings["tokens_per_s"] = rate * devices
         if self.achieved is not None:
             achieved = parse_rate("--achieved", self.achieved, "430")
             given_rate(float(achieved), "--achieved")  # refuses another unit
-            found["achieved"] = achieved * TERA
+            settings["achieved"] = achieved * TERA
         if self.achieved_convention is not None:
-            found["achieved_basis"] = convention(self.achieved_convention).id
-        return found
+            settings["achieved_basis"] = convention(self.achieved_convention).id
+        return settings
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
     """On what it ran."""
 
+    HEADING: ClassVar = "Devices and their peak"
+
     gpus: Annotated[
-        Text,
-        typer.Option(
-            "--gpus",
-            "--devices",
-            metavar="N",
-            help="Number of devices in the job. Default: 1.",
-            rich_help_panel=_DEVICES,
-        ),
+        Text, option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
     ] = None
     device: Annotated[
-        Text,
-        typer.Option(
-            metavar="ID",
-            help="Device: an id from `traceflops devices` such as h100-sxm, or its name.",
-            rich_help_panel=_DEVICES,
-        ),
+        Text, option("ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name.")
     ] = None
     dtype: Annotated[
-        Text,
-        typer.Option(
-            metavar="TYPE",
-            help="Data type of matrix products: bf16, fp16, fp8, tf32, ...",
-            rich_help_panel=_DEVICES,
-        ),
+        Text, option("TYPE", "Data type of matrix products: bf16, fp16, fp8, tf32, ...")
     ] = None
     peak: Annotated[
-        Text,
-        typer.Option(
-            metavar="TFLOPS",
-            help="Dense peak per device in TFLOP/s, instead of the table's.",
-            rich_help_panel=_DEVICES,
-        ),
+        Text, option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
     ] = None
 
     @property
@@ -348,68 +186,33 @@ class DeviceOptions:
 class TrainingOptions:
     """What of the model has gradients, and what is computed twice."""
 
+    HEADING: ClassVar = "Training"
+
     lora: Annotated[
-        bool,
-        typer.Option(
-            "--lora",
-            help="Frozen base weights; adapters count only if their size is given.",
-            rich_help_panel=_TRAINED,
-        ),
+        bool, flag("Frozen base weights; adapters count only if their size is given.", "--lora")
     ] = False
-    lora_rank: Annotated[
-        Text,
-        typer.Option(metavar="R", help="LoRA rank.", rich_help_panel=_TRAINED),
-    ] = None
+    lora_rank: Annotated[Text, option("R", "LoRA rank.")] = None
     lora_targets: Annotated[
-        Text,
-        typer.Option(
-            metavar="LIST",
-            help="Matrices with adapters: q,k,v,o. Default: all in the blocks.",
-            rich_help_panel=_TRAINED,
-        ),
+        Text, option("LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks.")
     ] = None
-    lora_params: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Parameters of all adapters, if known.",
-            rich_help_panel=_TRAINED,
-        ),
-    ] = None
+    lora_params: Annotated[Text, option("N", "Parameters of all adapters, if known.")] = None
     frozen: Annotated[
-        Text,
-        typer.Option(
-            metavar="PARTS",
-            help="Frozen parts: all, or some of encoder,attention,ffn,head,...",
-            rich_help_panel=_TRAINED,
-        ),
+        Text, option("PARTS", "Frozen parts: all, or some of encoder,attention,ffn,head,...")
     ] = None
     frozen_layers: Annotated[
-        Text,
-        typer.Option(
-            metavar="N",
-            help="Number of first layers that are not trained: forward only.",
-            rich_help_panel=_TRAINED,
-        ),
+        Text, option("N", "Number of first layers that are not trained: forward only.")
     ] = None
     checkpointing: Annotated[
         Text,
-        typer.Option(
-            metavar="HOW",
-            help=(
-                "Activation checkpointing: none, selective (attention), full (blocks), or "
-                "recomputed shares of matrix products and attention: 0.75,1."
-            ),
-            rich_help_panel=_TRAINED,
+        option(
+            "HOW",
+            "Activation checkpointing: none, selective (attention), full (blocks), or "
+            "recomputed shares of matrix products and attention: 0.75,1.",
         ),
     ] = None
     attention_kernel: Annotated[
         Text,
-        typer.Option(
-            metavar="KIND",
-            help="For HFU: flash (recomputes scores) or unfused (computes masked pairs).",
-            rich_help_panel=_TRAINED,
-        ),
+        option("KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."),
     ] = None
 
     def settings(self, card: ModelCard, forward_only: bool) -> dict[str, Any]:
@@ -425,7 +228,7 @@ def words_of(*groups: DataclassInstance) -> Words:
     """Return what the options of some groups say, as words that describe a run."""
     from traceflops.mfu import Words
 
-    given = {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
+    given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
     flags = frozenset(name for name, value in given.items() if value is True)
     return Words(texts, flags, dashed=True)
@@ -448,8 +251,3 @@ def run_of(
         **time.settings(devices.count),
         **training.settings(card, tokens.forward_only),
     )
-
-
-def maybe(parse: Callable[[str, str], T], option: str, text: str | None) -> T | None:
-    """Return what an option says, None where it is not given."""
-    return parse(option, text) if text is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from traceflops.cli.common import check_pair, read_pair, read_trace, terminal_style
@@ -16,6 +16,7 @@ from traceflops.cli.mfu_options import (
     run_of,
     words_of,
 )
+from traceflops.cli.options import typed
 from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.units import DESCRIPTION_WORDS
@@ -49,7 +50,7 @@ class Description:
 
     def refuse_without_model(self) -> None:
         """Raise UsageError where options describe a run of which no model is known."""
-        for option, value in self._options():
+        for option, value in self._options().items():
             if value not in (None, False):
                 raise UsageError(f"{option} describes a run, but no model is given", ADD_MODEL)
 
@@ -73,13 +74,11 @@ class Description:
         card = self.model.card()
         return card, run_of(card, self.tokens, TimeOptions(), self.devices, self.training)
 
-    def _options(self) -> list[tuple[str, Any]]:
+    def _options(self) -> dict[str, Any]:
         """Return the options that say something of a run, and what they say."""
-        groups = (self.model, self.tokens, self.training, self.answer)
-        found = [(f.name, getattr(group, f.name)) for group in groups for f in fields(group)]
-        found = [one for one in found if one[0] != "ignore_description"]
-        found += [(name, getattr(self.devices, name)) for name in ("gpus", "dtype")]
-        return [(f"--{name.replace('_', '-')}", value) for name, value in found]
+        devices = replace(self.devices, device=None, peak=None)
+        answer = replace(self.answer, ignore_description=False)
+        return typed(self.model, self.tokens, self.training, answer, devices)
 
 
 _OF_THE_RUN = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
@@ -87,9 +86,8 @@ _OF_THE_RUN = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 
 def refuse_time(time: TimeOptions) -> None:
     """Refuse options that say how long a step took: the trace does."""
-    for field in fields(time):
-        if getattr(time, field.name) is not None:
-            option = f"--{field.name.replace('_', '-')}"
+    for option, value in typed(time).items():
+        if value is not None:
             raise UsageError(
                 f"{option} and a trace are mutually exclusive", "the trace provides the time"
             )
@@ -135,15 +133,17 @@ def mfu_of_traces(
     asked: Any = {"include_environment": kept, "placeholders": names}
     paired = prepare_pair(other, **asked) if other is not None else None
     measured = measure(prepared, peaks, paired)
-    found = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
-    known = found.measured if found is not None else without_marked_padding(measured, prepared)
+    checked = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
+    known = checked.measured if checked is not None else without_marked_padding(measured, prepared)
     analysis = analysis_of(prepared, peaks, known)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
     analysis = with_removed(analysis, names) if names is not None else analysis
     explained = None
-    if found is not None and described.answer.explains:
-        explained = described.answer.explanation(found.described, found.lacks)
-    _print(analysis, found, explained, all_conventions=described.answer.all_conventions, json=json)
+    if checked is not None and described.answer.explains:
+        explained = described.answer.explanation(checked.described, checked.lacks)
+    _print(
+        analysis, checked, explained, all_conventions=described.answer.all_conventions, json=json
+    )
 
 
 def _prepared(
@@ -211,7 +211,7 @@ def _reconciled(
 
 def _print(
     analysis: Analysis,
-    found: Reconciliation | None,
+    checked: Reconciliation | None,
     explained: Explanation | None,
     *,
     all_conventions: bool,
@@ -220,7 +220,7 @@ def _print(
     if json:
         from traceflops.reports.json import utilisation_object
 
-        say_object(utilisation_object(analysis, found, explained))
+        say_object(utilisation_object(analysis, checked, explained))
         return
     from traceflops.reports.terminal import (
         render_explanation,
@@ -229,10 +229,10 @@ def _print(
     )
 
     style = terminal_style()
-    if found is not None and explained is not None:
-        lines = render_explanation(found.in_doubt, explained, style)
-    elif found is not None and all_conventions:
-        lines = render_measured_conventions(analysis, style, found)
+    if checked is not None and explained is not None:
+        lines = render_explanation(checked.in_doubt, explained, style)
+    elif checked is not None and all_conventions:
+        lines = render_measured_conventions(analysis, style, checked)
     else:
-        lines = render_measured(analysis, style, found)
+        lines = render_measured(analysis, style, checked)
     print_lines(lines)

@@ -7,19 +7,32 @@ is an option of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_type_hints
 
 import typer
 
-from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
-
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from traceflops.mfu import PeakOptions
     from traceflops.privacy import Placeholders
+    from traceflops.windows import Selection
+
+Text = str | None
+
+
+def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
+    """Return what an option takes, in capitals, and what it is for; its name is the field's."""
+    return typer.Option(*names, metavar=metavar, help=help_text, **more)
+
+
+def flag(help_text: str, *names: str) -> Any:
+    """Return what an option without a value is for."""
+    return typer.Option(*names, help=help_text, show_default=False)
 
 
 Traces = Annotated[
@@ -32,11 +45,19 @@ Traces = Annotated[
 ]
 Rules = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="File of category rules, tried before the built-in ones."),
+    option("FILE", "File of category rules, tried before the built-in ones."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
 Force = Annotated[
-    bool, typer.Option("-f", "--force", help="Also overwrite files that traceflops did not write.")
+    bool, flag("Also overwrite files that traceflops did not write.", "-f", "--force")
+]
+Pair = Annotated[
+    Text,
+    option(
+        "FILE",
+        "Another recording of the same program that provides FLOPs: a PyTorch trace with "
+        "shapes, or counters (rocprofv3 --pmc, ncu CSV). Times are from TRACE.",
+    ),
 ]
 
 
@@ -44,70 +65,36 @@ Force = Annotated[
 class Question:
     """What the options ask for, as given; `selection` parses them."""
 
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A:B",
-            help="Step numbers, both included (A:, :B, A).",
-        ),
-    ] = None
-    ranks: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Ranks, e.g. 0,2,4-7."),
-    ] = None
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="GPU numbers as in the trace, e.g. 0,2.",
-        ),
-    ] = None
+    steps: Annotated[Text, option("A:B", "Step numbers, both included (A:, :B, A).")] = None
+    ranks: Annotated[Text, option("LIST", "Ranks, e.g. 0,2,4-7.")] = None
+    gpu: Annotated[Text, option("LIST", "GPU numbers as in the trace, e.g. 0,2.")] = None
     start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="Start after the first GPU operation, e.g. 1.5s.",
-        ),
+        Text, option("TIME", "Start after the first GPU operation, e.g. 1.5s.", "--from")
     ] = None
     end: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="TIME",
-            help="End after the first GPU operation, e.g. 200ms.",
-        ),
+        Text, option("TIME", "End after the first GPU operation, e.g. 200ms.", "--to")
     ] = None
     step_mark: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Annotations whose full name matches are the steps.",
-        ),
+        Text, option("REGEX", "Annotations whose full name matches are the steps.")
     ] = None
     run: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help=(
-                "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
-                "most GPU time."
-            ),
-            show_default=False,
+        option(
+            "N",
+            "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
+            "most GPU time.",
         ),
     ] = None
 
     job: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Job to show where a folder has several, numbered as in traceflops info.",
-            show_default=False,
-        ),
+        option("N", "Job to show where a folder has several, numbered as in traceflops info."),
     ] = None
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
+        from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
+
         return Selection(
             steps=parse_steps(self.steps) if self.steps is not None else None,
             ranks=parse_numbers("--ranks", self.ranks) if self.ranks is not None else None,
@@ -125,18 +112,10 @@ class Rates:
     """What the devices can do, where the trace does not tell or tells wrong."""
 
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Device for MFU: an id from `traceflops devices`, or its name.",
-        ),
+        Text, option("ID", "Device for MFU: an id from `traceflops devices`, or its name.")
     ] = None
     peak: Annotated[
-        float | None,
-        typer.Option(
-            metavar="TFLOPS",
-            help="Dense peak per device in TFLOP/s, for all data types.",
-        ),
+        float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
     ] = None
 
     def peaks(self) -> PeakOptions:
@@ -158,20 +137,14 @@ class Privacy:
     """What of the recording machine and of the program's author is shown."""
 
     include_environment: Annotated[
-        bool,
-        typer.Option(
-            "--include-environment",
-            help="Keep host and user names and paths.",
-        ),
+        bool, flag("Keep host and user names and paths.", "--include-environment")
     ] = False
     redact: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Replace names of files, modules, functions and annotations, and your own words "
+            "in kernels and operators, by placeholders.",
             "--redact",
-            help=(
-                "Replace names of files, modules, functions and annotations, and your own words "
-                "in kernels and operators, by placeholders."
-            ),
         ),
     ] = False
 
@@ -189,8 +162,7 @@ class Privacy:
 
     def words(self) -> list[str]:
         """Return the options as they are typed."""
-        given = {"--include-environment": self.include_environment, "--redact": self.redact}
-        return [option for option, value in given.items() if value]
+        return [name for name, value in typed(self).items() if value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,103 +171,95 @@ class Reading:
 
     jobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Processes for reading a large file. Default: one per core, at most 8.",
             min=1,
             max=256,
-            help="Processes for reading a large file. Default: one per core, at most 8.",
-            show_default=False,
         ),
     ] = None
     python_stacks: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Read or ignore Python frames. Default: read below 4 GB of text.",
             "--python-stacks/--no-python-stacks",
-            help="Read or ignore Python frames. Default: read below 4 GB of text.",
-            show_default=False,
         ),
     ] = None
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Reject damaged or incomplete files (exit code 3).",
-        ),
+        bool, flag("Reject damaged or incomplete files (exit code 3).", "--strict")
     ] = False
     no_limits: Annotated[
-        bool,
-        typer.Option(
-            "--no-limits",
-            help="Also read files that unpack to more than 300 times their size.",
-        ),
+        bool, flag("Also read files that unpack to more than 300 times their size.", "--no-limits")
     ] = False
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "-v",
-            "--verbose",
-            help="Print the time of each phase on stderr.",
-        ),
-    ] = False
+    verbose: Annotated[bool, flag("Print the time of each phase on stderr.", "-v", "--verbose")] = (
+        False
+    )
     profile_self: Annotated[
-        bool,
-        typer.Option(
-            "--profile-self",
-            help="Profile traceflops itself; prints on stderr.",
-        ),
+        bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self")
     ] = False
 
 
-EVERYTHING = Question()
-FROM_THE_DEVICE_TABLE = Rates()
-WITHOUT_IDENTITY = Privacy()
-AS_USUAL = Reading()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """All that an analysis depends on but the traces."""
+
+    question: Question
+    rates: Rates
+    pair: Pair = None
+    rules: Rules = None
+    privacy: Privacy
+    reading: Reading
+
+
+def typed(*groups: DataclassInstance) -> dict[str, Any]:
+    """Return what the options of some groups say, by their names on the command line."""
+    return {
+        f"--{field.name.replace('_', '-')}": getattr(group, field.name)
+        for group in groups
+        for field in fields(group)
+    }
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its option groups as parameters of its own."""
+    """Return the command with the fields of its option groups as parameters of its own.
+
+    A group may hold others. Its heading, if it has one, is that of its options in the help.
+    """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            parameters.extend(_parameters(groups[name]))
-        else:
-            parameters.append(parameter.replace(annotation=hints[name]))
-    parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+    parameters = [
+        option_of
+        for name, parameter in inspect.signature(command).parameters.items()
+        for option_of in _parameters(name, hints[name], parameter.default)
+    ]
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        for name, group in groups.items():
-            wanted = {field.name: given.pop(field.name) for field in fields(group)}
-            given[name] = group(**wanted)
-        command(**given)
+        wanted = inspect.signature(command).parameters
+        command(**{name: _value(name, hints[name], given) for name in wanted})
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
 
 
-def _parameters(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
+    if not is_dataclass(hint):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=default, annotation=hint)
+        return
+    hints = get_type_hints(hint, include_extras=True)
+    for field in fields(hint):
+        for parameter in _parameters(field.name, hints[field.name], field.default):
+            if hasattr(hint, "HEADING"):
+                get_args(parameter.annotation)[1].rich_help_panel = hint.HEADING
+            yield parameter
 
 
-Pair = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help=(
-            "Another recording of the same program that provides FLOPs: a PyTorch trace with "
-            "shapes, or counters (rocprofv3 --pmc, ncu CSV). Times are from TRACE."
-        ),
-    ),
-]
+def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
+    """Return what is given for a parameter: a group is built of its options."""
+    if not is_dataclass(hint):
+        return given[name]
+    hints = get_type_hints(hint, include_extras=True)
+    parts = {part.name: _value(part.name, hints[part.name], given) for part in fields(hint)}
+    return cast("type[Any]", hint)(**parts)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs, stem_of
 from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    WITHOUT_IDENTITY,
     Force,
     Privacy,
     Question,
     Reading,
     Rules,
+    Text,
     Traces,
     grouped,
+    option,
 )
 from traceflops.cli.printing import say
-from traceflops.windows import Selection
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",
@@ -32,23 +28,22 @@ SUFFIX = ".perfetto.json.gz"
 @grouped
 def perfetto(
     traces: Traces,
+    *,
     output: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        option(
+            "FILE",
+            f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
+            "this folder.",
             "-o",
             "--output",
-            metavar="FILE",
-            help=(
-                f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
-                "this folder."
-            ),
         ),
     ] = None,
     force: Force = False,
-    question: Question = EVERYTHING,
+    question: Question,
     rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    privacy: Privacy,
+    reading: Reading,
 ) -> None:
     """Write a trace for the Perfetto UI, with findings, steps, components and categories as tracks.
 
@@ -62,7 +57,7 @@ def perfetto(
         from traceflops.privacy import redacted
         from traceflops.reports.files import check_replaced, write_pieces
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.windows import restrict
+        from traceflops.windows import Selection, restrict
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)

@@ -9,37 +9,26 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import nullcontext, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from traceflops.phases import listening
 
 if TYPE_CHECKING:
     from cProfile import Profile
 
-    from traceflops.cli.options import Reading
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from traceflops.parsers.io import ByteSource
-
-if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
+    from traceflops.cli.options import Reading
     from traceflops.parsers import Watcher
+    from traceflops.parsers.io import ByteSource
 
 _UNESCAPED: Final = re.compile(
     "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
@@ -55,7 +44,7 @@ def say(text: str, *, to_stderr: bool = False) -> None:
 
 def say_json(text: str) -> None:
     """Print JSON; its values stay what they are, whatever stands for them."""
-    typer.echo(_UNESCAPED.sub(lambda found: f"\\u{ord(found.group()):04x}", text))
+    typer.echo(_UNESCAPED.sub(lambda char: f"\\u{ord(char.group()):04x}", text))
 
 
 def say_object(content: dict[str, Any]) -> None:
@@ -163,11 +152,11 @@ def _print_profile(profile: Profile) -> None:
 
     profile.disable()
     stats = Stats(profile, stream=sys.stderr)
-    rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda one: -one[1].tottime)
+    rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda row: -row[1].tottime)
     say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
-    for name, one in rows[:_FUNCTIONS_SHOWN]:
-        place = f"{Path(one.file_name).name}:{one.line_number}" if one.line_number else "built in"
-        line = f"{one.tottime:8.3f} {one.cumtime:15.3f} {one.ncalls:>12}  {name} ({place})"
+    for name, ran in rows[:_FUNCTIONS_SHOWN]:
+        place = f"{Path(ran.file_name).name}:{ran.line_number}" if ran.line_number else "built in"
+        line = f"{ran.tottime:8.3f} {ran.cumtime:15.3f} {ran.ncalls:>12}  {name} ({place})"
         say(line, to_stderr=True)
     others = _seconds_of_other_processes()
     say(f"reader processes used {others:.3f} s more", to_stderr=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from traceflops.cli.common import (
     failures,
@@ -17,22 +17,7 @@ from traceflops.cli.common import (
     spare_inputs,
     stem_of,
 )
-from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    FROM_THE_DEVICE_TABLE,
-    WITHOUT_IDENTITY,
-    Force,
-    Json,
-    Pair,
-    Privacy,
-    Question,
-    Rates,
-    Reading,
-    Rules,
-    Traces,
-    grouped,
-)
+from traceflops.cli.options import Asked, Force, Json, Reading, Text, Traces, flag, grouped, option
 from traceflops.cli.printing import say, say_json
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -41,13 +26,6 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.reports.view import Authored
-
-import shlex
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
 
 EXAMPLES = (
     "traceflops report trace.json.gz",
@@ -63,31 +41,22 @@ EXAMPLES = (
 class Added:
     """What the author adds to the report, and whether it opens at once."""
 
-    title: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Title of the report.", show_default=False),
-    ] = None
+    title: Annotated[Text, option("TEXT", "Title of the report.")] = None
     notes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=(
-                "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
-                "``` code; UTF-8, at most 64 kB."
-            ),
-            show_default=False,
+        option(
+            "FILE",
+            "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
+            "``` code; UTF-8, at most 64 kB.",
         ),
     ] = None
-    open: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False
+    open: Annotated[bool, flag("Open the report in the browser.", "--open")] = False
 
     def authored(self) -> Authored:
         """Return title and notes. Raises UsageError where they cannot be read."""
         from traceflops.reports.view import authored
 
         return authored(self.title, self.notes)
-
-
-NOTHING_ADDED = Added()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,45 +97,33 @@ class Target:
 @grouped
 def report(
     traces: Traces,
+    *,
     output: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        option(
+            "FILE",
+            "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
+            "NAME.report.html in this folder.",
             "-o",
             "--output",
-            metavar="FILE",
-            help=(
-                "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
-                "NAME.report.html in this folder."
-            ),
         ),
     ] = None,
     format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="Write tables to a folder: csv, parquet or arrow.",
-            show_default=False,
-        ),
+        Text, option("FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format")
     ] = None,
-    added: Added = NOTHING_ADDED,
+    added: Added,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the path.")] = False,
+    quiet: Annotated[bool, flag("Print only the path.", "-q", "--quiet")] = False,
     json: Json = False,
-    question: Question = EVERYTHING,
-    rates: Rates = FROM_THE_DEVICE_TABLE,
-    pair: Pair = None,
-    rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    asked: Asked,
 ) -> None:
     """Write the report as one HTML file, or in another format, and print its summary."""
-    with failures(reading, privacy):
+    with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         authored = added.authored()
-        target.check(traces, [pair, rules, added.notes], force=force)
-        analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
+        target.check(traces, [asked.pair, asked.rules, added.notes], force=force)
+        analysis = read_and_analyze(traces, asked)
         try:
             if json:
                 say_json(analysis.to_json())
@@ -174,12 +131,8 @@ def report(
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
-                given = Given(
-                    question, rates, privacy, reading, pair, rules, added.title, added.notes
-                )
-                written = target.save(
-                    analysis, command_of(traces, analysis, given), authored, force=force
-                )
+                command = command_of(traces, analysis, asked, added)
+                written = target.save(analysis, command, authored, force=force)
         if quiet:
             say(str(target.path))
         elif not json:
@@ -235,29 +188,15 @@ def _show(page: Path) -> None:
 _MOST_INPUTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The options of a report that decide what is in it."""
-
-    question: Question
-    rates: Rates
-    privacy: Privacy
-    reading: Reading
-    pair: str | None
-    rules: Path | None
-    title: str | None
-    notes: Path | None
-
-
-def command_of(traces: list[str], analysis: Analysis, given: Given) -> str:
+def command_of(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
     """Return the command that made a report; files by the names that the report shows."""
     inputs = list(_inputs(traces, analysis))
     more = ["…"] if len(inputs) > _MOST_INPUTS else []
     words = ["traceflops", "report", *inputs[:_MOST_INPUTS], *more]
-    for option, value in _options(given, analysis):
-        words += [option, value]
+    for name, value in _options(asked, added, analysis):
+        words += [name, value]
     return shlex.join(
-        [*words, *given.rates.words(), *given.privacy.words(), *_flags(given.reading)]
+        [*words, *asked.rates.words(), *asked.privacy.words(), *_flags(asked.reading)]
     )
 
 
@@ -267,9 +206,9 @@ def _inputs(traces: list[str], analysis: Analysis) -> Iterator[str]:
     yield from ("-" if t == "-" else n for t, n in zip(traces, shown, strict=True))
 
 
-def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Give the options that have a value, with what of it may be shown."""
-    question, hidden = given.question, "…" if given.privacy.redact else None
+    question, hidden = asked.question, "…" if asked.privacy.redact else None
     values: dict[str, object] = {
         "--steps": question.steps,
         "--ranks": question.ranks,
@@ -279,12 +218,12 @@ def _options(given: Given, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "--from": question.start,
         "--to": question.end,
         "--step-mark": question.step_mark and (hidden or question.step_mark),
-        "--pair": given.pair and _pair_shown(analysis),
-        "--rules": given.rules and (hidden or given.rules.name),
-        "--title": given.title and (hidden or given.title),
-        "--notes": given.notes and (hidden or given.notes.name),
+        "--pair": asked.pair and _pair_shown(analysis),
+        "--rules": asked.rules and (hidden or asked.rules.name),
+        "--title": added.title and (hidden or added.title),
+        "--notes": added.notes and (hidden or added.notes.name),
     }
-    yield from ((option, str(value)) for option, value in values.items() if value is not None)
+    yield from ((name, str(value)) for name, value in values.items() if value is not None)
 
 
 def _flags(reading: Reading) -> Iterator[str]:

@@ -3,21 +3,7 @@
 from __future__ import annotations
 
 from traceflops.cli.common import failures, print_summary, read_and_analyze
-from traceflops.cli.options import (
-    AS_USUAL,
-    EVERYTHING,
-    FROM_THE_DEVICE_TABLE,
-    WITHOUT_IDENTITY,
-    Json,
-    Pair,
-    Privacy,
-    Question,
-    Rates,
-    Reading,
-    Rules,
-    Traces,
-    grouped,
-)
+from traceflops.cli.options import Asked, Json, Traces, grouped
 from traceflops.cli.printing import say_json
 
 EXAMPLES = (
@@ -32,17 +18,13 @@ EXAMPLES = (
 @grouped
 def summary(
     traces: Traces,
+    *,
     json: Json = False,
-    question: Question = EVERYTHING,
-    rates: Rates = FROM_THE_DEVICE_TABLE,
-    pair: Pair = None,
-    rules: Rules = None,
-    privacy: Privacy = WITHOUT_IDENTITY,
-    reading: Reading = AS_USUAL,
+    asked: Asked,
 ) -> None:
     """Print where the time went, without writing a file."""
-    with failures(reading, privacy):
-        analysis = read_and_analyze(traces, question, rates, reading, rules, privacy, pair)
+    with failures(asked.reading, asked.privacy):
+        analysis = read_and_analyze(traces, asked)
         if json:
             say_json(analysis.to_json())
         else:

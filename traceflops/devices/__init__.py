@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         with_sums,
     )
     from traceflops.devices.device_facts import SeenDevice, quoted, shown
+    from traceflops.devices.device_names import by_name, is_full_name, named_row
     from traceflops.devices.dies import partition
     from traceflops.devices.jobs import (
         JobReport,
@@ -40,15 +41,7 @@ if TYPE_CHECKING:
         of_job,
         of_no_job,
     )
-    from traceflops.devices.matching import (
-        REFERENCE,
-        Match,
-        by_name,
-        chosen,
-        is_full_name,
-        match,
-        named_row,
-    )
+    from traceflops.devices.matching import REFERENCE, Match, chosen, match
     from traceflops.devices.merging import join
     from traceflops.devices.missing_input import (
         GIVE_PEAK,

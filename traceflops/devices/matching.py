@@ -7,51 +7,17 @@ rates, or where the user chose. Without confirmation there is no peak: never a s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices.device_facts import (
-    LONGEST_NAME,
-    SeenDevice,
-    dotted,
-    gib,
-    is_known,
-    quoted,
-    shown,
-)
+from traceflops.devices.device_facts import SeenDevice, dotted, gib, is_known, quoted, shown
+from traceflops.devices.device_names import asked_row, by_name, variant_of
 from traceflops.devices.dies import Partition, partition
 from traceflops.devices.missing_input import ASK
-from traceflops.devices.peaks import (
-    DTYPES,
-    DeviceSpec,
-    HostLink,
-    Variant,
-    ambiguous_names,
-    load_devices,
-    load_variants,
-    rate_text,
-)
-from traceflops.devices.user_rate import LARGEST_PEAK, given_rate, rate_doubt
-from traceflops.errors import UsageError
-
-__all__ = [
-    "LARGEST_PEAK",
-    "LONGEST_NAME",
-    "Confidence",
-    "How",
-    "Match",
-    "SeenDevice",
-    "by_fingerprint",
-    "by_name",
-    "chosen",
-    "given_rate",
-    "is_full_name",
-    "match",
-]
+from traceflops.devices.peaks import DTYPES, DeviceSpec, HostLink, load_devices, rate_text
+from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
@@ -106,7 +72,7 @@ class Match:
         spec, seen = self.spec, self.seen
         if spec is None or not self.confirmed or not spec.flops_per_clock:
             return None
-        if not any(spec.peak(one) for one in REFERENCE):
+        if not any(map(spec.peak, REFERENCE)):
             return None
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
@@ -122,13 +88,6 @@ class Match:
             f"The dense {shown(dtype)} rate of {self.spec.id} ({self.spec.product}) "
             "is unknown; --peak sets one."
         )
-
-
-def by_name(name: str | None) -> DeviceSpec | None:
-    """Return the first row whose pattern is found in a device's name."""
-    if not name or len(name) > LONGEST_NAME:
-        return None
-    return next((spec for spec in load_devices() if re.search(spec.pattern, name)), None)
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
@@ -163,8 +122,8 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
-    found = match(seen) if device_id is None else _given(_find(device_id), seen)
-    return found if peak_tflops is None else _with_rate(found, given_rate(peak_tflops))
+    matched = match(seen) if device_id is None else _given(asked_row(device_id), seen)
+    return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +135,7 @@ class _Check:
     agrees: bool
 
 
-def _checks(spec: DeviceSpec, seen: SeenDevice) -> tuple[_Check, ...]:
-    return tuple(_compared(spec, seen))
-
-
-def _compared(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
+def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     if seen.vendor and seen.vendor.lower() != spec.vendor:
         yield _Check(f"vendor {shown(seen.vendor)}", spec.vendor, False)
     if seen.instruction_set is not None:
@@ -190,8 +145,8 @@ def _compared(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield _Check(text, dotted(spec.compute), seen.compute == spec.compute)
     if seen.units is not None and seen.units > 0 and spec.units is not None:
         text = f"{seen.units} {spec.unit_name}"
-        one = _partition(spec, seen)
-        dies = f" ({one.text})" if one is not None and not one.is_part else ""
+        mode = _partition(spec, seen)
+        dies = f" ({mode.text})" if mode is not None and not mode.is_part else ""
         yield _Check(f"{text}{dies}", str(spec.units), seen.units == spec.units)
     if is_known(seen.warp_size) and spec.warp_size is not None:
         agrees = seen.warp_size == spec.warp_size
@@ -203,8 +158,8 @@ def _compared(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    part, variant = _part(spec, seen), _variant(seen)
-    checks = _checks(spec, seen)
+    part, variant = _part(spec, seen), variant_of(seen)
+    checks = tuple(_checks(spec, seen))
     wrong = ", ".join(_objection(check) for check in checks if not check.agrees)
     the_name = f"The name matches {_titled(spec)}"
     mode = _partition(spec, seen) if variant is None else None
@@ -281,7 +236,7 @@ def _nothing_fits(seen: SeenDevice, name: str) -> Match:
 
 def _unknown(seen: SeenDevice) -> Match:
     """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
-    fitting, variant = by_fingerprint(seen), _variant(seen)
+    fitting, variant = by_fingerprint(seen), variant_of(seen)
     because = f"No row of the table has the name {quoted(seen.name)}"
     if seen.properties():
         because += f" ({seen.properties()})"
@@ -306,22 +261,27 @@ def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     return Match(seen, taken, "given", "high", True, by_fingerprint(seen), because, against)
 
 
-def _with_rate(found: Match, rate: int) -> Match:
+def _with_rate(matched: Match, rate: int) -> Match:
     """Return the match with one rate for all data types; the rest of a confirmed row stays."""
-    known = found.spec if found.confirmed else None
+    known = matched.spec if matched.confirmed else None
     dense = dict.fromkeys(DTYPES, rate)
     note = "one rate for all data types, set with --peak"
     spec = (
         replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
         if known is not None
-        else _only_rate(found.seen, dense, note)
+        else _only_rate(matched.seen, dense, note)
     )
     because = f"--peak sets {rate_text(rate)} TFLOP/s"
     if known is not None:
         doubt = rate_doubt(known, rate)
         because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
     return replace(
-        found, spec=spec, how="given", confidence="high", confirmed=True, explanation=f"{because}."
+        matched,
+        spec=spec,
+        how="given",
+        confidence="high",
+        confirmed=True,
+        explanation=f"{because}.",
     )
 
 
@@ -350,73 +310,6 @@ def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceS
     )
 
 
-def _find(text: str) -> DeviceSpec:
-    """Return the row that --device means: by its id or product, or by a device's name in a trace.
-
-    Raises UsageError with the ids near it where that is none, or more than one.
-    """
-    spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
-    if spec is not None:
-        return spec
-    near = _near(text[:LONGEST_NAME])
-    known = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
-    raise UsageError(
-        f"--device {quoted(text)} does not match exactly one row of the device table; {known}",
-        "traceflops devices lists the ids",
-    )
-
-
-def named_row(text: str) -> DeviceSpec | None:
-    """Return the row that a text names in any spelling, None where several or none could be it."""
-    wanted = _spelled(text)
-    rows = {
-        spec.id: spec
-        for spec in load_devices()
-        if wanted in (_spelled(spec.id), _spelled(spec.product))
-    }
-    if len(rows) == 1:
-        return rows.popitem()[1]
-    seen = SeenDevice(text)
-    if seen.sharing or _variant(seen) is not None or text.lower() in ambiguous_names():
-        return None
-    is_part = any(wanted in _spelled(spec.id) for spec in load_devices())
-    return by_name(text) if is_full_name(text) or not is_part else None
-
-
-def is_full_name(text: str) -> bool:
-    """Return whether a text is what a trace calls a device of the table, the maker first."""
-    maker = text.strip().partition(" ")[0].lower()
-    return maker in _makers() and by_name(text.strip()) is not None
-
-
-def _makers() -> frozenset[str]:
-    return frozenset(spec.vendor for spec in load_devices())
-
-
-def _spelled(text: str) -> str:
-    """Return a name as it is compared: letters and digits in lower case, without the maker."""
-    words = re.findall(r"[a-z0-9]+", text.lower())
-    return "".join(words[1:] if words and words[0] in _makers() else words)
-
-
-def _near(text: str) -> list[str]:
-    """Return ids that contain the text or resemble it, and those of the row it names."""
-    ids = [spec.id for spec in load_devices()]
-    wanted = _spelled(text)
-    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
-    named = by_name(text.upper())
-    first = [named.id] if named is not None else []
-    close = get_close_matches(text.strip().lower(), ids, n=4)
-    return list(dict.fromkeys([*first, *SeenDevice(text).sharing, *inside, *close]))[:6]
-
-
-def _variant(seen: SeenDevice) -> Variant | None:
-    name = seen.name or ""
-    if len(name) > LONGEST_NAME:
-        return None
-    return next((variant for variant in load_variants() if variant.is_named(name)), None)
-
-
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
     """Return the row scaled to the units seen, where these are a MIG slice or a partition."""
     units = seen.units
@@ -424,7 +317,7 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
         return None
     if seen.compute is not None and spec.compute not in (None, seen.compute):
         return None
-    variant = _variant(seen)
+    variant = variant_of(seen)
     by_units = variant is not None and variant.by_units
     by_partition = spec.partition_units is not None and units % spec.partition_units == 0
     return spec.with_units(units) if by_units or by_partition else None
@@ -432,10 +325,10 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
 
 def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     """Return which partition of a row a device is; None unless dies, units and name all say it."""
-    found = partition(spec, seen.instruction_set, seen.dies)
-    if found is None or spec.partition_units is None or seen.instruction_set != spec.arch:
+    mode = partition(spec, seen.instruction_set, seen.dies)
+    if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
-    return found if seen.units == found.dies * spec.partition_units else None
+    return mode if seen.units == mode.dies * spec.partition_units else None
 
 
 def _partitioned(seen: SeenDevice) -> tuple[DeviceSpec, ...]:

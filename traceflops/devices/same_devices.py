@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices.device_facts import SeenDevice
-from traceflops.devices.matching import by_name
+from traceflops.devices.device_names import by_name
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import EVERYWHERE, IntArray, Trace
 

@@ -60,7 +60,9 @@ class Prepared:
     def without_work(self) -> Prepared:
         """Return the same without devices and steps, for a trace whose times say nothing."""
         plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
-        return replace(self, accounts={}, windows={}, plan=plan)
+        bare = replace(self, accounts={}, windows={}, plan=plan)
+        vars(bare)["launch_records"] = self.launch_records  # which calls have one stays the same
+        return bare
 
     @cached_property
     def launch_records(self) -> LaunchRecords:
