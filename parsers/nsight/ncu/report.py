@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from traceflops.errors import InputError, NotATrace
+from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.ncu.plans import Page
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, fill_sizes
 from traceflops.parsers.nsight.ncu.runs import runs
 from traceflops.parsers.nsight.ncu.trace import trace_of, with_values
 from traceflops.parsers.nsight.ncu.values import unit_of
-from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Trace
 
 _PACKAGE: Final = "ncu_report"
@@ -96,75 +93,3 @@ def _number(metric: Any) -> float | None:
     except (TypeError, ValueError, RuntimeError):
         return None
     return value if np.isfinite(value) else None
-
-
-# Binary reports of Nsight: what they are, and the command that makes something readable of them.
-#
-# A report of Nsight Compute is read where NVIDIA's own package for that (ncu_report) is installed.
-
-
-_NSYS: Final = b"NVIDIA Tegra Profiler Report"
-
-
-_NCU: Final = b"NVR\x00"
-
-
-_VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{1,60})")
-
-
-_YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
-
-
-def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    """Raise NotATrace with the command that exports a report of Nsight Systems."""
-    source = sources[0]
-    version = _version(source.head(256))
-    by = f", written by {version}" if version else ""
-    raise NotATrace(
-        f"{_place(source)} is a binary Nsight Systems report (.nsys-rep, .qdrep{by})",
-        "export it with the same or a newer nsys: nsys export --type sqlite --include-json=true "
-        f"{_argument(source, 'REPORT.nsys-rep')} (since 2024.6 also --type parquetdir, better for "
-        "very large reports)",
-    )
-
-
-def _version(head: bytes) -> str | None:
-    """Return the version behind the magic words, None where it cannot be told."""
-    found = _VERSION.match(head, len(_NSYS))
-    if found is None:
-        return None
-    text = found[1].decode()
-    year = _YEAR.match(text)
-    return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
-
-
-def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu.report import has_package, read_report
-
-    for source in sources:
-        if source.path is None or not has_package():
-            raise _ncu_refused(source)
-    return [read_report(source) for source in sources]
-
-
-def _ncu_refused(source: ByteSource) -> NotATrace:
-    return NotATrace(
-        f"{_place(source)} is a binary Nsight Compute report (.ncu-rep)",
-        f"export it: ncu --import {_argument(source, 'REPORT.ncu-rep')} --csv --page raw > "
-        "kernels.csv; or install NVIDIA's ncu_report package to read it directly",
-    )
-
-
-def _place(source: ByteSource) -> str:
-    return str(source.path or source.label)
-
-
-def _argument(source: ByteSource, otherwise: str) -> str:
-    """Return the file as a command takes it; what came from standard input is none."""
-    return otherwise if source.path is None else shlex.quote(str(source.path))
-
-
-NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
-
-
-NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu)

@@ -16,10 +16,8 @@ from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
 from traceflops.parsers.shared import (
     DeviceFacts,
-    Format,
     Gathered,
     ProcessFacts,
-    Reading,
     overflow_notes,
 )
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace
@@ -228,24 +226,3 @@ def _notes(file: NcuFile) -> Iterator[Note]:
         yield _NOTES.note("decimal-commas")
     if file.marks.is_open:
         yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
-
-
-# CSV of Nsight Compute: the details page and the raw page.
-
-
-def _recognises(head: bytes) -> bool:
-    if b"Kernel Name" not in head or head.lstrip()[:1] in (b"{", b"[", b"<"):
-        return False
-    from traceflops.parsers.nsight.ncu.plans import NCU_TABLES
-    from traceflops.parsers.nsight.stats.text import first_header
-
-    return first_header(head, NCU_TABLES) is not None
-
-
-def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu.trace import read_pages
-
-    return read_pages(sources)
-
-
-NCU_CSV: Final = Format("ncu CSV", _recognises, _read, gathers=True)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from traceflops.parsers.shared import Format, Reading
-
 if TYPE_CHECKING:
     from traceflops.parsers.nsight.recipe import Opened
 
@@ -199,23 +197,6 @@ def _is_file(stream: Any) -> bool:
     return is_file
 
 
-# Arrow files of Nsight Systems: the tables of a report, one file each.
-
-
-_ARROW_FORMAT_STARTS: Final = (b"ARROW1\x00\x00", b"\xff\xff\xff\xff")
-
-
-def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.table_files import read_arrow_tables
-
-    return read_arrow_tables(sources)
-
-
-NSYS_ARROW: Final = Format(
-    "Arrow", lambda head: head.startswith(_ARROW_FORMAT_STARTS), _read, gathers=True
-)
-
-
 # Parquet files of Nsight Systems, told apart by their columns.
 
 
@@ -244,7 +225,7 @@ KINDS: Final[tuple[tuple[Callable[[Opened], bool], Callable[..., Sequence[Trace]
 """By what a Parquet file is known, and what reads all files of that kind."""
 
 
-def read_parquet(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+def read_parquet(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return the traces in Parquet files. Raises InputError where none is known."""
     from traceflops.parsers.nsight.recipe import opened
     from traceflops.parsers.nsight.unreadable_files import with_set_aside
@@ -284,8 +265,3 @@ def _recipe_format_unknown(file: Opened) -> NotATrace:
 
 def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name[:30])
-
-
-NSYS_PARQUET: Final = Format(
-    "Parquet", lambda head: head.startswith(b"PAR1"), read_parquet, gathers=True
-)

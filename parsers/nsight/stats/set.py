@@ -13,7 +13,6 @@ from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.notes import NOTES
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
-from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Note, Trace
 
 _OLD_NAMES: Final = (
@@ -109,34 +108,3 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
 def _not_read(label: str, error: InputError) -> Note:
     note = NOTES.note("file-not-read", 1, name=label, reason=error.message)
     return replace(note, file=label)
-
-
-# Reports of `nsys stats`: CSV, and what it prints on the console.
-
-
-_SIGN: Final = re.compile(
-    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|KAvg"
-    rb"|Total(?:(?: Proj| Range)? Time)?) ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)"
-    rb"|CorrId|Total Time|Operations|Projected Start",
-    re.I,
-)
-
-
-def _recognises(head: bytes) -> bool:
-    if _SIGN.search(head) is None or head.lstrip()[:1] in (b"{", b"[", b"<"):
-        return False
-    from traceflops.parsers.nsight.stats.console import console_header
-    from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
-    from traceflops.parsers.nsight.stats.text import first_header
-
-    has_csv = first_header(head, STATS_TABLES) is not None
-    return has_csv or console_header(head, STATS_TABLES) is not None
-
-
-def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.stats.set import read_reports
-
-    return read_reports(sources)
-
-
-NSYS_STATS: Final = Format("nsys stats", _recognises, _read, gathers=True)

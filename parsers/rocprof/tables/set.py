@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -18,7 +17,7 @@ from traceflops.parsers.rocprof.tables.processes import Placed
 from traceflops.parsers.rocprof.tables.read import read_table
 from traceflops.parsers.rocprof.tables.runs import runs_of
 from traceflops.parsers.rocprof.tables.trace import Assembly
-from traceflops.parsers.shared import Format, Reading, TableFile
+from traceflops.parsers.shared import TableFile
 from traceflops.table import Note, Trace
 from traceflops.units import several
 
@@ -137,26 +136,3 @@ def _names_in(folder: Path) -> list[str]:
             return [entry.name for entry in islice(entries, _MOST_NEIGHBOURS)]
     except OSError:
         return []
-
-
-# rocprof's tables of comma-separated values, of all its generations.
-
-
-_OTHER_TEXT: Final = re.compile(rb"\s*[\[{<]")
-
-
-def _recognises(head: bytes) -> bool:
-    if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
-        return False
-    from traceflops.parsers.rocprof.tables.plans import table_in
-
-    return table_in(head) is not None
-
-
-def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.tables.set import read_tables
-
-    return read_tables(sources)
-
-
-ROCPROF_TABLES: Final = Format("rocprof CSV", _recognises, _read, gathers=True)

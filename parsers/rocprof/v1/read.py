@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from traceflops.parsers.rocprof.tables.names import Place, place_of
 from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.trace import AllRows, V1Assembly
-from traceflops.parsers.shared import DISPATCH, Format, Reading, overflow_notes, span_notes
+from traceflops.parsers.shared import DISPATCH, overflow_notes, span_notes
 from traceflops.table import (
     Note,
     NoteKind,
@@ -148,23 +147,3 @@ def _content_notes(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         yield from link_notes(tables, no_calls=_NO_CALLS)
     if was_counted:
         yield COUNTED_WHILE_TIMED
-
-
-# rocprof's (v1) JSON: a Chrome trace with the true times in its arguments.
-
-
-_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
-
-
-def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.v1.read import read_v1_json
-
-    for source in sources:
-        reading.crew.expect(source.expected_text_bytes)
-    return [read_v1_json(source, reading.crew) for source in sources]
-
-
-ROCPROF_V1_JSON: Final = Format(
-    "rocprof (v1) JSON", lambda head: _START.match(head) is not None, _read
-)
-"""Known by the empty event with which the list begins; no other writer of such lists has one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from traceflops.parsers.rocprof.tables.names import Place
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
-from traceflops.parsers.shared import Format, Gathered, ProcessFacts, Reading, fill_collectives
+from traceflops.parsers.shared import Gathered, ProcessFacts, Reading, fill_collectives
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, rank_from_name
 
 if TYPE_CHECKING:
@@ -230,10 +229,7 @@ _WORTH_BYTES: Final = 1 << 29
 """These records are decoded so quickly that other processes cost more than they save below this."""
 
 
-_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
-
-
-def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """Return the traces of some files. Raises InputError where none can be read.
 
     One that cannot be read is a note as long as another can.
@@ -264,8 +260,6 @@ def _read_run(
     failed: list[tuple[str, InputError]],
 ) -> Trace | None:
     """Return the trace of a run, None where none of its files can be read."""
-    from traceflops.parsers.rocprof.v3json.run import Run
-
     large = sum(source.expected_text_bytes for source, _ in members) >= _WORTH_BYTES
     run = Run(reading.crew if large else Crew())
     passes = {place.run_pass for _, place in members}
@@ -297,8 +291,3 @@ def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, Place]]]
         sorted(members, key=lambda one: (one[1].run_pass or 0, one[1].pid or 0, one[0].name))
         for members in runs.values()
     ]
-
-
-ROCPROF_JSON: Final = Format(
-    "rocprofv3 JSON", lambda head: _START.match(head) is not None, _read, gathers=True
-)

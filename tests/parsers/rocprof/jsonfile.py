@@ -9,8 +9,9 @@ from typing import Any
 from traceflops.devices.merging import merge
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.rocprof.formats import ROCPROF_JSON
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.v3json.run import ROCPROF_JSON, Run
+from traceflops.parsers.rocprof.v3json.run import Run
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Note, Trace

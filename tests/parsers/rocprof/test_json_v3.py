@@ -34,7 +34,7 @@ from tests.parsers.rocprof.jsonfile import (
 from traceflops.errors import InputError
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.recognise.known_formats import recognise
-from traceflops.parsers.rocprof.v3json.run import ROCPROF_JSON
+from traceflops.parsers.rocprof.formats import ROCPROF_JSON
 from traceflops.parsers.shared.formats import Reading
 
 MI350X = "traces/rocprof/v3_json_mi350x_ddp_train.json.gz"

@@ -1,0 +1,135 @@
+"""What Nsight's files are, known by their first bytes. Readers are loaded when they are needed.
+
+A binary report of Nsight Compute is read where NVIDIA's own package for that (ncu_report) is
+installed; one of Nsight Systems is not read: the refusal has the command that exports it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from traceflops.errors import NotATrace
+from traceflops.parsers.io import ByteSource
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import Trace
+
+_ARROW: Final = (b"ARROW1\x00\x00", b"\xff\xff\xff\xff")
+_NO_TABLE: Final = (b"{", b"[", b"<")
+_SIGN: Final = re.compile(
+    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|KAvg"
+    rb"|Total(?:(?: Proj| Range)? Time)?) ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)"
+    rb"|CorrId|Total Time|Operations|Projected Start",
+    re.I,
+)
+_NSYS: Final = b"NVIDIA Tegra Profiler Report"
+_NCU: Final = b"NVR\x00"
+_VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{1,60})")
+_YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
+
+
+def _is_ncu_csv(head: bytes) -> bool:
+    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
+        return False
+    from traceflops.parsers.nsight.ncu.plans import NCU_TABLES
+    from traceflops.parsers.nsight.stats.text import first_header
+
+    return first_header(head, NCU_TABLES) is not None
+
+
+def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.ncu.trace import read_pages
+
+    return read_pages(sources)
+
+
+def _is_stats(head: bytes) -> bool:
+    if _SIGN.search(head) is None or head.lstrip()[:1] in _NO_TABLE:
+        return False
+    from traceflops.parsers.nsight.stats.console import console_header
+    from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
+    from traceflops.parsers.nsight.stats.text import first_header
+
+    has_csv = first_header(head, STATS_TABLES) is not None
+    return has_csv or console_header(head, STATS_TABLES) is not None
+
+
+def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.stats.set import read_reports
+
+    return read_reports(sources)
+
+
+def _read_arrow(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.nsys.table_files import read_arrow_tables
+
+    return read_arrow_tables(sources)
+
+
+def _read_parquet(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.nsys.table_files import read_parquet
+
+    return read_parquet(sources)
+
+
+def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    """Raise NotATrace with the command that exports a report of Nsight Systems."""
+    source = sources[0]
+    version = _version(source.head(256))
+    by = f", written by {version}" if version else ""
+    raise NotATrace(
+        f"{_place(source)} is a binary Nsight Systems report (.nsys-rep, .qdrep{by})",
+        "export it with the same or a newer nsys: nsys export --type sqlite --include-json=true "
+        f"{_argument(source, 'REPORT.nsys-rep')} (since 2024.6 also --type parquetdir, better for "
+        "very large reports)",
+    )
+
+
+def _version(head: bytes) -> str | None:
+    """Return the version behind the magic words, None where it cannot be told."""
+    found = _VERSION.match(head, len(_NSYS))
+    if found is None:
+        return None
+    text = found[1].decode()
+    year = _YEAR.match(text)
+    return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
+
+
+def _read_ncu_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.ncu.report import has_package, read_report
+
+    for source in sources:
+        if source.path is None or not has_package():
+            raise _ncu_refused(source)
+    return [read_report(source) for source in sources]
+
+
+def _ncu_refused(source: ByteSource) -> NotATrace:
+    return NotATrace(
+        f"{_place(source)} is a binary Nsight Compute report (.ncu-rep)",
+        f"export it: ncu --import {_argument(source, 'REPORT.ncu-rep')} --csv --page raw > "
+        "kernels.csv; or install NVIDIA's ncu_report package to read it directly",
+    )
+
+
+def _place(source: ByteSource) -> str:
+    return str(source.path or source.label)
+
+
+def _argument(source: ByteSource, otherwise: str) -> str:
+    """Return the file as a command takes it; what came from standard input is none."""
+    return otherwise if source.path is None else shlex.quote(str(source.path))
+
+
+NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
+
+
+NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
+NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
+NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
+NSYS_ARROW: Final = Format("Arrow", lambda head: head.startswith(_ARROW), _read_arrow, gathers=True)
+NSYS_PARQUET: Final = Format(
+    "Parquet", lambda head: head.startswith(b"PAR1"), _read_parquet, gathers=True
+)

@@ -1,0 +1,53 @@
+"""What rocprof's files are, known by their first bytes. Readers are loaded when they are needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from traceflops.parsers.io import ByteSource
+from traceflops.parsers.shared import Format, Reading
+from traceflops.table import Trace
+
+_OTHER_TEXT: Final = re.compile(rb"\s*[\[{<]")
+_V1_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
+_V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
+
+
+def _is_table(head: bytes) -> bool:
+    if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
+        return False
+    from traceflops.parsers.rocprof.tables.plans import table_in
+
+    return table_in(head) is not None
+
+
+def _read_tables(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    from traceflops.parsers.rocprof.tables.set import read_tables
+
+    return read_tables(sources)
+
+
+def _read_v1(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    from traceflops.parsers.rocprof.v1.read import read_v1_json
+
+    for source in sources:
+        reading.crew.expect(source.expected_text_bytes)
+    return [read_v1_json(source, reading.crew) for source in sources]
+
+
+def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    from traceflops.parsers.rocprof.v3json.run import read_runs
+
+    return read_runs(sources, reading)
+
+
+ROCPROF_TABLES: Final = Format("rocprof CSV", _is_table, _read_tables, gathers=True)
+ROCPROF_V1_JSON: Final = Format(
+    "rocprof (v1) JSON", lambda head: _V1_START.match(head) is not None, _read_v1
+)
+"""Known by the empty event with which the list begins; no other writer of such lists has one."""
+ROCPROF_JSON: Final = Format(
+    "rocprofv3 JSON", lambda head: _V3_START.match(head) is not None, _read_v3, gathers=True
+)
