@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceflops.parsers.io.csvfiles.lines import Bytes, line_starts
     from traceflops.parsers.io.csvfiles.text import (
         TEXT_BLOCK_BYTES,
-        Block,
+        CsvBlock,
         CsvText,
         Damage,
         text_notes,

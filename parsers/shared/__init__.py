@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         V3,
         Cut,
         Layout,
-        Part,
+        ProcessPart,
         Stretch,
         TableFile,
         Tally,

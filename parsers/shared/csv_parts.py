@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Block, ByteSource, Column, Damage, Texts
+from traceflops.parsers.io import ByteSource, Column, CsvBlock, Damage, Texts
 from traceflops.parsers.shared.sanity_checks import spans
 from traceflops.table import (
     ABSENT,
@@ -63,7 +63,7 @@ class Stretch:
         return self.low > other.high + by_ns or other.low > self.high + by_ns
 
 
-class Part:
+class ProcessPart:
     """The rows of one process in one file.
 
     `guid` and `pid` are None where the file does not say them. The column `device` holds places in
@@ -113,7 +113,7 @@ class Part:
     def times_beside(self) -> Beside:
         """Return the collector of times that stand beside counters."""
         if self.beside is None:
-            self.beside = Beside(Part(self.guid, self.pid))
+            self.beside = Beside(ProcessPart(self.guid, self.pid))
             self.beside.part.agents = self.agents
         return self.beside
 
@@ -133,7 +133,7 @@ class Part:
 class Beside:
     """Times that stand beside counters: the rows, and what is odd about them."""
 
-    part: Part
+    part: ProcessPart
     tally: Tally = field(default_factory=Tally)
 
 
@@ -194,23 +194,23 @@ class TableFile:
     source: ByteSource
     layouts: list[Layout] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
-    parts: dict[Hashable, Part] = field(default_factory=dict)
+    parts: dict[Hashable, ProcessPart] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     agents: list[dict[str, str]] = field(default_factory=list)
     system: dict[str, str] = field(default_factory=dict)
     damage: Damage = field(default_factory=Damage)
 
-    def part(self, guid: str | None, pid: int | None) -> Part:
+    def part(self, guid: str | None, pid: int | None) -> ProcessPart:
         """Return the rows of a process."""
         key = (guid, pid)
         if key not in self.parts:
             if len(self.parts) >= _MOST_PROCESSES:
                 guid = pid = None
                 key = (None, None)
-            self.parts.setdefault(key, Part(guid, pid))
+            self.parts.setdefault(key, ProcessPart(guid, pid))
         return self.parts[key]
 
-    def cuts(self, block: Block) -> Iterator[tuple[Part, Cut]]:
+    def cuts(self, block: CsvBlock) -> Iterator[tuple[ProcessPart, Cut]]:
         """Yield the rows of a block by process."""
         guid, pid = block.columns.get("guid"), block.columns.get("pid")
         whole = Cut(block.rows, block.columns)
@@ -229,7 +229,7 @@ class TableFile:
         for number, rows in groups(key):
             yield self._named(number, texts, pids), whole.only(rows)
 
-    def _named(self, key: int, guids: list[str], pids: list[int]) -> Part:
+    def _named(self, key: int, guids: list[str], pids: list[int]) -> ProcessPart:
         pid = pids[key % len(pids)]
         guid = guids[key // len(pids)]
         if guid.isascii() and guid.isdecimal() and len(guid) < _DIGITS_OF_INT64:

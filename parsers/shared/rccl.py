@@ -13,7 +13,7 @@ ONE, RANKS = "one", "ranks"
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveCall:
     """What a call does: its name as frameworks write it, and what one rank puts in and gets out.
 
     `count` is the argument that counts elements; `puts` and `gets` say how many times that:
@@ -36,20 +36,20 @@ class Collective:
         return count * ranks if ranks is not None and count * ranks < 2**63 else None
 
 
-COLLECTIVES: Final[Mapping[str, Collective]] = {
-    "ncclAllReduce": Collective("allreduce", "count", ONE, ONE),
-    "ncclAllReduceWithBias": Collective("allreduce", "count", ONE, ONE),
-    "ncclReduce": Collective("reduce", "count", ONE, None),
-    "ncclBroadcast": Collective("broadcast", "count", None, ONE),
-    "ncclBcast": Collective("broadcast", "count", None, ONE),
-    "ncclReduceScatter": Collective("reduce_scatter", "recvcount", RANKS, ONE),
-    "ncclAllGather": Collective("allgather", "sendcount", ONE, RANKS),
-    "ncclGather": Collective("gather", "sendcount", ONE, None),
-    "ncclScatter": Collective("scatter", "recvcount", None, ONE),
-    "ncclAllToAll": Collective("all_to_all", "count", RANKS, RANKS),
-    "ncclAllToAllv": Collective("all_to_allv", None, None, None),
-    "ncclSend": Collective("send", "count", ONE, 0),
-    "ncclRecv": Collective("recv", "count", 0, ONE),
+COLLECTIVES: Final[Mapping[str, CollectiveCall]] = {
+    "ncclAllReduce": CollectiveCall("allreduce", "count", ONE, ONE),
+    "ncclAllReduceWithBias": CollectiveCall("allreduce", "count", ONE, ONE),
+    "ncclReduce": CollectiveCall("reduce", "count", ONE, None),
+    "ncclBroadcast": CollectiveCall("broadcast", "count", None, ONE),
+    "ncclBcast": CollectiveCall("broadcast", "count", None, ONE),
+    "ncclReduceScatter": CollectiveCall("reduce_scatter", "recvcount", RANKS, ONE),
+    "ncclAllGather": CollectiveCall("allgather", "sendcount", ONE, RANKS),
+    "ncclGather": CollectiveCall("gather", "sendcount", ONE, None),
+    "ncclScatter": CollectiveCall("scatter", "recvcount", None, ONE),
+    "ncclAllToAll": CollectiveCall("all_to_all", "count", RANKS, RANKS),
+    "ncclAllToAllv": CollectiveCall("all_to_allv", None, None, None),
+    "ncclSend": CollectiveCall("send", "count", ONE, 0),
+    "ncclRecv": CollectiveCall("recv", "count", 0, ONE),
 }
 
 EXCHANGE: Final = "sendrecv"

@@ -15,10 +15,10 @@ from traceflops.reports.page import memory_page
 from traceflops.reports.view import (
     NOTHING,
     Authored,
-    Block,
     Cell,
     Column,
     Name,
+    NoteBlock,
     ReportTable,
     components_table,
     folded_tables,
@@ -93,7 +93,7 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
             yield plain(sentence)
 
 
-def _authored(blocks: Iterable[Block]) -> Iterator[str]:
+def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
     """Yield the author's notes as a quote."""
     for number, block in enumerate(blocks):
         if number:

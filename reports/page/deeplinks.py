@@ -10,7 +10,7 @@ _MOST_BYTES: Final = 200_000
 """Names are there whole, whatever their length; all together they take no more than this."""
 
 
-class Links:
+class DeepLinks:
     """The links to rows of one kind; no two rows have the same one."""
 
     def __init__(self, kind: str) -> None:

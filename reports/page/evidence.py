@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing import drawn_devices
 from traceflops.findings import unevenness
-from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.deeplinks import DeepLinks
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.steps import chosen_rows, window_rows
@@ -139,7 +139,7 @@ def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
 
 def _kernel(name: str, words: str) -> Iterator[Place]:
     """Give the row of a kernel that is shown."""
-    link = Links.text("kernel", name)
+    link = DeepLinks.text("kernel", name)
     if name and len(link) < _LONGEST_LINK:
         yield Place(link, words, name)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.deeplinks import DeepLinks
 from traceflops.reports.page.launch_sites import Launched, Way, key_of, launched, missing
 from traceflops.reports.page.work import (
     WorkColumns,
@@ -94,7 +94,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
     """Return what follows # in a link to the kernels of a category."""
     alone = sum(row["sub"] == sub for row in categories) == 1
-    return Links.text("category", sub if alone else f"{top}/{sub}")
+    return DeepLinks.text("category", sub if alone else f"{top}/{sub}")
 
 
 def _places(table: pa.Table, most: int) -> list[int]:
@@ -126,7 +126,7 @@ def _shown(
     categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[KernelShown], int]:
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
-    links, shown, left_out, room = Links("kernel"), [], 0, MOST_WAYS
+    links, shown, left_out, room = DeepLinks("kernel"), [], 0, MOST_WAYS
     firsts = {
         (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
         for one in categories

@@ -31,7 +31,7 @@ _LABEL_ROOM: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class MemoryTick:
     """A line of the grid: where it is, and what it says."""
 
     at: float
@@ -47,9 +47,9 @@ class MemoryPlot:
     allocated: str
     area: str
     reserved: str
-    xs: list[Tick]
-    ys: list[Tick]
-    steps: list[Tick]
+    xs: list[MemoryTick]
+    ys: list[MemoryTick]
+    steps: list[MemoryTick]
     peak_x: float
     peak_y: float
     remark: str
@@ -221,10 +221,10 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
         area=_filled(allocated, y.at(0)),
         reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
         xs=[
-            Tick(x.at(at), _signed(at - origin_ns))
+            MemoryTick(x.at(at), _signed(at - origin_ns))
             for at in _time_ticks(low_ns, high_ns, origin_ns)
         ],
-        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        ys=[MemoryTick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
         steps=_step_marks(use.allocated, x),
         peak_x=x.at(use.allocated.peak_ns),
         peak_y=y.at(use.allocated.peak),
@@ -296,11 +296,11 @@ def _round_step(rough: float, base: int) -> int:
     return next(scale * one for one in _STEP_OF_TICKS if scale * one >= rough or one == base)
 
 
-def _step_marks(series: Series, x: _Scale) -> list[Tick]:
+def _step_marks(series: Series, x: _Scale) -> list[MemoryTick]:
     """Return where the used steps begin; their numbers stand where there is room for them."""
     if len(series.steps) > _MOST_STEPS:
         return []
-    found: list[Tick] = []
+    found: list[MemoryTick] = []
     free = float(LEFT)
     for step in series.steps:
         at = x.at(step.start_ns)
@@ -308,5 +308,5 @@ def _step_marks(series: Series, x: _Scale) -> list[Tick]:
             continue
         text = f"step {step.step}" if at >= free else ""
         free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        found.append(Tick(at, text))
+        found.append(MemoryTick(at, text))
     return found

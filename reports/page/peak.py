@@ -15,7 +15,7 @@ from traceflops.reports.view import (
     UNKNOWN,
     CountedShown,
     Fact,
-    Part,
+    UtilisationPart,
     bounds_sentence,
     counted_rows,
     duration,
@@ -44,7 +44,7 @@ _ONE_TYPE: Final = "FLOP"
 class LineShown:
     """One line of the waterfall: its share, what that is in time and, at the peak, in FLOPs."""
 
-    part: Part
+    part: UtilisationPart
     mean_ns: float
     flops: str
 

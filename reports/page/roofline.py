@@ -38,7 +38,7 @@ _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class RooflineTick:
     """A line of the grid: where it is, and what it says."""
 
     at: float
@@ -93,11 +93,11 @@ class RooflinePlot:
     """
 
     width: int
-    xs: list[Tick]
-    ys: list[Tick]
+    xs: list[RooflineTick]
+    ys: list[RooflineTick]
     slope: Roof
     flats: list[Roof]
-    ridges: list[Tick]
+    ridges: list[RooflineTick]
     dots: list[Dot]
     source: str
     held: list[Held]
@@ -123,13 +123,13 @@ class _Axis:
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self) -> list[Tick]:
+    def ticks(self) -> list[RooflineTick]:
         """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
         inside = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [Tick(self.at(value), significant(value)) for value in inside]
+        return [RooflineTick(self.at(value), significant(value)) for value in inside]
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
@@ -161,7 +161,8 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
             for peak, d in of_peak.items()
         ],
         ridges=[
-            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
+            RooflineTick(across.at(peak / bandwidth), significant(peak / bandwidth, 3))
+            for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=_source(measured.devices[0]),

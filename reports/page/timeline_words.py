@@ -27,14 +27,14 @@ _MARK_LABELS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LanePlace:
     """A place to go to: its name in the address, and what it is called."""
 
     link: str
     label: str
 
 
-def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[Place]:
+def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[LanePlace]:
     """Give the places that a chooser names: representative steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
@@ -44,16 +44,16 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         for number, name in named.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns
-                yield Place(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
+                yield LanePlace(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
     else:
         length_ns = timeline.window.end_ns - timeline.window.start_ns
-        yield Place("window", f"Window, {duration(length_ns)}")
+        yield LanePlace("window", f"Window, {duration(length_ns)}")
     labels = _labels(analysis)
     many = len(analysis.devices) > 1
     for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
         if span is not None:
             where = f" on {labels[gap.device]}" if many else ""
-            yield Place(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
+            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
 
 
 def listed_steps(timeline: Timeline) -> list[int]:

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traceflops.attribution import operators
-from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.deeplinks import DeepLinks
 from traceflops.reports.view import Label, labels
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def operators_page(analysis: Analysis) -> OperatorsPage | None:
     table = found.table.slice(0, MOST_OPERATORS)
     if not table.num_rows:
         return None
-    rows, links = table.to_pylist(), Links("op")
+    rows, links = table.to_pylist(), DeepLinks("op")
     work = op_work(analysis.measured, [row["name"] for row in rows])
     all_ns = sum(found.table["sum_ns"].to_pylist()) + found.left_ns + found.unknown_ns
     named = labels([row["name"] for row in rows])

@@ -30,7 +30,7 @@ from traceflops.reports.view import (
     LEAST_NAME,
     LINE_LOOKS,
     UNKNOWN,
-    Part,
+    UtilisationPart,
     apportioned,
     bound_word,
     bounds_sentence,
@@ -150,7 +150,7 @@ def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
         yield line
 
 
-def _bar(found: list[Part], style: Style, width: int) -> Text:
+def _bar(found: list[UtilisationPart], style: Style, width: int) -> Text:
     bar = Text()
     cells = apportioned([part.thousandths for part in found], width)
     for part, number in zip(found, cells, strict=True):

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.reports.view.author_notes import NOTHING, Authored, Block, authored, base_names
+    from traceflops.reports.view.author_notes import (
+        NOTHING,
+        Authored,
+        NoteBlock,
+        authored,
+        base_names,
+    )
     from traceflops.reports.view.counted_table import (
         HEADS,
         CountedShown,
@@ -83,7 +89,7 @@ if TYPE_CHECKING:
         SLOW,
         THOUSAND,
         Fact,
-        Part,
+        UtilisationPart,
         bound_word,
         bounds_sentence,
         facts,

@@ -26,7 +26,7 @@ _HINT: Final = "give a file of UTF-8 text, at most 64 kB"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class NoteBlock:
     """A piece of the notes. A heading and a paragraph have one line, a list one per item."""
 
     kind: Literal["heading", "paragraph", "list", "code"]
@@ -38,7 +38,7 @@ class Authored:
     """The author's title and notes; None and no blocks where there are none."""
 
     title: str | None = None
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[NoteBlock, ...] = ()
 
 
 NOTHING: Final = Authored()
@@ -54,7 +54,7 @@ def authored(title: str | None, notes: Path | None) -> Authored:
     return Authored(shown or None, tuple(blocks(_text(notes))) if notes is not None else ())
 
 
-def blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[NoteBlock]:
     """Give the pieces of notes in their order."""
     lines = text.splitlines()
     at = 0
@@ -62,10 +62,10 @@ def blocks(text: str) -> Iterator[Block]:
         line = lines[at].strip()
         if line.startswith(_FENCE):
             end = next((n for n in range(at + 1, len(lines)) if _is_fence(lines[n])), len(lines))
-            yield Block("code", tuple(one.rstrip() for one in lines[at + 1 : end]))
+            yield NoteBlock("code", tuple(one.rstrip() for one in lines[at + 1 : end]))
             at = end + 1
         elif heading := _HEADING.fullmatch(line):
-            yield Block("heading", (heading[1],))
+            yield NoteBlock("heading", (heading[1],))
             at += 1
         elif line:
             end = _end(lines, at)
@@ -92,10 +92,10 @@ def _end(lines: Sequence[str], at: int) -> int:
     return len(lines)
 
 
-def _prose(lines: Sequence[str]) -> Block:
+def _prose(lines: Sequence[str]) -> NoteBlock:
     """Return a paragraph, or a list; a line of it without a dash goes on with the item before."""
     if not _ITEM.fullmatch(lines[0]):
-        return Block("paragraph", (" ".join(lines),))
+        return NoteBlock("paragraph", (" ".join(lines),))
     items: list[str] = []
     for line in lines:
         item = _ITEM.fullmatch(line)
@@ -103,7 +103,7 @@ def _prose(lines: Sequence[str]) -> Block:
             items.append(item[1])
         else:
             items[-1] += f" {line}"
-    return Block("list", tuple(items))
+    return NoteBlock("list", tuple(items))
 
 
 def _text(path: Path) -> str:

@@ -72,7 +72,7 @@ WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UtilisationPart:
     """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000.
 
     `before` are the thousandths of the parts above it.
@@ -99,13 +99,13 @@ class Part:
         return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
 
 
-def parts(fall: Waterfall) -> list[Part]:
+def parts(fall: Waterfall) -> list[UtilisationPart]:
     """Return the lines that are not 0, from the useful work down."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
     found, before = [], 0
     for line, width in zip(lines, widths, strict=True):
-        found.append(Part(line.name, width, before, Fraction(line.amount, fall.budget)))
+        found.append(UtilisationPart(line.name, width, before, Fraction(line.amount, fall.budget)))
         before += width
     return found
 

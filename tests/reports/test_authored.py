@@ -14,7 +14,7 @@ from tests.reports.factory import HOSTILE
 from traceflops.errors import UsageError
 from traceflops.reports.markdown.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.view.author_notes import MOST_BYTES, Authored, Block, authored, blocks
+from traceflops.reports.view.author_notes import MOST_BYTES, Authored, NoteBlock, authored, blocks
 
 NOTES = """\
 # What happened
@@ -36,14 +36,14 @@ PARSER = MarkdownIt("commonmark").enable("table")
 
 def test_four_forms_are_understood() -> None:
     assert list(blocks(NOTES)) == [
-        Block("heading", ("What happened",)),
-        Block("paragraph", ("Since Tuesday it is slow, and nobody knows why.",)),
-        Block("list", ("first", "second goes on", "third")),
-        Block("code", ("nvidia-smi <x>", "  # no heading")),
-        Block("paragraph", ("> no quote",)),
+        NoteBlock("heading", ("What happened",)),
+        NoteBlock("paragraph", ("Since Tuesday it is slow, and nobody knows why.",)),
+        NoteBlock("list", ("first", "second goes on", "third")),
+        NoteBlock("code", ("nvidia-smi <x>", "  # no heading")),
+        NoteBlock("paragraph", ("> no quote",)),
     ]
     assert list(blocks("\n \n")) == []
-    assert list(blocks("```\nopen")) == [Block("code", ("open",))]
+    assert list(blocks("```\nopen")) == [NoteBlock("code", ("open",))]
 
 
 @given(st.text(st.sampled_from("#-* \nab<"), max_size=60))
@@ -78,7 +78,9 @@ def test_a_title_is_one_line_and_short() -> None:
 
 def test_the_page_has_title_and_notes_as_text() -> None:
     hostile = "".join(HOSTILE[:6])
-    added = Authored(hostile, (Block("paragraph", (hostile,)), Block("code", (hostile, " two"))))
+    added = Authored(
+        hostile, (NoteBlock("paragraph", (hostile,)), NoteBlock("code", (hostile, " two")))
+    )
     text = render_html(factory.analysis(), None, added)
     assert "<img src=x" not in text
     assert "alert(1)</script>" not in text
@@ -95,9 +97,9 @@ def test_without_them_nothing_of_them_is_there() -> None:
 
 def test_in_markdown_they_are_a_quote_in_which_nothing_acts() -> None:
     lines = ("see @team, #12, https://x.org and `code`", "1. no list", "- no list", "=====")
-    made = [Block("paragraph", (line,)) for line in lines]
+    made = [NoteBlock("paragraph", (line,)) for line in lines]
     added = Authored(
-        "A # title @you", (*made, Block("list", lines), Block("code", ("a ``` b", "@x")))
+        "A # title @you", (*made, NoteBlock("list", lines), NoteBlock("code", ("a ``` b", "@x")))
     )
     text = render_markdown(factory.analysis(), None, added)
     quote = text[text.index("> ") : text.index("\n\n|")]

@@ -21,7 +21,7 @@ from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
 from traceflops.reports.page import heatmap, kernels, overview, ranks, steps
-from traceflops.reports.page.deeplinks import Links
+from traceflops.reports.page.deeplinks import DeepLinks
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.shapes import shape_words, type_words
 from traceflops.reports.page.steps import window_rows
@@ -71,7 +71,7 @@ def test_types_in_words() -> None:
 
 
 def test_a_link_holds_the_whole_name_and_is_there_once() -> None:
-    links = Links("kernel")
+    links = DeepLinks("kernel")
     assert links.of('a "b" <c> ü\0') == "kernel=a%20%22b%22%20%3Cc%3E%20%C3%BC%00"
     assert links.of('a "b" <c> ü\0') == ""
     assert links.of("x" * 300_000) == ""

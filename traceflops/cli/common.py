@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from traceflops.analysis import Analysis
-    from traceflops.cli.options import Asked, Privacy, Reading
+    from traceflops.cli.options import Asked, Privacy, ReadingOptions
     from traceflops.reports.terminal import Style
     from traceflops.table import Trace
 
@@ -34,7 +34,7 @@ EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
-def read_trace(traces: list[str], reading: Reading) -> Trace:
+def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
     """Return the trace in the given files, with progress on a terminal."""
     from traceflops.parsers import read
 
@@ -122,7 +122,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 @contextmanager
-def failures(reading: Reading | None = None, privacy: Privacy | None = None) -> Iterator[None]:
+def failures(
+    reading: ReadingOptions | None = None, privacy: Privacy | None = None
+) -> Iterator[None]:
     """Turn exceptions into one error line, one hint line and an exit code.
 
     Also tells of the tool's own time, where `reading` asks for it; without names of files where
@@ -227,7 +229,7 @@ def check_pair(pair: str | None, traces: list[str]) -> None:
         )
 
 
-def read_pair(pair: str | None, reading: Reading) -> Trace | None:
+def read_pair(pair: str | None, reading: ReadingOptions) -> Trace | None:
     """Return the paired recording, None where none is asked for."""
     return read_trace([pair], reading) if pair is not None else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceflops.cli.common import failures, read_trace, terminal_style
-from traceflops.cli.options import Json, Reading, option
+from traceflops.cli.options import Json, ReadingOptions, option
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     from traceflops.devices import SeenDevice, ranks_of_devices, ranks_text
     from traceflops.privacy import redacted
 
-    trace = redacted(read_trace(traces, Reading(python_stacks=False)))
+    trace = redacted(read_trace(traces, ReadingOptions(python_stacks=False)))
     ranks, shared = trace.ranks, ranks_of_devices(trace)
     seen: dict[SeenDevice, list[str]] = {}
     for row in trace.devices.to_pylist():

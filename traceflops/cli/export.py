@@ -10,7 +10,7 @@ from traceflops.cli.options import (
     Json,
     Privacy,
     Question,
-    Reading,
+    ReadingOptions,
     Rules,
     Traces,
     grouped,
@@ -44,7 +44,7 @@ def export(
     question: Question,
     rules: Rules = None,
     privacy: Privacy,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Write the tables of a trace; GPU operations with category, launch call and operator."""
     with failures(reading, privacy):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, read_trace
-from traceflops.cli.options import Json, Privacy, Question, Reading, Traces, grouped
+from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Traces, grouped
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def info(
     json: Json = False,
     question: Question,
     privacy: Privacy,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Show what a trace contains, what is missing and what that costs."""
     with failures(reading, privacy):

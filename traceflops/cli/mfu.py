@@ -18,7 +18,7 @@ from traceflops.cli.mfu_options import (
     run_of,
 )
 from traceflops.cli.mfu_trace import Description, mfu_of_traces, refuse_time
-from traceflops.cli.options import Json, Pair, Privacy, Question, Reading, grouped
+from traceflops.cli.options import Json, Pair, Privacy, Question, ReadingOptions, grouped
 from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
@@ -63,7 +63,7 @@ def mfu(
     json: Json = False,
     question: Question,
     privacy: Privacy,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Compute MFU, HFU and FLOPs from a trace, or from a description of a run."""
     with failures(reading, privacy):

@@ -23,7 +23,7 @@ from traceflops.units import DESCRIPTION_WORDS
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.cli.options import Privacy, Question, Reading
+    from traceflops.cli.options import Privacy, Question, ReadingOptions
     from traceflops.flops import Explanation, ModelCard, Run
     from traceflops.mfu import Measurement, PeakOptions, Reconciliation, Words
     from traceflops.privacy import Placeholders
@@ -104,7 +104,7 @@ def peak_options(devices: DeviceOptions) -> PeakOptions:
 def mfu_of_traces(
     traces: list[str],
     question: Question,
-    reading: Reading,
+    reading: ReadingOptions,
     described: Description,
     pair: str | None = None,
     *,

@@ -166,7 +166,7 @@ class Privacy:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingOptions:
     """How the input is read and what is told about that."""
 
     jobs: Annotated[
@@ -208,7 +208,7 @@ class Asked:
     pair: Pair = None
     rules: Rules = None
     privacy: Privacy
-    reading: Reading
+    reading: ReadingOptions
 
 
 def typed(*groups: DataclassInstance) -> dict[str, Any]:

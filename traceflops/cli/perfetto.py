@@ -9,7 +9,7 @@ from traceflops.cli.options import (
     Force,
     Privacy,
     Question,
-    Reading,
+    ReadingOptions,
     Rules,
     Text,
     Traces,
@@ -43,7 +43,7 @@ def perfetto(
     question: Question,
     rules: Rules = None,
     privacy: Privacy,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Write a trace for the Perfetto UI, with findings, steps, components and categories as tracks.
 

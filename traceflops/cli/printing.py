@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
-    from traceflops.cli.options import Reading
+    from traceflops.cli.options import ReadingOptions
     from traceflops.parsers import Watcher
     from traceflops.parsers.io import ByteSource
 
@@ -104,7 +104,7 @@ _FUNCTIONS_SHOWN = 20
 
 
 @contextmanager
-def own_time(reading: Reading | None, *, named: bool = True) -> Iterator[None]:
+def own_time(reading: ReadingOptions | None, *, named: bool = True) -> Iterator[None]:
     """Tell on stderr how long the phases took, and of the functions that took most of it.
 
     Inputs are numbered where they are not to be `named`.

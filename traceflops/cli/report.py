@@ -17,7 +17,17 @@ from traceflops.cli.common import (
     spare_inputs,
     stem_of,
 )
-from traceflops.cli.options import Asked, Force, Json, Reading, Text, Traces, flag, grouped, option
+from traceflops.cli.options import (
+    Asked,
+    Force,
+    Json,
+    ReadingOptions,
+    Text,
+    Traces,
+    flag,
+    grouped,
+    option,
+)
 from traceflops.cli.printing import say, say_json
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -226,7 +236,7 @@ def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[s
     yield from ((name, str(value)) for name, value in values.items() if value is not None)
 
 
-def _flags(reading: Reading) -> Iterator[str]:
+def _flags(reading: ReadingOptions) -> Iterator[str]:
     """Give the options of reading that decide what is read."""
     if reading.python_stacks is not None:
         yield "--python-stacks" if reading.python_stacks else "--no-python-stacks"

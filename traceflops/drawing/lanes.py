@@ -84,7 +84,7 @@ class LaneGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class _LaneRows:
     """Rows of one table with their tracks; `depth` is theirs where it is known.
 
     Then they are in the order of their tracks and starts, of those that start together the
@@ -97,11 +97,11 @@ class _Rows:
     track: IntArray
     depth: WholeArray | None = None
 
-    def of(self, which: IntArray | slice) -> _Rows:
+    def of(self, which: IntArray | slice) -> _LaneRows:
         depth = None if self.depth is None else self.depth[which]
-        return _Rows(self.kind, self.times, self.row[which], self.track[which], depth)
+        return _LaneRows(self.kind, self.times, self.row[which], self.track[which], depth)
 
-    def by_track(self) -> dict[int, _Rows]:
+    def by_track(self) -> dict[int, _LaneRows]:
         """Return the rows of each track; those of tracks in order are not copied."""
         edges = np.flatnonzero(self.track[1:] != self.track[:-1]) + 1
         first = self.track[np.append(0, edges)] if len(self.track) else self.track
@@ -120,7 +120,7 @@ def device_lanes(
     """Return the lanes of one of so many devices that are drawn."""
     rows = prepared.accounts[device].rows
     process = int(prepared.trace.devices["process"][device].as_py())
-    mine = _Rows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
+    mine = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
     tracks = _longest_tracks(mine, max(_MOST_STREAMS // devices, _LEAST_STREAMS))
     most_rows = max(_MOST_STREAMS // (devices * max(len(tracks), 1)), _LEAST_ROWS)
     return _group([mine], process, device, tracks, {"stream": most_rows}, origin_ns)
@@ -166,13 +166,13 @@ def _start_and_length(table: pa.Table) -> tuple[IntArray, IntArray]:
     return numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT)
 
 
-def _longest_tracks(rows: Mapping[int, _Rows], most: int) -> list[int]:
+def _longest_tracks(rows: Mapping[int, _LaneRows], most: int) -> list[int]:
     """Return the tracks on which most time was spent."""
     time = {track: int(mine.times.lasting_ns[mine.row].sum()) for track, mine in rows.items()}
     return sorted(time, key=lambda track: (-time[track], track))[:most]
 
 
-def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _Rows]:
+def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
     """Return the rows of a table that are drawn, and their processes."""
     table = linked.trace.table(TABLE_OF[kind])
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
@@ -182,8 +182,8 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _Rows]:
         tree = linked.op_tree
         row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
         if tree.in_order:
-            return process, _Rows(kind, times, row, thread, depth)
-        return process[row], _Rows(kind, times, row, thread[row], depth)
+            return process, _LaneRows(kind, times, row, thread, depth)
+        return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0
     if kind == "range":
         drawn = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
@@ -191,7 +191,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _Rows]:
     row = np.flatnonzero(wanted).astype(np.int32)
     if len(row) < len(thread):
         process, thread = process[row], thread[row]
-    return process, _Rows(kind, times, row, thread)
+    return process, _LaneRows(kind, times, row, thread)
 
 
 def _nests(linked: LinkedTrace, times: Times) -> bool:
@@ -208,7 +208,7 @@ def _nests(linked: LinkedTrace, times: Times) -> bool:
 
 
 def _group(
-    tables: Sequence[Mapping[int, _Rows]],
+    tables: Sequence[Mapping[int, _LaneRows]],
     process: int,
     device: int | None,
     tracks: Collection[int],
@@ -234,7 +234,7 @@ def _group(
     return LaneGroup(tuple(lanes), tuple(events), left, left_out, too_deep)
 
 
-def _stacks(rows: _Rows, most: int, origin_ns: int) -> Iterator[LaneEvents]:
+def _stacks(rows: _LaneRows, most: int, origin_ns: int) -> Iterator[LaneEvents]:
     """Give the events of a track, lane by lane, of no more than so many lanes."""
     row, depth = rows.row, rows.depth
     if depth is None:

@@ -108,7 +108,7 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
     trace = prepared.trace
     if not trace.counters.num_rows:
         return ()
-    rows = _Rows.of(trace)
+    rows = _AllocationRows.of(trace)
     finder = _StepFinder(prepared)
     found = [
         one
@@ -123,7 +123,7 @@ def _order(one: MemoryUse) -> tuple[bool, int, bool, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _AllocationRows:
     """The rows of the counters that tell of memory, by time; `kind` is a place in _LABELS."""
 
     process: IntArray
@@ -133,7 +133,7 @@ class _Rows:
     kind: IntArray
 
     @classmethod
-    def of(cls, trace: Trace) -> _Rows:
+    def of(cls, trace: Trace) -> _AllocationRows:
         table = trace.counters
         known = {label: place for place, label in enumerate(_LABELS)}
         kind = np.array([known.get(name, -1) for name in names(table["name"])], dtype=np.int64)
@@ -161,7 +161,7 @@ _LABELS: Final = tuple(
 
 def _use(
     prepared: Prepared,
-    rows: _Rows,
+    rows: _AllocationRows,
     key: tuple[int, int, bool],
     mine: IntArray,
     finder: _StepFinder,
@@ -200,7 +200,7 @@ def _use(
     )
 
 
-def _unused(rows: _Rows, held: IntArray, allocated: Series) -> int | None:
+def _unused(rows: _AllocationRows, held: IntArray, allocated: Series) -> int | None:
     """Return what was reserved and not allocated at the peak of what was allocated.
 
     None where that is unknown, or the two numbers contradict each other.

@@ -48,7 +48,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CsvBlock:
     """Some rows of a table; `last_is_open` says that the text ended behind the last without end."""
 
     plan: Plan
@@ -81,7 +81,7 @@ class CsvText:
         self._joins = 0
         self._keys = np.array([_key(text.encode()) for text in tables.beginnings], np.uint32)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[CsvBlock]:
         """Yield the rows."""
         for data in self._text:
             if self.plan is None:
@@ -99,7 +99,7 @@ class CsvText:
         self.plan, self._separator = start.plan, start.separator
         self._header = start.header or ()
 
-    def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[Block]:
+    def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in whole lines, those of different tables apart."""
         array = np.frombuffer(data, np.uint8)
         starts = line_starts(array)
@@ -127,7 +127,7 @@ class CsvText:
             key = key << 8 | padded[begin + place]
         return np.flatnonzero(np.isin(key, self._keys))[:_MOST_HEADERS]
 
-    def _rows(self, text: bytes, *, is_last: bool) -> Iterator[Block]:
+    def _rows(self, text: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in some lines, if there are any."""
         plan = self.plan
         if plan is None or not text or text.isspace():
@@ -148,7 +148,7 @@ class CsvText:
             self.damage.dropped_rows += found.skipped
         self.damage.bad_cells.update(found.bad)
         if found.rows:
-            yield Block(plan, found.rows, found.columns, is_last and last_kept)
+            yield CsvBlock(plan, found.rows, found.columns, is_last and last_kept)
 
     def _mended(self, plan: Plan, text: bytes, *, is_last: bool) -> Mended:
         """Return the rows of some lines as sound ones, what was done to them counted."""

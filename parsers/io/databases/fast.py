@@ -33,7 +33,7 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
     They run side by side, and ahead of what uses them. With a batch comes the place of its query.
     Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
     """
-    readers = [_Reader(uri, query) for query in queries]
+    readers = [_BatchReader(uri, query) for query in queries]
     try:
         going = list(enumerate(readers))
         while going:
@@ -51,7 +51,7 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
         raise NotFast
 
 
-class _Reader:
+class _BatchReader:
     """A thread that reads the batches of a query into `ready`, behind the last one None."""
 
     def __init__(self, uri: str, query: str) -> None:

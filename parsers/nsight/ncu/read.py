@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, Block, ByteSource, CsvText, Damage, Texts
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Damage, Texts
 from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
 from traceflops.parsers.nsight.ncu.values import Marks, Values, unit_of, values_of
 from traceflops.parsers.nsight.stats.text import from_header
@@ -109,7 +109,7 @@ def _settle(page: NcuPage, marks: Marks) -> None:
         page.table.join()
 
 
-def _take(block: Block, file: NcuFile) -> None:
+def _take(block: CsvBlock, file: NcuFile) -> None:
     cut = Cut(block.rows, block.columns)
     hosts, host = _texts(cut, "host")
     for code in np.unique(host).tolist()[:_MOST_HOSTS]:

@@ -26,7 +26,7 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Run:
+class NcuRun:
     """The files of a run and their pages; `repeated` counts those that say nothing new."""
 
     files: list[NcuFile] = field(default_factory=list)
@@ -35,13 +35,13 @@ class Run:
     repeated: int = 0
 
 
-def runs(files: Sequence[NcuFile]) -> list[Run]:
+def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     """Return the runs of some files: those whose pages are passes of each other are one."""
-    found: list[tuple[Hashable, Run]] = []
+    found: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         place = (file.source.folder, rank_in_name(file.source.name))
         mine = [run for where, run in found if where == place and _is_pass_of(file, run)]
-        run = mine[0] if mine else Run()
+        run = mine[0] if mine else NcuRun()
         if not mine:
             found.append((place, run))
         run.files.append(file)
@@ -50,7 +50,7 @@ def runs(files: Sequence[NcuFile]) -> list[Run]:
     return [run for _, run in found]
 
 
-def _is_pass_of(file: NcuFile, run: Run) -> bool:
+def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:
     """Return whether a file has other counters of the kernels of a run, and only other ones."""
     known = {name for placed in run.pages for name in placed.page.table.names["counter"]}
     kernels = {name for placed in run.pages for name in placed.page.table.names["name"]}
@@ -64,7 +64,7 @@ def _is_new(counters: set[str], known: set[str]) -> bool:
     return bool(counters - known) and bool(known - counters)
 
 
-def _add(page: NcuPage, run: Run) -> None:
+def _add(page: NcuPage, run: NcuRun) -> None:
     """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
     if not page.table.count:
         run.pages.append(Placed(page, 0, {}))

@@ -12,7 +12,7 @@ import numpy as np
 from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, text_notes
 from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
-from traceflops.parsers.nsight.ncu.runs import Placed, Run, runs
+from traceflops.parsers.nsight.ncu.runs import NcuRun, Placed, runs
 from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
 from traceflops.parsers.shared import (
     DeviceFacts,
@@ -50,7 +50,7 @@ def with_values(file: NcuFile) -> NcuFile:
     return file
 
 
-def trace_of(run: Run) -> Trace:
+def trace_of(run: NcuRun) -> Trace:
     """Return the trace of one or several files of a run."""
     gathered = Gathered()
     launches: set[tuple[int, ...]] = set()
@@ -200,7 +200,7 @@ _NOTES: Final = NoteTable(
 )
 
 
-def run_notes(run: Run) -> Iterator[Note]:
+def run_notes(run: NcuRun) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
         for note in _notes(file):

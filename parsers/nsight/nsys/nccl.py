@@ -15,7 +15,7 @@ import numpy as np
 from traceflops.parsers.io import UNDECODABLE, Among, Present, Wanted
 from traceflops.parsers.nsight.nsys.enums import processes_of, threads_of
 from traceflops.parsers.nsight.nsys.nvtx import NcclRanges
-from traceflops.parsers.nsight.nsys.ranks import Place
+from traceflops.parsers.nsight.nsys.ranks import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.shared import Gathered, fill_collectives, rccl
@@ -122,7 +122,7 @@ def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload
         return
     places = reading.people.places
     if process not in places or world > places[process].ranks:
-        places[process] = Place(world, rank, payload.get(_COMMUNICATOR))
+        places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
 
 
 def _blobs(reading: ReportReading, ranges: Sequence[NcclRanges]) -> int:

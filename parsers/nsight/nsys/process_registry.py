@@ -18,7 +18,7 @@ from traceflops.devices import apart
 from traceflops.parsers.io import by_distinct
 from traceflops.parsers.nsight.nsys.devices import Devices
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
-from traceflops.parsers.nsight.nsys.ranks import Place, Ranks, settled
+from traceflops.parsers.nsight.nsys.ranks import RankPlace, Ranks, settled
 from traceflops.parsers.shared import Gathered, ProcessFacts
 from traceflops.table import ABSENT, IntArray, TableBuilder, compact, distinct, joint_codes
 
@@ -130,7 +130,7 @@ class People:
     file: str
     host: str | None = None
     told_ranks: Mapping[int, int] = field(default_factory=dict)
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, RankPlace] = field(default_factory=dict)
     rank_in_name: int | None = None
     ranks: Ranks = field(default_factory=Ranks)
     workers: tuple[int, ...] = ()

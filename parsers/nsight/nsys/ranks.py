@@ -47,7 +47,7 @@ _NOTES: Final = NoteTable(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The place of a process in a communicator: how many ranks that has, which one, its id."""
 
     ranks: int
@@ -70,14 +70,14 @@ class Ranks:
     by_communicator: int | None = None
     of_parts: bool = False
     by_name: int | None = None
-    disputed: Place | None = None
+    disputed: RankPlace | None = None
 
 
 def settled(
     workers: Sequence[int],
     told: Mapping[int, int],
     in_name: int | None,
-    places: Mapping[int, Place],
+    places: Mapping[int, RankPlace],
 ) -> Ranks:
     """Return the ranks of the processes that did work.
 
@@ -109,7 +109,7 @@ def _named(workers: Sequence[int]) -> list[int]:
     return known or list(workers)
 
 
-def _size_of_job(places: Sequence[Place], processes: int) -> int | None:
+def _size_of_job(places: Sequence[RankPlace], processes: int) -> int | None:
     """Return the size of a communicator that all may be in; None where there is no such one."""
     sizes = {place.ranks for place in places}
     ids = {place.communicator for place in places if place.communicator is not None}

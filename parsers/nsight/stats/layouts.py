@@ -137,7 +137,7 @@ _MOST_COLUMNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StatsTable:
     """A report as it stands in a file: how many ns or bytes the unit of each role is.
 
     `without_unit` says that times have none: they are ns then.
@@ -182,7 +182,7 @@ class StatsTables:
         if "name" not in fields:
             return None
         free = fields["name"].place
-        return Plan(len(names), fields, free, Table(report, scales, without))
+        return Plan(len(names), fields, free, StatsTable(report, scales, without))
 
     def of_row(self, row: Sequence[str]) -> Plan | None:
         """Return nothing: reports always have a header."""

@@ -20,8 +20,8 @@ import numpy as np
 
 from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Tables
 from traceflops.parsers.nsight.stats.console import Console
-from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, Table, report_named
-from traceflops.parsers.nsight.stats.rows import Part, add_rows
+from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, StatsTable, report_named
+from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
 from traceflops.parsers.nsight.stats.text import Filter, Filtered, is_row, plain_tables, whole_lines
 from traceflops.parsers.shared import Cut
 from traceflops.table import ABSENT, IntArray
@@ -45,7 +45,7 @@ class StatsFile:
 
     source: ByteSource
     profile: str = ""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReportPart] = field(default_factory=list)
     damage: Damage = field(default_factory=Damage)
     unread: Sequence[str] = ()
     is_further: bool = False
@@ -59,7 +59,7 @@ class StatsFile:
 def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
     """Return what a file says by profile; no part where it holds no report after all."""
     damage, console = Damage(), Console(STATS_TABLES)
-    parts: list[Part] = []
+    parts: list[ReportPart] = []
     for section in sections(source, STATS_TABLES, console):
         parts += _read(section, damage, block_bytes)
     damage.repeated_headers = 0  # each header begins a table of its own
@@ -71,19 +71,21 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
     return files
 
 
-def _read(section: Section, damage: Damage, block_bytes: int) -> list[Part]:
+def _read(section: Section, damage: Damage, block_bytes: int) -> list[ReportPart]:
     """Return the tables of a section; a header without rows is one, too."""
     text = CsvText(section.source, STATS_TABLES, block_bytes, damage)
-    parts: list[Part] = []
+    parts: list[ReportPart] = []
     plan = None
     for block in text:
-        table: Table = block.plan.what
+        table: StatsTable = block.plan.what
         if block.plan is not plan:
             plan = block.plan
-            parts.append(Part(report_named(table.report, section.report), section.profile))
+            parts.append(ReportPart(report_named(table.report, section.report), section.profile))
         add_rows(Cut(block.rows, block.columns), table, parts[-1])
     if not parts and text.plan is not None:
-        parts.append(Part(report_named(text.plan.what.report, section.report), section.profile))
+        parts.append(
+            ReportPart(report_named(text.plan.what.report, section.report), section.profile)
+        )
     return parts
 
 
@@ -160,30 +162,30 @@ def shown_profile(profile: str) -> str:
 class _Held:
     """A table of a profile, the latest start of its records and the names of its sums."""
 
-    part: Part
+    part: ReportPart
     last_ns: int = ABSENT
     names: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._cover(self.part)
 
-    def is_again(self, part: Part) -> bool:
+    def is_again(self, part: ReportPart) -> bool:
         """Return whether a table has the same records with the same figures."""
         counts = [{n: t.count for n, t in each.tables.items()} for each in (self.part, part)]
         return counts[0] == counts[1] and _figures(self.part) == _figures(part)
 
-    def goes_on(self, part: Part) -> bool:
+    def goes_on(self, part: ReportPart) -> bool:
         """Return whether a table is the rest: later records, or sums of further names."""
         if self.last_ns != ABSENT and (starts := _starts(part)) is not None:
             return int(np.min(starts)) >= self.last_ns
         return not self.names & _names_in(part)
 
-    def absorb(self, part: Part) -> None:
+    def absorb(self, part: ReportPart) -> None:
         """Add the rest of the table."""
         self._cover(part)
         self.part.absorb(part)
 
-    def _cover(self, part: Part) -> None:
+    def _cover(self, part: ReportPart) -> None:
         starts = _starts(part)
         if starts is not None:
             self.last_ns = max(self.last_ns, int(np.max(starts)))
@@ -195,7 +197,7 @@ class _Profile:
     name: str
     tables: dict[str, _Held] = field(default_factory=dict)
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, part: ReportPart) -> bool:
         """Add a table; return False where it must be of another profile."""
         held = self.tables.get(part.report.name)
         if held is None:
@@ -211,7 +213,7 @@ class _Profile:
         return True
 
 
-def profiles(parts: Sequence[Part]) -> dict[str, list[Part]]:
+def profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """Return the tables of a file by profile, whose name is empty where there is only one.
 
     A table that stands there again, number by number, counts once. One that goes on where another
@@ -247,7 +249,7 @@ def _names(found: Sequence[_Profile]) -> list[str]:
     return unique
 
 
-def _figures(part: Part) -> list[bytes]:
+def _figures(part: ReportPart) -> list[bytes]:
     """Return the figures of a table, which are the same in every report of the same records."""
     return [
         table.column(column).tobytes()
@@ -258,13 +260,13 @@ def _figures(part: Part) -> list[bytes]:
     ]
 
 
-def _starts(part: Part) -> IntArray | None:
+def _starts(part: ReportPart) -> IntArray | None:
     """Return when the records of a table begin, None where it has none."""
     table = next((part.tables[n] for n in _RECORDS if n in part.tables), None)
     return table.column("start_ns") if table is not None and table.count else None
 
 
-def _names_in(part: Part) -> set[tuple[str, str]]:
+def _names_in(part: ReportPart) -> set[tuple[str, str]]:
     table = part.tables.get("totals")
     if table is None or not table.count:
         return set()

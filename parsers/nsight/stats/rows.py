@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Column, Texts, finest, step_of
-from traceflops.parsers.nsight.stats.layouts import Report, Table
+from traceflops.parsers.nsight.stats.layouts import Report, StatsTable
 from traceflops.parsers.shared import Cut, compact
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder
 
@@ -68,7 +68,7 @@ _CATEGORIES: Final = {
 
 
 @dataclass(slots=True)
-class Part:
+class ReportPart:
     """The rows of one report in one file, of a profile as the file names it.
 
     The column `process` of its tables holds process ids, `device` places in `devices`, the texts by
@@ -90,7 +90,7 @@ class Part:
             self.tables[name] = TableBuilder(name)
         return self.tables[name]
 
-    def absorb(self, other: Part) -> None:
+    def absorb(self, other: ReportPart) -> None:
         """Append the rows of another table of the same report."""
         places = self.devices.codes(other.devices)
         for name, table in other.tables.items():
@@ -105,7 +105,7 @@ class Part:
         self.resolution_ns = finest(self.resolution_ns, other.resolution_ns)
 
 
-def add_rows(cut: Cut, table: Table, part: Part) -> None:
+def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
     """Add rows of a report."""
     part.rows += cut.count
     if table.without_unit:
@@ -118,7 +118,7 @@ def add_rows(cut: Cut, table: Table, part: Part) -> None:
 class _Rows:
     """Some rows with their columns in ns and bytes."""
 
-    def __init__(self, cut: Cut, scales: Mapping[str, int], part: Part) -> None:
+    def __init__(self, cut: Cut, scales: Mapping[str, int], part: ReportPart) -> None:
         self.cut, self.scales, self.part = cut, scales, part
 
     def only(self, rows: BoolArray | IntArray) -> _Rows:

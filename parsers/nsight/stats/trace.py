@@ -12,7 +12,7 @@ import numpy as np
 from traceflops.parsers.io import rank_in_name
 from traceflops.parsers.nsight.stats.notes import ProfileOddities, profile_notes
 from traceflops.parsers.nsight.stats.read import StatsFile
-from traceflops.parsers.nsight.stats.rows import Part
+from traceflops.parsers.nsight.stats.rows import ReportPart
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen
 from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace, group_rows
 
@@ -77,7 +77,7 @@ class Assembly:
         notes = tuple(profile_notes(self.files, tables, self.oddities))
         return Trace(self._source(events), tables, notes)
 
-    def _parts(self) -> Iterator[tuple[StatsFile, Part]]:
+    def _parts(self) -> Iterator[tuple[StatsFile, ReportPart]]:
         for file in self.files:
             for part in file.parts:
                 yield file, part
@@ -93,7 +93,7 @@ class Assembly:
         facts = ProcessFacts(self.files[0].name, rank, None, None, pid)
         return self.gathered.process(pid, facts)
 
-    def _add_records(self, part: Part, taken: dict[str, str]) -> None:
+    def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add the records of a report, of tables that no better report has filled."""
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
@@ -146,7 +146,7 @@ class Assembly:
     def _first_process(self) -> int:
         return self._number(ABSENT) if len(self._pids) != 1 else self._process(self._pids[0])
 
-    def _add_totals(self, part: Part, taken: dict[str, str]) -> None:
+    def _add_totals(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add the sums of what no record and no better report tells; sizes to sums of times."""
         table = part.tables.get("totals")
         if table is None or not table.count:
@@ -186,14 +186,14 @@ class Assembly:
         )
 
 
-def _pids(part: Part) -> list[int]:
+def _pids(part: ReportPart) -> list[int]:
     found: list[IntArray] = [
         np.unique(part.tables[name].column("process")) for name in _RECORDS if name in part.tables
     ]
     return np.concatenate(found).tolist() if found else []
 
 
-def _ranks(parts: Iterable[Part]) -> dict[int, int]:
+def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
     """Return the rank of each process id that is said to be of one only."""
     found: dict[int, set[int]] = {}
     for part in parts:

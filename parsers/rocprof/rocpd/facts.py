@@ -15,7 +15,7 @@ import numpy as np
 from traceflops.parsers.io import UNDECODABLE, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent
 from traceflops.parsers.rocprof.notes import clock_of, place_of_node
-from traceflops.parsers.rocprof.rocpd.schema import Run
+from traceflops.parsers.rocprof.rocpd.schema import RocpdRun
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
 from traceflops.table import ABSENT, BoolArray, IntArray
 
@@ -25,7 +25,7 @@ _MOST_NUMBERED: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class RocpdAgent:
     """One agent: `number` is its number among all of the machine."""
 
     number: int
@@ -36,7 +36,7 @@ class Agent:
 class RunFacts:
     """What the rows of a run refer to by their ids."""
 
-    def __init__(self, run: Run, gathered: Gathered) -> None:
+    def __init__(self, run: RocpdRun, gathered: Gathered) -> None:
         self.run = run
         self._gathered = gathered
         self._processes = _processes(run)
@@ -134,7 +134,7 @@ class RunFacts:
         return self._gathered.device(("unlisted", unknown), process, unknown)
 
 
-def _processes(run: Run) -> dict[int, ProcessFacts]:
+def _processes(run: RocpdRun) -> dict[int, ProcessFacts]:
     nodes = run.whole("info_node", Wanted(integers=("id",), texts=("hostname",)))
     hosts = dict(zip(nodes["id"].tolist(), nodes.texts["hostname"], strict=True))
     rows = run.whole("info_process", Wanted(integers=("id", "nid", "pid")))
@@ -149,7 +149,7 @@ def _processes(run: Run) -> dict[int, ProcessFacts]:
     }
 
 
-def _agents(run: Run) -> dict[int, Agent]:
+def _agents(run: RocpdRun) -> dict[int, RocpdAgent]:
     wanted = Wanted(
         integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
     )
@@ -164,11 +164,11 @@ def _agents(run: Run) -> dict[int, Agent]:
 
 def _agent(
     key: int, number: int, kind: str | None, name: str | None, product: str | None, more: str | None
-) -> Agent:
+) -> RocpdAgent:
     columns = {"name": name, "product_name": product}
     words = _decoded(more) | {word: text for word, text in columns.items() if text}
     is_gpu = kind == "GPU"
-    return Agent(
+    return RocpdAgent(
         key if number == ABSENT else number,
         is_gpu,
         facts_of_agent(words) if is_gpu else NOTHING_KNOWN,

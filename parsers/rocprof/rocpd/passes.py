@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import ByteSource
-from traceflops.parsers.rocprof.tables.names import Place, place_of
+from traceflops.parsers.rocprof.tables.names import OutputPlace, place_of
 from traceflops.table import ABSENT, IntArray, Note, Trace, number_column, numbers
 
 _TABLE: Final = "kernel_counters"
 _MOST_NAMED: Final = 8
 _LOSSES: Final = ("input-cut", "rows-lost", "log-unread", "log-cut")
-Placed = tuple[Place, Trace]
+Placed = tuple[OutputPlace, Trace]
 
 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:

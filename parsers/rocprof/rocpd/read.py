@@ -18,7 +18,7 @@ from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd.counters import Measurements, only_counted
 from traceflops.parsers.rocprof.rocpd.host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd.reading import RunReading, reading_of
-from traceflops.parsers.rocprof.rocpd.schema import Run, label, runs_of, version_of
+from traceflops.parsers.rocprof.rocpd.schema import RocpdRun, label, runs_of, version_of
 from traceflops.parsers.rocprof.rocpd.trace import Origin, trace_of, with_losses
 from traceflops.parsers.rocprof.rocpd.work import (
     Dispatches,
@@ -58,7 +58,7 @@ def _of_one_file(note: Note) -> Note:
     return SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
 
 
-def _read_run(run: Run, version: str | None, notes: tuple[Note, ...]) -> Trace:
+def _read_run(run: RocpdRun, version: str | None, notes: tuple[Note, ...]) -> Trace:
     reading = reading_of(run)
     _read_records(reading)
     facts = {"generation": "v3", **({"schema_version": version[:20]} if version else {})}
@@ -90,7 +90,7 @@ def _read_records(reading: RunReading) -> None:
     read_allocations(reading)
 
 
-def _tool(run: Run) -> str:
+def _tool(run: RocpdRun) -> str:
     spelled = Among("string", _OF_SYSTEMS_PROFILER)
     found = run.whole("string", Wanted(integers=("id",)), spelled)
     return "rocprof-sys" if found.count else "rocprofv3"

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceflops.parsers.io import UNDECODABLE, Among, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.facts import RunFacts
-from traceflops.parsers.rocprof.rocpd.schema import Run
+from traceflops.parsers.rocprof.rocpd.schema import RocpdRun
 from traceflops.parsers.rocprof.rocpd.trace import Tallies
 from traceflops.parsers.shared import Gathered
 from traceflops.table import ABSENT, IntArray
@@ -20,7 +20,7 @@ from traceflops.table import ABSENT, IntArray
 class RunReading:
     """A run, what is known of it, and what was gathered and counted."""
 
-    run: Run
+    run: RocpdRun
     gathered: Gathered
     facts: RunFacts
     events: Events
@@ -37,7 +37,7 @@ class RunReading:
         return self.tallies.counts
 
 
-def reading_of(run: Run) -> RunReading:
+def reading_of(run: RocpdRun) -> RunReading:
     """Return the beginning of reading a run."""
     gathered = Gathered()
     return RunReading(run, gathered, RunFacts(run, gathered), Events(run))
@@ -53,7 +53,7 @@ class _Message(msgspec.Struct):
 class Events:
     """Correlations and categories of events by their ids; the latter only where they are asked."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RocpdRun) -> None:
         self._run = run
         # Only what runs on the host is told apart by category.
         self.with_categories = run.has_rows("region") or run.has_rows("sample")

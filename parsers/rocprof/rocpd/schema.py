@@ -30,7 +30,7 @@ _MOST_RUNS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RocpdRun:
     """The rows of one run: of tables whose names end so, and if several share them with that id."""
 
     database: Database
@@ -69,7 +69,7 @@ def label(table: str) -> str:
     return re.sub(r"_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}$", "", table.removeprefix(_PREFIX))
 
 
-def runs_of(database: Database) -> list[Run]:
+def runs_of(database: Database) -> list[RocpdRun]:
     """Return the runs in a database. Raises InputError where there is none that can be read."""
     found = [
         (base, table[len(_PREFIX + base) :])
@@ -84,11 +84,13 @@ def runs_of(database: Database) -> list[Run]:
             "record with rocprofv3 --kernel-trace --output-format rocpd",
         )
     return [
-        run for ending in sorted(endings) for run in _runs_in_tables(Run(database, ending), found)
+        run
+        for ending in sorted(endings)
+        for run in _runs_in_tables(RocpdRun(database, ending), found)
     ]
 
 
-def _runs_in_tables(whole: Run, found: Sequence[tuple[str, str]]) -> Iterator[Run]:
+def _runs_in_tables(whole: RocpdRun, found: Sequence[tuple[str, str]]) -> Iterator[RocpdRun]:
     """Yield the runs in tables with one ending, which are several where they hold several ids."""
     guids = _guids(whole, _DESCRIBING)
     if len(guids) > 1:
@@ -99,10 +101,10 @@ def _runs_in_tables(whole: Run, found: Sequence[tuple[str, str]]) -> Iterator[Ru
             f"give at most {_MOST_RUNS} runs per file; rocpd can write separate files",
         )
     for guid in sorted(guids) if len(guids) > 1 else [None]:
-        yield Run(whole.database, whole.ending, guid)
+        yield RocpdRun(whole.database, whole.ending, guid)
 
 
-def _guids(run: Run, tables: Iterable[str]) -> set[str]:
+def _guids(run: RocpdRun, tables: Iterable[str]) -> set[str]:
     """Return the ids of runs in some tables."""
     wanted = Wanted(texts=(_GUID,))
     return {
@@ -115,7 +117,7 @@ def _guids(run: Run, tables: Iterable[str]) -> set[str]:
     }
 
 
-def version_of(run: Run) -> tuple[str | None, tuple[Note, ...]]:
+def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     """Return the version of the schema as it is written, and what to say of it.
 
     Raises InputError where it is newer than what this version understands.
@@ -140,7 +142,7 @@ def version_of(run: Run) -> tuple[str | None, tuple[Note, ...]]:
     return version, ()
 
 
-def _too_new(run: Run, version: str | None) -> InputError:
+def _too_new(run: RocpdRun, version: str | None) -> InputError:
     found = "".join(c if c.isprintable() else "?" for c in (version or "4 (from its columns)")[:20])
     return InputError(
         f"unsupported rocpd schema {found}: {run.database.source.label} (supported: schema 3)",

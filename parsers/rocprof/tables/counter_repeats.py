@@ -17,10 +17,10 @@ import numpy as np
 from traceflops.parsers.rocprof.tables.counts import takes_largest
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.sums import summed_instances, taken
-from traceflops.parsers.shared import Part
+from traceflops.parsers.shared import ProcessPart
 from traceflops.table import ABSENT, BoolArray, IntArray, Names, TableBuilder, group_rows
 
-Counted = tuple[int | None, bool, Part]
+Counted = tuple[int | None, bool, ProcessPart]
 
 
 class Tally(Protocol):
@@ -32,17 +32,17 @@ class Tally(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterReading:
     """Counters with one value for each launch and counter, and the rows that they are from."""
 
-    part: Part
+    part: ProcessPart
     table: TableBuilder
 
 
-def readings(counted: Sequence[Counted], tally: Tally) -> Iterator[Reading]:
+def readings(counted: Sequence[Counted], tally: Tally) -> Iterator[CounterReading]:
     """Yield the counters of a process."""
     last = max((number or 0 for number, _, _ in counted), default=0)
-    runs: dict[tuple[int | None, bool], list[Part]] = {}
+    runs: dict[tuple[int | None, bool], list[ProcessPart]] = {}
     for number, is_own, part in counted:
         runs.setdefault((number, is_own), []).append(part)
     for (number, is_own), parts in runs.items():
@@ -53,13 +53,13 @@ def readings(counted: Sequence[Counted], tally: Tally) -> Iterator[Reading]:
                 for repetition, known in levels:
                     new, other = known.compare(rest)
                     tally.counted_again += rest.count - int(new.sum()) - int(other.sum())
-                    yield Reading(part, _of_run(taken(rest, new), repetition, is_own=is_own))
+                    yield CounterReading(part, _of_run(taken(rest, new), repetition, is_own=is_own))
                     rest = taken(rest, other)
                 if rest.count:
                     last = max(last, 1) + 1
                     levels.append((last, _Known()))
                     levels[-1][1].compare(rest)
-                    yield Reading(part, _of_run(rest, last, is_own=is_own))
+                    yield CounterReading(part, _of_run(rest, last, is_own=is_own))
 
 
 def _of_run(table: TableBuilder, repetition: int | None, *, is_own: bool) -> TableBuilder:
@@ -112,7 +112,7 @@ class _Known:
         ]
 
 
-def _rounds(part: Part, tally: Tally) -> list[TableBuilder]:
+def _rounds(part: ProcessPart, tally: Tally) -> list[TableBuilder]:
     """Return the counters of a part by how often they were written, instances added up."""
     table = part[COUNTERS]
     keys = [table.column(name) for name in ("dispatch", "name", "counter", "repetition")]

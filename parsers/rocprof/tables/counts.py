@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from traceflops.parsers.io import Texts
 from traceflops.parsers.rocprof.tables.work import ids
-from traceflops.parsers.shared import UNNAMED_KERNEL, Cut, Part, Tally, compact
+from traceflops.parsers.shared import UNNAMED_KERNEL, Cut, ProcessPart, Tally, compact
 from traceflops.table import ABSENT, Array, Names
 
 FloatArray = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ def takes_largest(counter: str) -> bool:
     return counter.startswith(_LARGEST_OF)
 
 
-def add_counters(cut: Cut, part: Part, tally: Tally) -> None:
+def add_counters(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add counters that stand in a row each."""
     value = cut.columns["value"]
     assert not isinstance(value, Texts)
@@ -45,7 +45,7 @@ def add_counters(cut: Cut, part: Part, tally: Tally) -> None:
     )
 
 
-def add_wide(cut: Cut, part: Part, counters: Mapping[str, tuple[str, ...]]) -> None:
+def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
     """Add counters that stand in a column each, or in one for each of their instances."""
     table = part["kernel_counters"]
     launch = _launch(cut, part, table.names["name"])
@@ -77,13 +77,13 @@ def _joined(counter: str, instances: FloatArray) -> FloatArray:
     return np.where(known.any(axis=0), value, np.nan)
 
 
-def _cover(cut: Cut, part: Part) -> None:
+def _cover(cut: Cut, part: ProcessPart) -> None:
     """Widen the stretch in which counters were read."""
     start = cut.numbers("start")
     part.counting.cover(start[start > 0])
 
 
-def _launch(cut: Cut, part: Part, names: Names) -> dict[str, Array | int]:
+def _launch(cut: Cut, part: ProcessPart, names: Names) -> dict[str, Array | int]:
     threads, block = cut.numbers("threads"), cut.numbers("block_threads")
     return {
         "device": compact(cut.codes("agent", part.agents, "")),

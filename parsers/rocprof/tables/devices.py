@@ -10,7 +10,7 @@ import numpy as np
 from traceflops.parsers.rocprof.notes import place_of_node
 from traceflops.parsers.rocprof.tables.agents import UNKNOWN, Agent, Agents
 from traceflops.parsers.rocprof.tables.processes import Placed, Process
-from traceflops.parsers.shared import Gathered, Part
+from traceflops.parsers.shared import Gathered, ProcessPart
 from traceflops.table import ABSENT, IntArray
 
 Numbered = tuple[int, Process]
@@ -45,13 +45,13 @@ class Devices:
         for agent, number in sorted(users, key=lambda user: user[0].number):
             self._device(agent, number)
 
-    def agents(self, part: Part) -> list[Agent]:
+    def agents(self, part: ProcessPart) -> list[Agent]:
         """Return what each text of a part stands for."""
         agents = self._lists[id(part)]
         numbering = self._numbering[id(agents)]
         return [agents.agent(text, numbering) for text in part.agents]
 
-    def numbers(self, part: Part, process: int) -> IntArray:
+    def numbers(self, part: ProcessPart, process: int) -> IntArray:
         """Return the device of each text of a part; behind them ABSENT, which -1 leads to."""
         found = (self._device(agent, process) for agent in self.agents(part))
         return np.array([*found, ABSENT], np.int64)

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.tables.work import ids, timed_rows
-from traceflops.parsers.shared import UNNAMED, Calls, Cut, Marks, Overheads, Part, Tally
+from traceflops.parsers.shared import UNNAMED, Calls, Cut, Marks, Overheads, ProcessPart, Tally
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 
 
-def add_calls(cut: Cut, part: Part, tally: Tally) -> None:
+def add_calls(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add API calls, and the ranges and marks that stand among them."""
     domains = Names()
     domain = cut.codes("domain", domains, "API")
@@ -39,7 +39,7 @@ def api_of(domain: str) -> str:
     return domain.lower().split("_")[0] or "unknown"
 
 
-def _add_marks(cut: Cut, part: Part) -> None:
+def _add_marks(cut: Cut, part: ProcessPart) -> None:
     """Add ranges and instants. Thread 0 stands for no thread."""
     if cut.count:
         role = "function" if cut.has("function") else "message"
@@ -47,7 +47,7 @@ def _add_marks(cut: Cut, part: Part) -> None:
         Marks(rows=cut, thread=ids(cut, "thread"), name=name).add_to(part)
 
 
-def add_scratch(cut: Cut, part: Part, tally: Tally) -> None:
+def add_scratch(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
     cut = timed_rows(cut, part, tally)
     Overheads(
@@ -67,9 +67,9 @@ class Pushes:
     """
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[Part, Cut]] = []
+        self._pieces: list[tuple[ProcessPart, Cut]] = []
 
-    def add(self, cut: Cut, part: Part, tally: Tally) -> None:
+    def add(self, cut: Cut, part: ProcessPart, tally: Tally) -> None:
         """Put rows aside."""
         time = cut.numbers("start")
         known = (time != ABSENT) & (time >= 0)
@@ -78,13 +78,13 @@ class Pushes:
 
     def finish(self, tally: Tally) -> None:
         """Add what the rows put aside say."""
-        by_part: dict[int, list[tuple[Part, Cut]]] = {}
+        by_part: dict[int, list[tuple[ProcessPart, Cut]]] = {}
         for part, cut in self._pieces:
             by_part.setdefault(id(part), []).append((part, cut))
         for pieces in by_part.values():
             self._pair(pieces[0][0], [cut for _, cut in pieces], tally)
 
-    def _pair(self, part: Part, cuts: list[Cut], tally: Tally) -> None:
+    def _pair(self, part: ProcessPart, cuts: list[Cut], tally: Tally) -> None:
         names = part["marks"].names["name"]
         message = np.concatenate([cut.codes("message", names) for cut in cuts])
         columns = {

@@ -35,7 +35,7 @@ _PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputPlace:
     """Where a file lies. `key` is its name without what says which table it is.
 
     `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
@@ -52,7 +52,7 @@ class Place:
         return int(self.key) if self.key.isascii() and self.key.isdecimal() else None
 
 
-def place_of(folder: str, name: str) -> Place:
+def place_of(folder: str, name: str) -> OutputPlace:
     """Return what the place of a file tells."""
     parts = list(PurePath(folder).parts)
     passes = [int(found[1]) for part in parts if (found := _PASS.fullmatch(part))]
@@ -63,7 +63,7 @@ def place_of(folder: str, name: str) -> Place:
     )
     above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
     root = PurePath(*above, *parts[-1:]) if parts else PurePath()
-    return Place(str(root), key[:200], passes[-1] if passes else None, rank)
+    return OutputPlace(str(root), key[:200], passes[-1] if passes else None, rank)
 
 
 def key_of(name: str) -> str:
@@ -72,7 +72,7 @@ def key_of(name: str) -> str:
     return _WHAT.sub("", stem, count=1).strip("_.-") if _WHAT.search(stem) else stem
 
 
-def hosts(places: Iterable[Place]) -> dict[str, str]:
+def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     """Return the names of hosts by root, where folders show that each is that of one.
 
     rocprof makes a folder for each host and in it names files by process. One such folder alone may

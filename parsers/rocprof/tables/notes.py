@@ -23,7 +23,7 @@ from traceflops.table import Note, counted_note, names, numbers, of_noun, rank_f
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.parsers.rocprof.tables.runs import Run
+    from traceflops.parsers.rocprof.tables.runs import TableRun
 
 _LONG_NS: Final = 60 * 10**9
 _ROUNDED: Final = ("start", "end", "dispatched", "completed")
@@ -43,7 +43,7 @@ class Told:
     unplaced: bool = False
 
 
-def run_notes(run: Run, tables: Mapping[str, pa.Table], told: Told) -> Iterator[Note]:
+def run_notes(run: TableRun, tables: Mapping[str, pa.Table], told: Told) -> Iterator[Note]:
     """Give the notes of a run: those of its files, then those of the whole."""
     of_files = [(place, n) for place, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
@@ -92,7 +92,7 @@ def _row_notes(file: TableFile) -> Iterator[Note]:
             yield counted_note("dropped", code, _ROWS[code], count)
 
 
-def _pass_notes(run: Run, name: str | None) -> Iterator[Note]:
+def _pass_notes(run: TableRun, name: str | None) -> Iterator[Note]:
     if run.passes_left_out:
         listed = ", ".join(map(str, run.passes_left_out[:8]))
         text = (

@@ -24,7 +24,7 @@ _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "d
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RocprofTable:
     """What a table is: its layout, how its rows are read, and the columns of each counter in it."""
 
     layout: Layout
@@ -51,7 +51,7 @@ class RocprofTables:
 ROCPROF_TABLES: Final = RocprofTables()
 
 
-def table_in(head: bytes) -> Table | None:
+def table_in(head: bytes) -> RocprofTable | None:
     """Return which table of rocprof's a text is, told by its first lines."""
     start = find_start(head, ROCPROF_TABLES)
     return start.plan.what if start else None
@@ -66,7 +66,7 @@ def _looks_like(table: Headless, row: Sequence[str]) -> bool:
 def _plan(layout: Layout, names: Sequence[str]) -> Plan:
     if layout.what in _WHOLE:
         whole = {name: Field(place, "text") for place, name in enumerate(names)}
-        return Plan(len(names), whole, None, Table(layout, layout.what, {}))
+        return Plan(len(names), whole, None, RocprofTable(layout, layout.what, {}))
     counters = counters_in(names) if layout.may_be_wide else {}
     what = "wide" if counters else layout.what
     is_timed = layout.generation == V1 and layout.what == "kernels"
@@ -81,7 +81,7 @@ def _plan(layout: Layout, names: Sequence[str]) -> Plan:
             word: Field(place, "number") for word, place in zip(words[name], places, strict=True)
         }
     place = None if free is None else fields[free].place
-    return Plan(len(names), fields, place, Table(layout, what, words))
+    return Plan(len(names), fields, place, RocprofTable(layout, what, words))
 
 
 def _fields(what: str, columns: Sequence[str]) -> dict[str, Field]:

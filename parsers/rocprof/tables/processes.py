@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.rocprof.tables.names import Place
-from traceflops.parsers.shared import Part, Stretch, TableFile
+from traceflops.parsers.rocprof.tables.names import OutputPlace
+from traceflops.parsers.shared import ProcessPart, Stretch, TableFile
 from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -26,7 +26,7 @@ class Placed:
     """A file and what its place tells."""
 
     file: TableFile
-    place: Place
+    place: OutputPlace
 
 
 @dataclass(slots=True, eq=False)
@@ -38,21 +38,21 @@ class Process:
     `names` those of its files, with their rank.
     """
 
-    place: Place
+    place: OutputPlace
     guid: str | None = None
     pid: int | None = None
-    members: list[tuple[TableFile, Part]] = field(default_factory=list)
-    counted: list[tuple[int | None, bool, Part]] = field(default_factory=list)
+    members: list[tuple[TableFile, ProcessPart]] = field(default_factory=list)
+    counted: list[tuple[int | None, bool, ProcessPart]] = field(default_factory=list)
     others: list[Process] = field(default_factory=list)
     names: set[tuple[str, int | None]] = field(default_factory=set)
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ProcessPart]:
         """Return its rows in each file."""
         return [part for _, part in self.members]
 
     @property
-    def all_parts(self) -> list[Part]:
+    def all_parts(self) -> list[ProcessPart]:
         """Return its rows in each file, those counted in other repetitions last."""
         again = [part for other in self.others for part in other.all_parts]
         return [*self.parts, *(part for part in again if part.has(_COUNTERS))]
@@ -112,7 +112,7 @@ class Process:
             if part.has(_COUNTERS)
         ]
 
-    def _is_other_run(self, part: Part) -> bool:
+    def _is_other_run(self, part: ProcessPart) -> bool:
         """Return whether counters are of another run than the times: ids of processes come again.
 
         Counters in columns are of a table that has the times of its own run, or none.
@@ -162,7 +162,7 @@ class Process:
 def processes_of(placed: Sequence[Placed]) -> list[Process]:
     """Return the processes that some files of one pass are of, in order."""
     found: dict[Hashable, Process] = {}
-    unnamed: list[tuple[Placed, Part]] = []
+    unnamed: list[tuple[Placed, ProcessPart]] = []
     for one in placed:
         for part in one.file.parts.values():
             if part.is_empty:
@@ -194,13 +194,17 @@ def _join_by_pid(found: dict[Hashable, Process]) -> None:
             del found[key]
 
 
-def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[tuple[Placed, Part]]) -> None:
+def _place_unnamed(
+    found: dict[Hashable, Process], unnamed: Sequence[tuple[Placed, ProcessPart]]
+) -> None:
     """Give rows that do not say their process to the one that files of the same name are of.
 
     Where these name several, or are of another day, the rows are of a process without a number.
     """
     named = list(found.values())
-    by_key: defaultdict[tuple[str, int | None], list[tuple[Placed, Part]]] = defaultdict(list)
+    by_key: defaultdict[tuple[str, int | None], list[tuple[Placed, ProcessPart]]] = defaultdict(
+        list
+    )
     for one, part in unnamed:
         by_key[one.place.key, one.place.rank].append((one, part))
     for (key, rank), members in by_key.items():
@@ -217,7 +221,7 @@ def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[tuple[Place
             of_day.members.append((one.file, part))
 
 
-def _same_day(process: Process, part: Part) -> bool:
+def _same_day(process: Process, part: ProcessPart) -> bool:
     return not process.stretch.is_apart(part.stretch, by_ns=_DAY_NS)
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, Block, ByteSource, Column, CsvText, Texts
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, Column, CsvBlock, CsvText, Texts
 from traceflops.parsers.rocprof.tables.counts import add_counters, add_wide
 from traceflops.parsers.rocprof.tables.host import Pushes, add_calls, add_scratch
-from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, Table
+from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.tables.totals import add_totals
 from traceflops.parsers.rocprof.tables.work import (
     add_copies,
@@ -18,10 +18,10 @@ from traceflops.parsers.rocprof.tables.work import (
     add_kernels,
     add_operations,
 )
-from traceflops.parsers.shared import Cut, Part, TableFile, Tally
+from traceflops.parsers.shared import Cut, ProcessPart, TableFile, Tally
 
 _MOST_AGENTS: Final = 4_096
-_ADDERS: Final[dict[str, Callable[[Cut, Part, Tally], None]]] = {
+_ADDERS: Final[dict[str, Callable[[Cut, ProcessPart, Tally], None]]] = {
     "kernels": add_kernels,
     "copies": add_copies,
     "graphs": add_graphs,
@@ -60,15 +60,15 @@ def _leave_out_means(file: TableFile) -> None:
             del bad[role]
 
 
-def _note_layout(file: TableFile, table: Table) -> None:
+def _note_layout(file: TableFile, table: RocprofTable) -> None:
     if table.layout not in file.layouts:
         file.layouts.append(table.layout)
     file.kinds.add(table.what)
 
 
-def _take(block: Block, file: TableFile, pushes: Pushes) -> None:
+def _take(block: CsvBlock, file: TableFile, pushes: Pushes) -> None:
     """Add the rows of a block to those of the file."""
-    table: Table = block.plan.what
+    table: RocprofTable = block.plan.what
     _note_layout(file, table)
     if table.what == "agents":
         file.agents += _records(block, _MOST_AGENTS - len(file.agents))
@@ -86,7 +86,7 @@ def _take(block: Block, file: TableFile, pushes: Pushes) -> None:
         _add(table, cut, part, file, pushes)
 
 
-def _add(table: Table, cut: Cut, part: Part, file: TableFile, pushes: Pushes) -> None:
+def _add(table: RocprofTable, cut: Cut, part: ProcessPart, file: TableFile, pushes: Pushes) -> None:
     """Add rows of one process."""
     if table.what == "wide":
         add_wide(cut, part, table.counters)
@@ -103,7 +103,7 @@ def _add(table: Table, cut: Cut, part: Part, file: TableFile, pushes: Pushes) ->
         _ADDERS[table.what](cut, part, file.tally)
 
 
-def _records(block: Block, most: int) -> list[dict[str, str]]:
+def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     """Return the first rows of a small table as texts by the names of its columns."""
     names = list(block.columns)
     first = Cut(block.rows, block.columns).only(np.arange(min(block.rows, most)))
@@ -117,7 +117,7 @@ def _texts(column: Column) -> Iterator[str]:
             yield column.values[code]
 
 
-def _is_cut(block: Block) -> bool:
+def _is_cut(block: CsvBlock) -> bool:
     """Return whether the last row ends before it starts, as one does whose last digits are lost."""
     return any(_falls(block.columns.get(one), block.columns.get(two)) for one, two in _ASCENDING)
 
@@ -129,6 +129,6 @@ def _falls(first: Column | None, second: Column | None) -> bool:
     return bool(0 <= second[-1] < first[-1])
 
 
-def _without_last(block: Block) -> Block:
+def _without_last(block: CsvBlock) -> CsvBlock:
     kept = Cut(block.rows, block.columns).only(np.arange(block.rows - 1))
-    return Block(block.plan, kept.count, kept.columns, last_is_open=False)
+    return CsvBlock(block.plan, kept.count, kept.columns, last_is_open=False)

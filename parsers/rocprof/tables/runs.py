@@ -27,7 +27,7 @@ _APART_NS: Final = 10 * 10**9
 
 
 @dataclass(slots=True)
-class Run:
+class TableRun:
     """Processes whose times compare, and the files they are from.
 
     `passes_left_out` are those of which only the counters are used, `merged_passes` tables of
@@ -48,7 +48,7 @@ class Run:
     launchers: int = 0
 
 
-def runs_of(placed: Sequence[Placed]) -> list[Run]:
+def runs_of(placed: Sequence[Placed]) -> list[TableRun]:
     """Return the runs that files are of. Every file is in one; a run may be without any row."""
     folders: defaultdict[str, list[Placed]] = defaultdict(list)
     for one in placed:
@@ -79,7 +79,7 @@ def _only_count(placed: Iterable[Placed]) -> bool:
     return any(part.has(COUNTERS) for part in parts) and not any(p.has(*TIMELINE) for p in parts)
 
 
-def _in_folder(root: str, placed: Sequence[Placed]) -> list[Run]:
+def _in_folder(root: str, placed: Sequence[Placed]) -> list[TableRun]:
     """Return the runs in a folder: its passes put together, then parted where time stands still."""
     by_pass: defaultdict[int | None, list[Placed]] = defaultdict(list)
     for one in placed:
@@ -156,7 +156,7 @@ def _counted_again(
             yield other
 
 
-def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -> list[Run]:
+def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -> list[TableRun]:
     """Return the runs that processes are of, by their times; those without any are of the first."""
     timed = sorted((p for p in processes if p.stretch.low is not None), key=_by_start)
     groups: list[list[Process]] = []
@@ -177,7 +177,7 @@ def _parted(root: str, processes: Sequence[Process], placed: Sequence[Placed]) -
     system = next((one.file.system for one in placed if one.file.system), {})
     agents = AgentLists(placed, system)
     return [
-        Run(
+        TableRun(
             root,
             sorted(group, key=lambda p: p.order),
             agents,

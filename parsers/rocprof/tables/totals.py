@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.shared import Cut, Part
+from traceflops.parsers.shared import Cut, ProcessPart
 from traceflops.table import ABSENT, Names
 
 DOMAIN_TOTALS: Final = "domains"
@@ -53,7 +53,7 @@ _FILE: Final = tuple(
 """What the name of a file tells of names that do not tell it."""
 
 
-def add_totals(cut: Cut, part: Part, file: str) -> None:
+def add_totals(cut: Cut, part: ProcessPart, file: str) -> None:
     """Add sums by name. What is summed up is told by the names, else the file's name."""
     names = Names()
     name = cut.codes("name", names, "(unnamed)")

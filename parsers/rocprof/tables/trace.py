@@ -15,14 +15,14 @@ from traceflops.parsers.rocprof.tables.host import api_of
 from traceflops.parsers.rocprof.tables.notes import Told, run_notes
 from traceflops.parsers.rocprof.tables.processes import Process
 from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
-from traceflops.parsers.rocprof.tables.runs import Run
+from traceflops.parsers.rocprof.tables.runs import TableRun
 from traceflops.parsers.rocprof.tables.work import resolve_copies
 from traceflops.parsers.shared import (
     COMPUTE,
     Gathered,
     Layout,
-    Part,
     ProcessFacts,
+    ProcessPart,
     TableFile,
     chosen,
     fill_collectives,
@@ -44,7 +44,7 @@ _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE:
 class Assembly:
     """Makes the trace of a run."""
 
-    def __init__(self, run: Run, host: str | None) -> None:
+    def __init__(self, run: TableRun, host: str | None) -> None:
         self.run = run
         self.host = host
         self.gathered = Gathered()
@@ -95,7 +95,7 @@ class Assembly:
             _fill(table, process=number)
             self.gathered[COUNTERS].absorb(table)
 
-    def _absorb(self, part: Part, name: str, into: str, process: int) -> None:
+    def _absorb(self, part: ProcessPart, name: str, into: str, process: int) -> None:
         _fill(part[name], process=process)
         self.gathered[into].absorb(part.tables.pop(name))
 
@@ -155,7 +155,7 @@ def _launched(process: Process) -> IntArray:
     return np.concatenate([part["activities"].column("correlation") for part in process.parts])
 
 
-def _leave_out_graphs(part: Part, launched: IntArray) -> None:
+def _leave_out_graphs(part: ProcessPart, launched: IntArray) -> None:
     """Leave out launches of graphs whose kernels were recorded one by one."""
     table = part["graphs"]
     if table.count:

@@ -24,7 +24,7 @@ from traceflops.parsers.shared import (
     Cut,
     Graphs,
     Kernels,
-    Part,
+    ProcessPart,
     Tally,
     add_queueing,
     blocks_of,
@@ -36,7 +36,7 @@ from traceflops.table import ABSENT, Array, IntArray, Names
 _AXES: Final = ("x", "y", "z")
 
 
-def add_kernels(cut: Cut, part: Part, tally: Tally) -> None:
+def add_kernels(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add dispatches, and the moments at which they were queued where the file has these."""
     cut = timed_rows(cut, part, tally)
     grid, block = _axes(cut, "grid"), _axes(cut, "block")
@@ -61,7 +61,7 @@ def add_kernels(cut: Cut, part: Part, tally: Tally) -> None:
         add_queueing(part, queued[known], cut["thread"][known], correlation[known], ABSENT)
 
 
-def add_copies(cut: Cut, part: Part, tally: Tally, named: str = "direction") -> None:
+def add_copies(cut: Cut, part: ProcessPart, tally: Tally, named: str = "direction") -> None:
     """Add copies by the texts of their ends: which of them is a GPU is not known yet."""
     cut = timed_rows(cut, part, tally)
     if not cut.count:
@@ -81,7 +81,7 @@ def add_copies(cut: Cut, part: Part, tally: Tally, named: str = "direction") -> 
     part.ends.append((cut.codes("source", part.agents, ""), cut.codes("target", part.agents, "")))
 
 
-def add_graphs(cut: Cut, part: Part, tally: Tally) -> None:
+def add_graphs(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add launches of graphs; those whose kernels were recorded are left out later."""
     cut = timed_rows(cut, part, tally)
     graphs, place = np.unique(cut["graph"], return_inverse=True)
@@ -96,7 +96,7 @@ def add_graphs(cut: Cut, part: Part, tally: Tally) -> None:
     ).add_to(part, "graphs")
 
 
-def add_operations(cut: Cut, part: Part, tally: Tally) -> None:
+def add_operations(cut: Cut, part: ProcessPart, tally: Tally) -> None:
     """Add what rocprofv2 calls operations: dispatches and copies; barriers are no work."""
     names = Names()
     operation = cut.codes("operation", names, "")
@@ -113,7 +113,7 @@ def _operation(name: str) -> int:
     return 2 if "barrier" in words or "marker" in words else 0
 
 
-def timed_rows(cut: Cut, part: Part, tally: Tally) -> Cut:
+def timed_rows(cut: Cut, part: ProcessPart, tally: Tally) -> Cut:
     """Return the rows that have a time; their stretch counts as that of the process."""
     cut = cut.timed(tally.odd)
     part.cover(cut["start_ns"])
@@ -138,7 +138,7 @@ def _axes(cut: Cut, what: str) -> IntArray | None:
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
 
 
-def resolve_copies(part: Part, agents: Sequence[Agent], devices: Array) -> int:
+def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -> int:
     """Give the copies of a part their device and way; return how many were left out.
 
     A copy belongs to its GPU, the target's if both ends are GPUs; one within the host is no work of

@@ -29,7 +29,7 @@ _SPREAD: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class V1Links:
     """The row of the call that asked for each piece of work or -1; how many arrows lead nowhere."""
 
     call: IntArray
@@ -38,7 +38,7 @@ class Links:
 
 def links(
     begins: Columns, ends: Columns, work: Columns, calls: Columns, names: Sequence[str]
-) -> Links:
+) -> V1Links:
     """Return what asked for each piece of work; `names` are the names of the calls, by code.
 
     Where several arrows meet in one microsecond, the first leads to what comes first. If these are
@@ -63,7 +63,7 @@ def links(
     known = (to != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, dtype=np.int64)
     call[to[known]] = asking[source[known]]
-    return Links(call, int(np.count_nonzero(~known)))
+    return V1Links(call, int(np.count_nonzero(~known)))
 
 
 def _paired(begins: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:

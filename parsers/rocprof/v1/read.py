@@ -18,7 +18,7 @@ from traceflops.parsers.rocprof.notes import (
     clock_of_folder,
     instance_notes,
 )
-from traceflops.parsers.rocprof.tables.names import Place, place_of
+from traceflops.parsers.rocprof.tables.names import OutputPlace, place_of
 from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.trace import AllRows, V1Assembly
@@ -90,7 +90,7 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     )
 
 
-def _source(source: ByteSource, place: Place, counts: Counter[str]) -> Source:
+def _source(source: ByteSource, place: OutputPlace, counts: Counter[str]) -> Source:
     known = {kind: counts[kind] for kind in sorted(+counts)}
     recorded = [kind for kind in known if kind not in (ARROW_FROM, ARROW_TO)]
     return Source(
@@ -116,7 +116,7 @@ def _nothing_in(source: ByteSource, stream: EventStream[V1Block]) -> InputError:
     )
 
 
-def _rank_notes(place: Place) -> Iterator[Note]:
+def _rank_notes(place: OutputPlace) -> Iterator[Note]:
     if place.rank is not None:
         yield rank_from_name([place.rank])
 

@@ -103,7 +103,7 @@ class HipCall(Call, gc=False):
     args: msgspec.Raw = _NOTHING
 
 
-class Collective(Call, gc=False):
+class CollectiveRecord(Call, gc=False):
     """One call of RCCL; its arguments are there only in some releases."""
 
     args: Any = None
@@ -159,7 +159,7 @@ class Counting(msgspec.Struct, gc=False):
     records: list[CounterValue] = msgspec.field(default_factory=list)
 
 
-class Agent(msgspec.Struct, gc=False):
+class AgentRecord(msgspec.Struct, gc=False):
     """A processor, by rocprofiler-sdk's own words."""
 
     id: Handle = _NONE
@@ -336,14 +336,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     "copy": Kind(Copy, _copies),
     "call": Kind(Call, _calls),
     "hip call": Kind(HipCall, _hip_calls),
-    "collective": Kind(Collective, _calls, kept=lambda records: [r.args for r in records]),
+    "collective": Kind(CollectiveRecord, _calls, kept=lambda records: [r.args for r in records]),
     "scratch": Kind(Scratch, _scratch),
     "message": Kind(Message, _messages, lambda records: [r.value for r in records]),
     "symbol": Kind(Symbol, _symbols, _symbol_names),
     "counter": Kind(Counter, _counters, lambda records: [r.name for r in records]),
     "counting": Kind(Counting, _countings),
     "agent": Kind(
-        Agent, _nothing, kept=lambda records: [msgspec.structs.asdict(r) for r in records]
+        AgentRecord, _nothing, kept=lambda records: [msgspec.structs.asdict(r) for r in records]
     ),
     "other": Kind(Other, _nothing),
 }

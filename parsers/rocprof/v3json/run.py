@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, ListStream
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of, clock_of_folder
-from traceflops.parsers.rocprof.tables.names import Place
+from traceflops.parsers.rocprof.tables.names import OutputPlace
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
@@ -18,14 +18,14 @@ from traceflops.parsers.shared import Gathered, ProcessFacts, Reading, fill_coll
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, rank_from_name
 
 if TYPE_CHECKING:
-    from traceflops.parsers.rocprof.tables.names import Place
+    from traceflops.parsers.rocprof.tables.names import OutputPlace
 
 _TIMELINE: Final = ("kernel_dispatch", "memory_copy")
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
 """The kind of records by which releases since ROCm 7.0 are known."""
 
 
-class Run:
+class JsonRun:
     """Adds up the files of a run; of repeated passes the times of the first that has any count."""
 
     def __init__(self, crew: Crew, block_bytes: int = BLOCK_BYTES) -> None:
@@ -40,13 +40,15 @@ class Run:
         self._clock_of: dict[int, str | None] = {}
         self._arguments: dict[int, dict[str, str]] = {}
         self._releases: list[str] = []
-        self._place: Place | None = None
+        self._place: OutputPlace | None = None
         self._timed_pass: int | None = None
         self._has_times = False
         self._unused_passes: set[int] = set()
         self._launchers: list[tuple[tuple[int, int], ProcessFacts]] = []
 
-    def add(self, source: ByteSource, place: Place, file_number: int, *, is_repeated: bool) -> None:
+    def add(
+        self, source: ByteSource, place: OutputPlace, file_number: int, *, is_repeated: bool
+    ) -> None:
         """Add the processes of a file. Raises InputError where nothing of it can be used."""
         stream = ListStream(source, ROOT, self._crew, self._block_bytes)
         total = ProcessRecords()
@@ -71,7 +73,7 @@ class Run:
         self,
         records: ProcessRecords,
         source: ByteSource,
-        place: Place,
+        place: OutputPlace,
         key: tuple[int, int],
         is_repeated: bool,
     ) -> None:
@@ -255,13 +257,13 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 
 def _read_run(
-    members: Sequence[tuple[ByteSource, Place]],
+    members: Sequence[tuple[ByteSource, OutputPlace]],
     reading: Reading,
     failed: list[tuple[str, InputError]],
 ) -> Trace | None:
     """Return the trace of a run, None where none of its files can be read."""
     large = sum(source.expected_text_bytes for source, _ in members) >= _WORTH_BYTES
-    run = Run(reading.crew if large else Crew())
+    run = JsonRun(reading.crew if large else Crew())
     passes = {place.run_pass for _, place in members}
     places_in: defaultdict[int | None, int] = defaultdict(int)
     read = 0
@@ -278,11 +280,13 @@ def _read_run(
     return run.trace() if read else None
 
 
-def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, Place]]]:
+def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, OutputPlace]]]:
     """Return the files of each run: of a run that was repeated one or more for each pass."""
     from traceflops.parsers.rocprof.tables.names import place_of
 
-    runs: defaultdict[tuple[str, int | None], list[tuple[ByteSource, Place]]] = defaultdict(list)
+    runs: defaultdict[tuple[str, int | None], list[tuple[ByteSource, OutputPlace]]] = defaultdict(
+        list
+    )
     for number, source in enumerate(sources):
         place = place_of(source.folder, source.name)
         key = (str(number), -1) if place.run_pass is None else (place.root, place.rank)

@@ -28,7 +28,7 @@ from traceflops.flops.model.blocks import (
 )
 from traceflops.flops.model.card import NORM_VECTORS, ModelCard, Norm
 from traceflops.flops.model.conv import Conv
-from traceflops.flops.model.table import HINT, Table
+from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
 MASKS = ("causal", "full", "window", "chunk")
@@ -67,7 +67,7 @@ def build(
     `names` says what keys are called where the values come from.
     """
     try:
-        card = _Builder(Table(values, where, KEYS, names)).card()
+        card = _Builder(TomlTable(values, where, KEYS, names)).card()
         card.check_params()
         return card
     except UsageError as error:
@@ -76,7 +76,7 @@ def build(
         raise UsageError(f"{where}: {error.message}", error.hint) from None
 
 
-def layers_of(table: Table, key: str, default: int | None = None) -> int:
+def layers_of(table: TomlTable, key: str, default: int | None = None) -> int:
     """Return a number of layers that a model can have; refused before anything is made of it."""
     layers = table.count(key, default)
     if layers > MOST_LAYERS:
@@ -97,7 +97,7 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
 class _Builder:
     """Makes the parts of one card, or of its encoder, from one table."""
 
-    table: Table
+    table: TomlTable
 
     def card(self) -> ModelCard:
         """Return the card, or of it what there is besides `params`."""
@@ -253,7 +253,7 @@ class _Builder:
         mixed = frozenset(range(dense, layers) if listed is None else listed)
         return tuple(layer in mixed for layer in range(layers))
 
-    def _expert_table(self) -> Table | None:
+    def _expert_table(self) -> TomlTable | None:
         return self.table.table("experts", EXPERTS)
 
     # What a block is made of
@@ -321,7 +321,7 @@ class _Builder:
         if table is None:
             return None
         values = {"mask": "full", "head": False, "name": "encoder", **table.values}
-        return _Builder(Table(values, table.where, KEYS)).card()
+        return _Builder(TomlTable(values, table.where, KEYS)).card()
 
     def _cross(self) -> Attention | None:
         """Return the attention to the encoder, alike in all blocks; the default with an encoder."""
@@ -386,7 +386,7 @@ def _extra(
     return Linear(name=name, inputs=inputs, outputs=outputs, group=group, bias=bias, reads=reads)
 
 
-def _conv(table: Table, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:
+def _conv(table: TomlTable, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:
     def each(key: str, default: int) -> tuple[int, ...]:
         """Return one number per spatial dimension."""
         numbers = table.numbers(key) or (default,)

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from traceflops.flops.model.card_table import layers_of
-from traceflops.flops.model.table import HINT, Table
+from traceflops.flops.model.table import HINT, TomlTable
 
 Values = dict[str, Any]
-Rule = Callable[[Table, Values], None]
+Rule = Callable[[TomlTable, Values], None]
 
 _LAYERS_KEY = "num_hidden_layers"
 
 
-def _layers(table: Table) -> int:
+def _layers(table: TomlTable) -> int:
     return layers_of(table, _LAYERS_KEY)
 
 
-def _known(table: Table, key: str) -> tuple[int, ...] | None:
+def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
     """Return a list of layers, from 0. Refuses one that the model does not have."""
     listed, layers = table.numbers(key), _layers(table)
     if listed and max(listed) >= layers:
@@ -29,7 +29,7 @@ def _known(table: Table, key: str) -> tuple[int, ...] | None:
     return listed
 
 
-def _each(table: Table, key: str, listed: tuple[Any, ...]) -> None:
+def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
     """Refuse a list that has not one entry per layer."""
     if listed and len(listed) != _layers(table):
         table.refuse(
@@ -38,7 +38,7 @@ def _each(table: Table, key: str, listed: tuple[Any, ...]) -> None:
         )
 
 
-def biases(table: Table, values: Values) -> None:
+def biases(table: TomlTable, values: Values) -> None:
     """Add the biases that `attention_bias` and `mlp_bias` switch on."""
     attention, mlp = table.flag("attention_bias", False), table.flag("mlp_bias", False)
     values["bias"] = [*["qkv", "out"] * attention, *["ffn"] * mlp]
@@ -51,7 +51,7 @@ LAYER_TYPES = {
 }
 
 
-def _listed(table: Table) -> list[str]:
+def _listed(table: TomlTable) -> list[str]:
     """Return the masks that `layer_types` names, nothing where the config does not list them."""
     kinds = table.words("layer_types", LAYER_TYPES)
     _each(table, "layer_types", kinds)
@@ -59,7 +59,7 @@ def _listed(table: Table) -> list[str]:
 
 
 def _narrowed(
-    table: Table, values: Values, word: str, key: str, by_family: list[str], *, needed: bool
+    table: TomlTable, values: Values, word: str, key: str, by_family: list[str], *, needed: bool
 ) -> None:
     """Give layers the mask `word`, of the size under `key`; `layer_types` wins over the family.
 
@@ -77,37 +77,37 @@ def _narrowed(
 
 
 def _windows(
-    table: Table, values: Values, narrow: Callable[[int], bool], *, needed: bool = False
+    table: TomlTable, values: Values, narrow: Callable[[int], bool], *, needed: bool = False
 ) -> None:
     """Give the layers that `narrow` names a window; all others see everything before them."""
     pattern = ["window" if narrow(layer) else "causal" for layer in range(_layers(table))]
     _narrowed(table, values, "window", "sliding_window", pattern, needed=needed)
 
 
-def window_everywhere(table: Table, values: Values) -> None:
+def window_everywhere(table: TomlTable, values: Values) -> None:
     """Windows in all layers, if there is one at all."""
     _windows(table, values, lambda layer: True)
 
 
-def window_every_other(table: Table, values: Values) -> None:
+def window_every_other(table: TomlTable, values: Values) -> None:
     """Windows in every other layer, from the first."""
     _windows(table, values, lambda layer: layer % 2 == 0, needed=True)
 
 
-def window_but_every_nth(table: Table, values: Values) -> None:
+def window_but_every_nth(table: TomlTable, values: Values) -> None:
     """Windows in all layers but each `sliding_window_pattern`-th."""
     every = table.count("sliding_window_pattern", 6)
     _windows(table, values, lambda layer: (layer + 1) % every != 0, needed=True)
 
 
-def window_late(table: Table, values: Values) -> None:
+def window_late(table: TomlTable, values: Values) -> None:
     """Windows from layer `max_window_layers` on, if they are switched on at all."""
     if table.flag("use_sliding_window", False):
         first = table.count("max_window_layers", 28, least=0)
         _windows(table, values, lambda layer: layer >= first)
 
 
-def chunks(table: Table, values: Values) -> None:
+def chunks(table: TomlTable, values: Values) -> None:
     """Chunks in all layers with rotary positions: `no_rope_layers` has 1 there."""
     every, layers = table.count("no_rope_layer_interval", 4), range(_layers(table))
     given = table.numbers("no_rope_layers") or ()
@@ -117,7 +117,7 @@ def chunks(table: Table, values: Values) -> None:
     _narrowed(table, values, "chunk", "attention_chunk_size", pattern, needed=False)
 
 
-def mixtral_experts(table: Table, values: Values) -> None:
+def mixtral_experts(table: TomlTable, values: Values) -> None:
     """Experts in every layer, in place of the feed-forward network."""
     values["experts"] = {
         "count": table.count("num_local_experts"),
@@ -126,7 +126,7 @@ def mixtral_experts(table: Table, values: Values) -> None:
     }
 
 
-def qwen_experts(table: Table, values: Values) -> None:
+def qwen_experts(table: TomlTable, values: Values) -> None:
     """Experts in every `decoder_sparse_step`-th layer but those listed as dense."""
     step = table.count("decoder_sparse_step", 1)
     dense = frozenset(_known(table, "mlp_only_layers") or ())
@@ -142,7 +142,7 @@ def qwen_experts(table: Table, values: Values) -> None:
     }
 
 
-def deepseek_experts(table: Table, values: Values) -> None:
+def deepseek_experts(table: TomlTable, values: Values) -> None:
     """Experts from layer `first_k_dense_replace` on, and shared ones of their width."""
     if "n_routed_experts" not in table:
         return
@@ -160,7 +160,7 @@ def deepseek_experts(table: Table, values: Values) -> None:
     }
 
 
-def llama4_experts(table: Table, values: Values) -> None:
+def llama4_experts(table: TomlTable, values: Values) -> None:
     """Experts in the layers listed, or in every so many-th; one shared expert."""
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
@@ -175,7 +175,7 @@ def llama4_experts(table: Table, values: Values) -> None:
     }
 
 
-def mla(table: Table, values: Values) -> None:
+def mla(table: TomlTable, values: Values) -> None:
     """Multi-head latent attention."""
     values["mla"] = {
         "q_rank": table.maybe("q_lora_rank"),
@@ -186,27 +186,27 @@ def mla(table: Table, values: Values) -> None:
     }
 
 
-def routing_bias(table: Table, values: Values) -> None:
+def routing_bias(table: TomlTable, values: Values) -> None:
     """Add the correction bias of the router: one number per expert."""
     values["bias"] = [*values.get("bias", ()), "router"]
 
 
-def routing_and_expert_bias(table: Table, values: Values) -> None:
+def routing_and_expert_bias(table: TomlTable, values: Values) -> None:
     """Add the biases of router and experts."""
     values["bias"] = [*values.get("bias", ()), "router", "ffn"]
 
 
-def neox_bias(table: Table, values: Values) -> None:
+def neox_bias(table: TomlTable, values: Values) -> None:
     """Biases everywhere, unless attention has none."""
     values["bias"] = [*["qkv", "out"] * table.flag("attention_bias", True), "ffn"]
 
 
-def vit_bias(table: Table, values: Values) -> None:
+def vit_bias(table: TomlTable, values: Values) -> None:
     """Biases everywhere, unless queries, keys and values have none."""
     values["bias"] = [*["qkv"] * table.flag("qkv_bias", True), "out", "ffn"]
 
 
-def next_tokens(table: Table, values: Values) -> None:
+def next_tokens(table: TomlTable, values: Values) -> None:
     """Note prediction modules, which run in training only and are not counted unasked."""
     modules = table.count("num_nextn_predict_layers", 0, least=0)
     if modules:
@@ -215,12 +215,12 @@ def next_tokens(table: Table, values: Values) -> None:
         values["notes"] = [note]
 
 
-def gpt2_width(table: Table, values: Values) -> None:
+def gpt2_width(table: TomlTable, values: Values) -> None:
     """Four times the hidden width, unless the config says another."""
     values["ffn"] = table.count("n_inner", 4 * table.count("n_embd"))
 
 
-def falcon(table: Table, values: Values) -> None:
+def falcon(table: TomlTable, values: Values) -> None:
     """Multi-query in the old form, grouped in the new one; one norm per block or two."""
     heads, hidden = _one_of(table, "num_attention_heads", "n_head"), table.count("hidden_size")
     new, parallel = table.flag("new_decoder_architecture"), table.flag("parallel_attn")
@@ -232,13 +232,13 @@ def falcon(table: Table, values: Values) -> None:
     values["bias"] = ["qkv", "out", "ffn"] * table.flag("bias", False)
 
 
-def _one_of(table: Table, *names: str, default: int | None = None) -> int:
+def _one_of(table: TomlTable, *names: str, default: int | None = None) -> int:
     """Return the count under the first of the names that is there."""
     found = next((name for name in names if name in table), names[0])
     return table.count(found, default)
 
 
-def bert(table: Table, values: Values) -> None:
+def bert(table: TomlTable, values: Values) -> None:
     """Learned positions and token types; heads by architecture."""
     architecture = _architecture(table, "BertModel")
     types = table.count("type_vocab_size", 2, least=0)
@@ -253,12 +253,12 @@ def bert(table: Table, values: Values) -> None:
         values["classes"] = 2
 
 
-def _architecture(table: Table, default: str) -> str:
+def _architecture(table: TomlTable, default: str) -> str:
     found = table.values.get("architectures")
     return str(found[0]) if isinstance(found, list) and found else default
 
 
-def vit(table: Table, values: Values) -> None:
+def vit(table: TomlTable, values: Values) -> None:
     """Square images in patches; a classifier where the architecture has one."""
     patch, size = table.count("patch_size"), table.count("image_size")
     values["image"] = {"size": size, "patch": patch, "channels": table.count("num_channels", 3)}
@@ -273,7 +273,7 @@ def vit(table: Table, values: Values) -> None:
         values["pooler"] = True
 
 
-def t5(table: Table, values: Values) -> None:
+def t5(table: TomlTable, values: Values) -> None:
     """Encoder and decoder alike; relative positions once per stack."""
     gated = str(table.values.get("feed_forward_proj", "relu")).startswith("gated")
     buckets = table.count("relative_attention_num_buckets", 32)

@@ -41,7 +41,7 @@ from traceflops.flops.model.config_rules import (
     window_everywhere,
     window_late,
 )
-from traceflops.flops.model.table import Table
+from traceflops.flops.model.table import TomlTable
 
 HINT = "describe the model in a TOML card, see docs/mfu.md"
 
@@ -89,7 +89,7 @@ def _card(family: Family, config: Mapping[str, object], kind: str, where: str) -
     # A size that is null is none: only what the config does not mention has the class's default.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
     known = {**family.defaults, **assumed, **given}
-    table = Table(known, where, known, {})
+    table = TomlTable(known, where, known, {})
     values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():

@@ -16,7 +16,7 @@ LONGEST_SHOWN = 24
 HINT = "see docs/mfu.md for the keys of a model card"
 
 
-class Table:
+class TomlTable:
     """One table of a card: typed values by key, or a UsageError that names table and key.
 
     `names` says what keys are called where the values were read from, if that is no card.
@@ -120,16 +120,16 @@ class Table:
             self.refuse(f"{self.called(key)!r} is not a list of {', '.join(known)}", HINT)
         return tuple(value)
 
-    def table(self, key: str, keys: Iterable[str]) -> Table | None:
+    def table(self, key: str, keys: Iterable[str]) -> TomlTable | None:
         """Return a table inside this one."""
         value = self.values.get(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             self.refuse(f"{self.called(key)!r} is not a table", HINT)
-        return Table(value, f"{self.where}, {key}", keys)
+        return TomlTable(value, f"{self.where}, {key}", keys)
 
-    def tables(self, key: str, keys: Iterable[str]) -> tuple[Table, ...]:
+    def tables(self, key: str, keys: Iterable[str]) -> tuple[TomlTable, ...]:
         """Return a list of tables inside this one."""
         value = self.values.get(key)
         if value is None:
@@ -138,7 +138,7 @@ class Table:
             self.refuse(f"{self.called(key)!r} is not a list of tables", HINT)
         known = tuple(keys)
         return tuple(
-            Table(one, f"{self.where}, {key} {number}", known)
+            TomlTable(one, f"{self.where}, {key} {number}", known)
             for number, one in enumerate(value, 1)
         )
 

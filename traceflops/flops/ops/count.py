@@ -95,7 +95,7 @@ def count_ops(ops: pa.Table) -> OpWork:
     of_row[rows] = own
     key = _combined([own, output[rows], of_row[enclosing[rows]]])
     first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
-    reader = _Reader(ops, output, enclosing)
+    reader = _ArgumentReader(ops, output, enclosing)
     found: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
     found += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
@@ -134,7 +134,7 @@ class _Texts(Generic[T]):
         return self.at(int(self.codes[row]))
 
 
-class _Reader:
+class _ArgumentReader:
     """Looks rows of modelled ops up and computes their work."""
 
     def __init__(self, ops: pa.Table, output: IntArray, enclosing: IntArray) -> None:

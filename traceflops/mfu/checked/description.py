@@ -88,11 +88,11 @@ def description_of(trace: Trace) -> Description | None:
     said = trace.source.description
     if not said:
         return None
-    return _Reader(said).read()
+    return _DescriptionReader(said).read()
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _DescriptionReader:
     """Reads the words of one description, each for itself."""
 
     said: Mapping[str, object]

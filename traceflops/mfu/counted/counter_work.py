@@ -98,7 +98,7 @@ def counter_work(
     counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
 ) -> CounterWork:
     """Return what the counters say; `family` is the place of each launch's own in `families`."""
-    reader = _Reader(counted, families, family)
+    reader = _CounterReader(counted, families, family)
     matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
     needed = [hardware.matrix if hardware is not None else () for hardware in families]
     of_vectors = [hardware.vector if hardware is not None else () for hardware in families]
@@ -144,7 +144,7 @@ def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
     return np.zeros(1, dtype=np.bool_) if column is None else column >= 0
 
 
-class _Reader:
+class _CounterReader:
     """Quantities by launch."""
 
     def __init__(
