@@ -178,12 +178,12 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _markup(column: Column, cell: Cell) -> str:
-    """Return a cell: names as code, other texts as they are; numbers have no signs of markup."""
+    """Return a cell: names as code, other texts as they are; of numbers only "<" is markup."""
     if isinstance(cell, tuple):
         return " ".join(_markup(column, piece) for piece in cell)
     if isinstance(cell, Name):
         return code(cell)
-    return cell if column.is_number else plain(cell)
+    return cell.replace("<", "&#60;") if column.is_number else plain(cell)
 
 
 def _more(number: int) -> Iterator[str]:

@@ -96,7 +96,7 @@ def assert_accounts_add_up(report: Any) -> None:
         latency = account["idle_causes_ns"]["launch_latency"]
         assert sum(account["launch_latency_parts_ns"].values()) == latency
         seen += 1
-    assert seen > 1
+    assert seen > 1 or not report["devices"]  # of a graph capture nothing is accounted for
     for device in report["devices"]:
         windows = [w for w in device["windows"] if w["role"] != "range"]
         assert sum(w["window_ns"] for w in windows) == device["whole"]["span_ns"]

@@ -293,7 +293,7 @@ def test_thinned_out_calls_are_reported() -> None:
     trace = read(document(process(*work, hip_api=hip)))
     note = notes(trace)["calls-missing"]
     assert note.count == 19
-    assert "5.0%" in note.text
+    assert "5.0 %" in note.text
 
 
 def test_the_collective_is_that_of_the_call_around_the_launch() -> None:

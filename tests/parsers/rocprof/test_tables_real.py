@@ -138,7 +138,7 @@ def test_links_of_a_thinned_trace() -> None:
     assert work.union_ns(linked) == expected["linked_only"]["busy_ns"]
     (note,) = [note for note in trace.notes if note.code == "calls-missing"]
     assert note.count == expected["unlinked"]["kernel"]
-    assert "(18.8%)" in note.text
+    assert "(18.8 %)" in note.text
 
 
 def test_the_queue_delay_of_v1_is_from_call_to_kernel() -> None:
