@@ -78,6 +78,25 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "memory": memory_object(analysis),
         "untimed": untimed_object(analysis.untimed),
         "jobs": [_job(job) for job in analysis.jobs],
+        "idle": _idle(analysis),
+        "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+    }
+
+
+def _idle(analysis: Analysis) -> dict[str, Any]:
+    """Return what the host did while the devices were idle."""
+    idle_ns = analysis.components.idle_ns
+    return {
+        "culprits": [
+            {
+                "class": culprit.kind,
+                **fields(culprit, "label", "idle_ns"),
+                "share": culprit.idle_ns / idle_ns,
+                **fields(culprit, "evidence", "gaps", "blocked_before_ns"),
+            }
+            for culprit in analysis.idle.culprits
+        ],
+        "unexplained_ns": analysis.idle.unexplained_ns,
     }
 
 

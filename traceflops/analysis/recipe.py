@@ -12,7 +12,13 @@ from traceflops.analysis.jobs import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
-from traceflops.attribution import category_table, kernel_table, memory_times
+from traceflops.attribution import (
+    category_table,
+    host_bound,
+    idle_culprits,
+    kernel_table,
+    memory_times,
+)
 from traceflops.devices import check_decided, is_undecided, of_job
 from traceflops.findings import (
     Finding,
@@ -131,6 +137,8 @@ def analysis_of(
         findings=_findings(prepared, devices, total, measured, moved),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
+        idle=idle_culprits(prepared, total.components.idle_ns),
+        host_bound=host_bound(prepared),
         prepared=prepared,
     )
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.attribution.culprits import (
+        NO_CULPRITS,
+        Culprit,
+        IdleCulprits,
+        idle_culprits,
+    )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
         kernel_table,
         memory_times,
     )
+    from traceflops.attribution.launch_lead import HostBound, host_bound
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
     from traceflops.attribution.operator_table import operators

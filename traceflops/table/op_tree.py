@@ -39,7 +39,15 @@ class OpTree:
     @classmethod
     def of(cls, ops: pa.Table) -> OpTree:
         """Return the forest of a table of ops."""
-        order, parent = _order_and_parents(ops)
+        start = numbers(ops["start_ns"])
+        thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+        return cls.nested(thread, start, start + numbers(ops["dur_ns"]))
+
+    @classmethod
+    def nested(cls, thread: IntArray, start: IntArray, end: IntArray) -> OpTree:
+        """Return the forest of intervals [start, end), thread by thread."""
+        order = by_start(thread, start, end)
+        parent = parents(thread, start, end, order)
         if np.array_equal(order, np.arange(len(order))):  # as most recordings have their ops
             return cls(parent, order, order, _stops(parent))
         place = np.empty_like(order)
@@ -95,14 +103,6 @@ def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDAr
         row = rows[some]
         found[some] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
     return found
-
-
-def _order_and_parents(ops: pa.Table) -> tuple[IntArray, IntArray]:
-    start = numbers(ops["start_ns"])
-    end = start + numbers(ops["dur_ns"])
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    order = by_start(thread, start, end)
-    return order, parents(thread, start, end, order)
 
 
 def _stops(above: IntArray) -> IntArray:

@@ -93,13 +93,14 @@ class DeviceAccount:
         self._linked = linked
         self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
         self.timeline: Timeline = timeline(start, end, self._parts())
-        self._call = linked.links.call_of_activity[row]
-        self._launches = Launches(self._call)
+        self.call = linked.links.call_of_activity[row]
+        self._launches = Launches(self.call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
         self.has_calls = not self._is_cpu(row) and (
-            bool((self._call >= 0).any()) or _has_launches(trace, row)
+            bool((self.call >= 0).any()) or _has_launches(trace, row)
         )
-        self.idle: IdleTime = idle_time(self._work(), self.timeline.busy)
+        self.work = self._work()
+        self.idle: IdleTime = idle_time(self.work, self.timeline.busy)
 
     def _parts(self) -> dict[str, BoolArray]:
         categorised = self._linked.categorised
@@ -110,11 +111,11 @@ class DeviceAccount:
     def _work(self) -> DeviceWork:
         calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
-        known = self._call >= 0
+        known = self.call >= 0
 
         def of_call(values: IntArray, without: int) -> IntArray:
             of_row = np.full(len(known), without, dtype=np.int64)
-            of_row[known] = values[self._call[known]]
+            of_row[known] = values[self.call[known]]
             return of_row
 
         start = of_call(numbers(calls["start_ns"]), ABSENT)
@@ -194,7 +195,7 @@ class DeviceAccount:
 
     def _waited_for(self, place: int) -> str:
         """Return the work that the stream of an activity waited for, "" where it is not known."""
-        work = int(self._linked.stream_waits.work[self._call[place]])
+        work = int(self._linked.stream_waits.work[self.call[place]])
         return self._text("activities", work) if work >= 0 else ""
 
     def _first_ending(self, at_ns: IntArray) -> IntArray:

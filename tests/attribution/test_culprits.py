@@ -1,0 +1,247 @@
+"""What the host did while the device was idle: each class, exact sums, labelled recordings."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.build import launched, trace_of
+from tests.conftest import examples, shared_file
+from traceflops import Intervals, Trace, analyze, read
+from traceflops.analysis.preparation import prepare
+from traceflops.attribution.culprits import IdleCulprits, culprits_of, gap_parts
+from traceflops.attribution.idle_slices import GapParts
+from traceflops.attribution.launch_lead import leads
+from traceflops.timeline import DeviceAccount
+
+US = 1_000
+THREAD, ENGINE = 1, 2
+
+
+def made(**host: list[dict[str, Any]]) -> Trace:
+    """Return two kernels, idle from 20 to 1,010 us, the second launched at 1,000 us; and a host."""
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    run["calls"] += host.pop("calls", [])
+    return trace_of(**run, **host)
+
+
+def event(name: str, start_us: int, end_us: int, **more: Any) -> dict[str, Any]:
+    """Return an event of the host."""
+    return {"name": name, "start_ns": start_us * US, "dur_ns": (end_us - start_us) * US, **more}
+
+
+def by_class(idle: IdleCulprits) -> dict[str, int]:
+    """Return the idle time of each class in us."""
+    sums: Counter[str] = Counter()
+    for culprit in idle.culprits:
+        sums[culprit.kind] += culprit.idle_ns // US
+    return dict(sums)
+
+
+def frame(name: str, start_us: int, end_us: int, **more: Any) -> dict[str, Any]:
+    """Return a Python frame."""
+    return event(name, start_us, end_us, kind="python", **more)
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
+    "data_input": (
+        {"marks": [event(LOADER, 15, 1_000), frame("scipy/zoom.py(7): zoom", 16, 1_000)]},
+        "scipy/zoom.py(7): zoom",
+    ),
+    "sync_call": (
+        {
+            "ops": [event("aten::item", 15, 1_000)],
+            "calls": [event("cudaMemcpyAsync", 18, 1_000)],
+        },
+        "cudaMemcpyAsync in aten::item",
+    ),
+    "blocking_copy": (
+        {"ops": [event("aten::to", 15, 1_000)], "calls": [event("cudaMemcpyAsync", 18, 1_000)]},
+        "cudaMemcpyAsync in aten::to",
+    ),
+    "memory_alloc": ({"calls": [event("cudaMalloc", 15, 1_000)]}, "cudaMalloc"),
+    "slow_driver_call": ({"calls": [event("cuModuleLoad", 15, 1_000)]}, "cuModuleLoad"),
+    "compiled_runtime": (
+        {"ops": [event("TorchDynamo Cache Lookup", 15, 1_000)]},
+        "TorchDynamo Cache Lookup",
+    ),
+    "optimizer_loop": (
+        {
+            "marks": [event("Optimizer.step#Adam.step", 5, 1_000)],
+            "ops": [event("aten::add", 15, 1_000)],
+        },
+        "Optimizer.step#Adam.step",
+    ),
+    "external_wait": (
+        {"marks": [frame("queue.py(154): get", 15, 1_000), frame("main.py(3): run", 1, 1_005)]},
+        "main.py(3): run",
+    ),
+    "host_code": (
+        {
+            "marks": [
+                frame("train/metrics.py(9): log", 1, 1_005),
+                frame("<built-in sum>", 20, 1_000),
+            ]
+        },
+        "train/metrics.py(9): log",
+    ),
+    "eager_overhead": (
+        {"ops": [event("aten::add", at, at + 10) for at in range(20, 1_000, 10)]},
+        "aten::add",
+    ),
+    "thread_handover": ({"ops": [event("backward", 5, 20, thread=ENGINE)]}, ""),
+    "host_unrecorded": ({"marks": [event("IO 190", 5, 1_000)]}, "IO #"),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_gap_before_a_launch_has_the_class_of_what_the_host_did(kind: str) -> None:
+    host, label = CASES[kind]
+    idle = analyze(made(**host)).idle
+    assert by_class(idle) == {kind: 980, "launch_latency": 10}
+    assert idle.culprits[0].label == label
+    assert idle.culprits[0].gaps == 1
+    assert idle.unexplained_ns == 0
+
+
+def test_another_thread_tells_where_the_launching_one_runs_a_backward_pass() -> None:
+    waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
+    ops = [event("MulBackward0", 20, 1_000, thread=ENGINE)]
+    idle = analyze(made(marks=[waiting], ops=ops)).idle
+    assert by_class(idle) == {"host_code": 980, "launch_latency": 10}
+    assert idle.culprits[0].label == "MulBackward0"
+
+
+def test_a_backward_pass_that_no_thread_shows_is_a_handover() -> None:
+    waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
+    assert by_class(analyze(made(marks=[waiting])).idle) == {
+        "thread_handover": 980,
+        "launch_latency": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "dur_us", "expected"),
+    [
+        ("cudaLaunchKernel", 5, {"launch_latency": 5, "device_wait": 985}),
+        ("cudaLaunchKernel", 600, {"slow_driver_call": 600, "device_wait": 390}),
+        ("cudaLaunchKernel", 985, {"slow_driver_call": 985, "launch_latency": 5}),
+        ("cudaMemcpy", 985, {"blocking_copy": 985, "launch_latency": 5}),
+        ("cudaMemcpyAsync", 985, {"blocking_copy": 985, "launch_latency": 5}),
+    ],
+)
+def test_from_the_launch_on_it_is_the_call_and_then_the_device(
+    call: str, dur_us: int, expected: dict[str, int]
+) -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 20 * US, 1_010 * US, 10 * US))
+    run["calls"][1] |= {"name": call, "dur_ns": dur_us * US}
+    assert by_class(analyze(trace_of(**run)).idle) == expected
+
+
+def test_a_wait_before_a_gap_is_said() -> None:
+    sync = event("cudaDeviceSynchronize", 5, 25)
+    idle = analyze(made(calls=[sync], ops=[event("aten::add", 25, 1_000)])).idle
+    assert {one.kind: one.blocked_before_ns // US for one in idle.culprits} == {
+        "sync_call": 5,
+        "host_code": 975,
+        "launch_latency": 10,
+    }
+
+
+def test_without_a_launch_idle_time_is_unexplained() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
+    run["activities"][1]["correlation"] = None
+    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US)
+
+
+def test_a_library_label_is_work_and_one_of_a_user_is_not() -> None:
+    marks = [event("nccl:all_to_all", 15, 500), event("validate 3", 500, 1_000)]
+    idle = analyze(made(marks=marks)).idle
+    assert by_class(idle) == {"eager_overhead": 480, "host_unrecorded": 500, "launch_latency": 10}
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(("calls", "ops", "marks")),
+        st.sampled_from((LOADER, "cudaMalloc", "cudaMemcpy", "aten::add", "f.py(1): f", "x")),
+        st.integers(0, 400),
+        st.integers(0, 200),
+        st.integers(1, 3),
+    ),
+    max_size=12,
+)
+WORK = st.lists(
+    st.tuples(st.integers(0, 300), st.integers(0, 100), st.integers(0, 60)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(EVENTS, WORK)
+def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
+    host: list[tuple[str, str, int, int, int]], work: list[tuple[int, int, int]]
+) -> None:
+    tables: dict[str, list[dict[str, Any]]] = launched(
+        *((f"k{at}", launch, launch + wait, dur) for at, (launch, wait, dur) in enumerate(work))
+    )
+    for table, name, start, dur, thread in host:
+        row = {"name": name, "start_ns": start, "dur_ns": dur, "thread": thread}
+        tables.setdefault(table, []).append(row)
+    analysis = analyze(trace_of(**tables))
+    told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
+    assert told + analysis.idle.unexplained_ns == analysis.components.idle_ns
+    assert analysis.idle.unexplained_ns == 0
+    assert all(culprit.idle_ns > 0 and culprit.gaps > 0 for culprit in analysis.idle.culprits)
+
+
+LABELS = "diagnosis/expected_culprits.json"
+LABELLED = (
+    *("b200_vllm_gptoss_prefill", "h100_qwen15_infer", "mi300x_sglang_qwen3_decode_capture"),
+    *("mi300x_sglang_qwen3_decode_graph", "mi300x_vllm_gptoss_decode_capture"),
+    *("mi300x_vllm_gptoss_decode_graph", "mi300x_resnet18_ddp_train", "mi300x_torch_compile"),
+    *("hta_event_sync_multi_stream", "a100_hta_simple_add", "a100_hta_nccl_rank0"),
+    *("a100_hta_control_rank3", "hta_sampled_rank0", "hta_sampled_rank1"),
+    *("v100_kineto_resnet50_nw0", "v100_kineto_resnet50_nw4", "mi210_gpu_only"),
+    *("nsys_h100x2_1s", "nsys_h100x2_mfu_before", "nsys_t4_power_iteration"),
+    "nsys_rtx3060_graph",
+)
+OF_OTHER_RANKS = ("nsys_h100x2_1s", "nsys_h100x2_mfu_before")
+"""Their labels take what the other rank's process did for a thread of the launching one."""
+
+
+def _of_window(account: DeviceAccount, low: int, high: int) -> GapParts:
+    """Return the parts of gaps in a window, that before the first work among them."""
+    parts, first = gap_parts(account, Intervals.one(low, high)), account.rows.span[0]
+    if low >= first:
+        return parts
+    row, work = account.rows.row[0], account.work
+    head = (low, first, low, first, row, account.call[0], work.call_start_ns[0])
+    more = (work.call_end_ns[0], leads(account).cap_ns)
+    return GapParts.joined([GapParts(*(np.array([value]) for value in (*head, *more))), parts])
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labelled_recordings(name: str) -> None:
+    labels = json.loads(shared_file(LABELS).read_text())
+    key = next(key for key in labels["culprits"] if f"/{name}." in key)
+    meta, expected = labels["meta"][key], labels["culprits"][key]
+    prepared = prepare(read(shared_file(f"traces/{key}")))
+    first = min(account.rows.span[0] for account in prepared.accounts.values())
+    window = (first + meta["from_ns"], first + meta["to_ns"])
+    parts = [_of_window(account, *window) for account in prepared.accounts.values()]
+    idle_ms = [float((one.end_ns - one.start_ns).sum()) / 1e6 for one in parts]
+    of_label = parts[int(np.argmin(np.abs(np.array(idle_ms) - meta["idle_ms"])))]
+    idle = culprits_of(of_label, prepared.trace)
+    ms = Counter({"unexplained": idle.unexplained_ns / 1e6})
+    for culprit in idle.culprits:
+        ms[culprit.kind] += culprit.idle_ns / 1e6
+    assert sum(ms.values()) == pytest.approx(meta["idle_ms"], rel=1e-3, abs=1e-3)
+    if meta["idle_share"] < 0.02 or name in OF_OTHER_RANKS:
+        return
+    for label in expected:
+        off = abs(ms[label["class"]] - label["ms"])
+        assert off <= max(0.1 * label["ms"], 0.02 * meta["idle_ms"]), label["class"]

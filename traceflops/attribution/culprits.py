@@ -1,0 +1,243 @@
+"""Who idle time is due to: all of it, by class and by the name that the owner of the code knows.
+
+A name is a function at file:line, an operator, a label or a call; see `owners` and CLASSES.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.host_events import (
+    CALL,
+    LABEL,
+    OP,
+    HostEvents,
+    host_events,
+    is_of_user,
+    owners,
+)
+from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of
+from traceflops.attribution.idle_slices import (
+    HOST,
+    GapParts,
+    Slices,
+    idle_slices,
+    innermost_of,
+)
+from traceflops.attribution.launch_lead import leads
+from traceflops.table import BoolArray, IntArray, Trace, codes, runs, taken
+from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.units import kernel_name
+from traceflops.windows import Prepared, chosen_time
+
+_MOST: Final = 50
+"""So many culprits are named; what is left of each class is one more."""
+REST: Final = "(others)"
+_LAUNCHES: Final = ("launch_latency", "device_wait")
+_CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
+_KINDS: Final = tuple(CLASSES)
+_NUMBER: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Idle time of one class and name in the chosen windows of all devices; times in ns.
+
+    `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
+    that began while the launching thread waited for the device. `evidence` are the names around the
+    longest slice, the innermost first.
+    """
+
+    kind: str
+    label: str
+    idle_ns: int
+    gaps: int
+    blocked_before_ns: int
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCulprits:
+    """All idle time of some gaps: that of the culprits, largest first, and what has none."""
+
+    culprits: tuple[Culprit, ...]
+    unexplained_ns: int
+
+
+NO_CULPRITS: Final = IdleCulprits((), 0)
+
+
+def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
+    """Return what the host did in all idle time of the chosen windows of the devices.
+
+    Idle time that belongs to no gap, before the first and after the last work, is unexplained.
+    """
+    if not prepared.launch_records.is_judged:
+        return IdleCulprits((), idle_ns)
+    parts = [
+        gap_parts(account, chosen_time(prepared.windows[device]))
+        for device, account in prepared.accounts.items()
+    ]
+    if not parts:
+        return IdleCulprits((), idle_ns)
+    culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
+    return IdleCulprits(culprits, idle_ns - sum(culprit.idle_ns for culprit in culprits))
+
+
+def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
+    """Return what the host did during parts of gaps."""
+    events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
+    slices = idle_slices(parts, events)
+    kind = class_of(slices, parts, events, trace)
+    naming = _Naming(slices, kind, parts, events, trace, _owner(slices, kind, events))
+    known = sorted(_grouped(naming), key=attrgetter("idle_ns"), reverse=True)
+    unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
+    return IdleCulprits(tuple(_shortened(known)), int(unexplained.sum()))
+
+
+def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
+    """Return the parts of a device's gaps in some windows."""
+    idle, work = account.idle, account.work
+    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
+    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
+    gap, window = runs(first, stop)
+    row = idle.next_row[gap]
+    return GapParts(
+        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
+        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
+        idle.gap_start_ns[gap],
+        idle.gap_end_ns[gap],
+        account.rows.row[row],
+        account.call[row],
+        work.call_start_ns[row],
+        work.call_end_ns[row],
+        np.full(len(row), leads(account).cap_ns),
+    )
+
+
+def _shortened(culprits: list[Culprit]) -> Iterator[Culprit]:
+    """Yield the first culprits, and the sum of the others of each class."""
+    yield from culprits[:_MOST]
+    others: dict[str, Culprit] = {}
+    for one in culprits[_MOST:]:
+        sums = others.get(one.kind, Culprit(one.kind, REST, 0, 0, 0, ()))
+        others[one.kind] = replace(
+            sums,
+            idle_ns=sums.idle_ns + one.idle_ns,
+            gaps=sums.gaps + one.gaps,
+            blocked_before_ns=sums.blocked_before_ns + one.blocked_before_ns,
+        )
+    yield from sorted(others.values(), key=attrgetter("idle_ns"), reverse=True)
+
+
+def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
+    """Return the event that each slice is named by, -1 where nothing is recorded."""
+    event, label = slices.event, slices.label
+    step = events.around("optimizer", event)
+    step = np.where(step < 0, events.around("optimizer", label), step)
+    owner = np.where(event < 0, label, taken(owners(events), event))
+    return np.where(kind == PLACES["optimizer_loop"], step, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """Slices, the class and owner of each, and what their names are taken from."""
+
+    slices: Slices
+    kind: IntArray
+    parts: GapParts
+    events: HostEvents
+    trace: Trace
+    owner: IntArray
+
+    def alike(self) -> list[IntArray]:
+        """Return the slices of culprits, those of one class and name together."""
+        named = taken(self.events.name, self.owner)
+        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
+        call = np.where(in_call, taken(self.events.name, self.slices.event), -1)
+        launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
+        work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
+        is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
+        named = np.select([is_latency, waits], [launch, work], named)
+        rows = np.flatnonzero(self.kind != PLACES["unexplained"])
+        keys = np.stack([self.kind, named, call])[:, rows]
+        order = np.lexsort(keys)
+        changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
+        return np.split(rows[order], np.flatnonzero(changes) + 1) if len(rows) else []
+
+    def name(self, row: int) -> str:
+        """Return the name of a slice."""
+        part, kind = self.slices.part[row], _KINDS[self.kind[row]]
+        if kind == "launch_latency":
+            return self._text("calls", self.parts.call[part])
+        if kind == "device_wait":
+            return self._text("activities", self.parts.activity[part])
+        owner = self._label(self.owner[row])
+        call = self._label(self.slices.event[row])
+        return f"{call} in {owner}" if kind in _CALLS and owner != call else owner
+
+    def evidence(self, row: int) -> tuple[str, ...]:
+        """Return the names around a slice: innermost, operator, function, label, launch, work."""
+        events, part = self.events, self.slices.part[row]
+        around = [*self._around(int(self.slices.event[row]))]
+        ops = [event for event in around if events.kind[event] == OP]
+        frames = [event for event in around if is_of_user(events, event)]
+        told = [self._label(event) for event in (*around[:1], *ops[-1:], *frames[:1])]
+        told += [self._label(self.slices.label[row])]
+        if self.slices.role[row] != HOST:
+            told += [
+                self._text("calls", self.parts.call[part]),
+                self._text("activities", self.parts.activity[part]),
+            ]
+        return tuple(dict.fromkeys(filter(None, told)))
+
+    def _around(self, event: int) -> Iterator[int]:
+        while event >= 0:
+            yield event
+            event = int(self.events.tree.parent[event])
+
+    def _label(self, event: int) -> str:
+        """Return the name of an event; numbers in labels, often those of a step, are left out."""
+        if event < 0:
+            return ""
+        label = self.events.labels[self.events.name[event]]
+        return _NUMBER.sub("#", label) if self.events.kind[event] == LABEL else label
+
+    def _text(self, table: str, row: int) -> str:
+        text = self.trace.table(table)["name"][int(row)].as_py()
+        return kernel_name(text) if table == "activities" else str(text)
+
+    def blocked(self) -> BoolArray:
+        """Return which gaps began while the launching thread waited for the device or copied."""
+        events, parts = self.events, self.parts
+        every = np.arange(len(events.kind))
+        waits = events.told("waits_for_device", every) | events.told("copies", every)
+        waits &= events.kind == CALL
+        thread = taken(events.thread_of_call, parts.call)
+        return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
+
+
+def _grouped(naming: _Naming) -> Iterator[Culprit]:
+    """Yield the slices of each class and name as one culprit."""
+    by_name: defaultdict[tuple[int, str], list[IntArray]] = defaultdict(list)
+    for rows in naming.alike():
+        by_name[int(naming.kind[rows[0]]), naming.name(int(rows[0]))].append(rows)
+    blocked = naming.blocked()
+    for (kind, name), several in by_name.items():
+        rows = np.concatenate(several)
+        part, ns = naming.slices.part[rows], naming.slices.dur_ns[rows]
+        yield Culprit(
+            _KINDS[kind],
+            name,
+            int(ns.sum()),
+            len(np.unique(part)),
+            int(ns[blocked[part]].sum()),
+            naming.evidence(int(rows[ns.argmax()])),
+        )

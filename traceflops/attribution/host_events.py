@@ -1,0 +1,160 @@
+"""What the host did: calls, operators, Python frames, calls of the system and labels as one table.
+
+A row is an event of one thread, [start, end) in ns. Events of a thread nest; at each instant the
+innermost one is what the thread does. Labels only name what is inside them: they are no work.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.host_names import facts_of
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Names,
+    OpTree,
+    Trace,
+    codes,
+    joint_codes,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.timeline import Intervals
+
+CALL, OP, FRAME, SYSTEM, LABEL = range(5)
+_OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class HostEvents:
+    """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
+
+    Calls come first, in the order of their table. `thread` is one number per process and thread;
+    `thread_of_call` and `process_of_call` are by row of calls.
+    """
+
+    kind: IntArray
+    source: IntArray
+    process: IntArray
+    thread: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    name: IntArray
+    labels: tuple[str, ...]
+    thread_of_call: IntArray
+    process_of_call: IntArray
+
+    @cached_property
+    def tree(self) -> OpTree:
+        """Return what is inside what, thread by thread."""
+        return OpTree.nested(self.thread, self.start_ns, self.end_ns)
+
+    @cached_property
+    def _facts(self) -> dict[str, BoolArray]:
+        return facts_of(self.labels)
+
+    @cached_property
+    def is_work(self) -> BoolArray:
+        """Return which events are more than a label."""
+        return (self.kind != LABEL) | self._facts["is_work"][self.name]
+
+    def told(self, fact: str, event: IntArray) -> BoolArray:
+        """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
+        return taken(self._facts[fact].astype(np.int8), taken(self.name, event), 0) > 0
+
+    def around(self, fact: str, event: IntArray) -> IntArray:
+        """Return the nearest event around each (-1: none), itself included, that tells a fact."""
+        return taken(self.tree.nearest(self._facts[fact][self.name]), event)
+
+    def is_kind(self, kind: int, event: IntArray) -> BoolArray:
+        """Return whether events (-1: none) are of a kind."""
+        return taken(self.kind, event) == kind
+
+    def of_call(self, call: IntArray) -> IntArray:
+        """Return the events of rows of calls, -1 where a call is not among the events."""
+        calls = self.source[: np.count_nonzero(self.kind == CALL)]
+        place = np.searchsorted(calls, call)
+        known = taken(calls, np.where(place < len(calls), place, -1), -2) == call
+        return np.where(known, place, -1)
+
+
+def host_events(trace: Trace, within: Intervals) -> HostEvents:
+    """Return the events that touch some instants: all that is needed to tell what went on there."""
+    pool = Names()
+    pieces = [_piece(*one, within, pool) for one in _tables(trace)]
+    kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
+    caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
+    threads = joint_codes(np.append(process, caller), np.append(thread, calling))
+    mine, of_call = threads[: len(start)], threads[len(start) :]
+    return HostEvents(kind, source, process, mine, start, end, name, tuple(pool), of_call, caller)
+
+
+def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
+    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
+    yield OP, trace.ops, np.arange(trace.ops.num_rows)
+    kinds = names(trace.marks["kind"])
+    of_kind = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
+    for kind in (FRAME, SYSTEM, LABEL):
+        yield kind, trace.marks, np.flatnonzero(of_kind[codes(trace.marks["kind"])] == kind)
+
+
+def _piece(
+    kind: int, table: pa.Table, rows: IntArray, within: Intervals, pool: Names
+) -> tuple[IntArray, ...]:
+    """Return the columns of the events of some rows that touch some instants."""
+    start = numbers(table["start_ns"])[rows]
+    end = start + numbers(table["dur_ns"])[rows]
+    ended = np.searchsorted(within.end_ns, start, side="right")
+    touches = ended < np.searchsorted(within.start_ns, end, side="left")
+    mine = rows[touches]
+    known, place = np.unique(codes(table["name"])[mine], return_inverse=True)
+    texts = [*names(table["name"]), ""]
+    code = pool.codes(texts[at] for at in known.tolist()).astype(np.int64)[place.reshape(-1)]
+    process, thread = numbers(table["process"])[mine], numbers(table["thread"], ABSENT)[mine]
+    kinds = np.full(len(mine), kind)
+    return kinds, mine, process, thread, start[touches], end[touches], code
+
+
+_LIBRARY: Final = re.compile(r"^<|^nn\.Module: |(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)")
+_FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
+
+
+def is_of_library(frame: str) -> bool:
+    """Return whether a function is built in, PyTorch's or the standard library's.
+
+    Profilers leave out the folder that a module is found in: `queue.py(154): get`.
+    """
+    first = _FIRST.match(frame)
+    return (first is not None and first[1] in sys.stdlib_module_names) or bool(
+        _LIBRARY.search(frame)
+    )
+
+
+def owners(events: HostEvents) -> IntArray:
+    """Return, for each event, the one around it whose name its owner knows best.
+
+    That is the nearest function of a user, else the outermost operator, else the event itself.
+    """
+    known = np.array([not is_of_library(label) for label in events.labels], dtype=np.bool_)
+    user = events.tree.nearest((events.kind == FRAME) & known[events.name])
+    is_op = events.kind == OP
+    outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
+    itself = np.arange(len(events.kind))
+    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, itself))
+
+
+def is_of_user(events: HostEvents, event: int) -> bool:
+    """Return whether an event is a function of a user."""
+    label = events.labels[events.name[event]]
+    return bool(events.kind[event] == FRAME) and not is_of_library(label)

@@ -1,0 +1,146 @@
+"""The classes of what the host did while the device was idle, and the rule of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents
+from traceflops.attribution.idle_slices import (
+    AFTER_CALL,
+    HOST,
+    IN_CALL,
+    GapParts,
+    Slices,
+    places_in_groups,
+)
+from traceflops.table import ABSENT, BoolArray, IntArray, Trace, codes, numbers, taken
+
+CLASSES: Final = {
+    "data_input": "loading data",
+    "sync_call": "waiting for the GPU",
+    "blocking_copy": "blocking copies",
+    "memory_alloc": "allocating memory",
+    "slow_driver_call": "slow driver calls",
+    "compiled_runtime": "running compiled code",
+    "optimizer_loop": "the optimizer",
+    "external_wait": "waiting for others",
+    "host_code": "Python and other host code",
+    "eager_overhead": "launching operators",
+    "thread_handover": "handing over to another thread",
+    "host_unrecorded": "work not recorded",
+    "launch_latency": "launch latency",
+    "device_wait": "GPU with work queued",
+    "unexplained": "no launch recorded",
+}
+"""What the host did, in words, in the order in which the classes are tried.
+
+`unexplained` is what no rule fits: idle time before work of which no launch is recorded.
+"""
+PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
+
+_LONG_CALL_NS: Final = 20_000
+_LONG_OP_NS: Final = 100_000
+_LONG_GAP_NS: Final = 200_000
+_FEW_CALLS: Final = 8
+_TIMES_MEDIAN: Final = 5
+
+
+def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
+    """Return the class of each slice as its place in CLASSES."""
+    rules = {
+        **_rules_of_calls(slices, parts, events, slow_calls(trace.calls)),
+        **_rules_of_work(slices, parts, events),
+        **_rules_of_rest(slices, parts, events, trace),
+    }
+    fits = [rules[name] for name in CLASSES if name in rules]
+    return np.select(fits, list(range(len(fits))), len(fits))
+
+
+def slow_calls(calls: pa.Table) -> BoolArray:
+    """Return which calls took long: much longer than others of their name, where there are some."""
+    duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
+    order = np.lexsort((duration, name))
+    known, first, count = np.unique(name[order], return_index=True, return_counts=True)
+    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * duration[order][first + count // 2])
+    limit = np.maximum(limit, _LONG_CALL_NS)
+    return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
+
+
+def _rules_of_calls(
+    slices: Slices, parts: GapParts, events: HostEvents, slow: BoolArray
+) -> dict[str, BoolArray]:
+    """Return the rules of slices in a call, also in the launch unless that is an ordinary one."""
+    event = slices.event
+    waited_ns = (parts.gap_end_ns - parts.launched_ns)[slices.part]
+    is_usual = (slices.role == IN_CALL) & (waited_ns < parts.cap_ns[slices.part])
+    in_call = events.is_kind(CALL, event) & (slices.role <= IN_CALL) & ~is_usual
+    is_long = taken(events.end_ns - events.start_ns, event) > _LONG_CALL_NS
+    is_slow = taken(slow.astype(np.int64), np.where(in_call, taken(events.source, event), -1)) > 0
+    copies = in_call & events.told("copies", event)
+    reads_scalar = events.around("reads_scalar", event) >= 0
+    return {
+        "sync_call": (in_call & events.told("waits_for_device", event)) | (copies & reads_scalar),
+        "blocking_copy": copies & (is_long | ~events.told("copies_async", event)),
+        "memory_alloc": in_call & events.told("allocates", event),
+        "slow_driver_call": is_slow,
+    }
+
+
+def _rules_of_work(slices: Slices, parts: GapParts, events: HostEvents) -> dict[str, BoolArray]:
+    """Return the rules of slices in which some thread worked before the launch."""
+    is_host, event, label = slices.role == HOST, slices.event, slices.label
+    works, told_by = is_host & (event >= 0), np.where(event < 0, label, event)
+    code = events.tree.nearest((events.kind != CALL) & (events.kind != LABEL))
+    gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[slices.part]
+    steps = (events.around("optimizer", event) >= 0) | (events.around("optimizer", label) >= 0)
+    return {
+        "data_input": is_host & (events.around("data_input", told_by) >= 0),
+        "compiled_runtime": is_host
+        & events.told("compiled", np.where(event < 0, label, taken(code, event))),
+        "optimizer_loop": is_host & steps,
+        "external_wait": works & events.told("waits", event),
+        "host_code": works
+        & (
+            (events.is_kind(FRAME, event) & (gap_ns >= _LONG_GAP_NS))
+            | (events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS))
+            | (events.is_kind(SYSTEM, event) & events.told("uses_files", event))
+        ),
+        "eager_overhead": works,
+    }
+
+
+def _rules_of_rest(
+    slices: Slices, parts: GapParts, events: HostEvents, trace: Trace
+) -> dict[str, BoolArray]:
+    """Return the rules of slices in which no thread showed work, and of those of the launch."""
+    role, silent = slices.role, (slices.role == HOST) & (slices.event < 0)
+    left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
+    is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[slices.part]
+    handed_over = silent & events.told("runs_backward", slices.own)
+    handed_over[silent] |= _last_was_other(slices.only(silent), parts, trace)
+    return {
+        "thread_handover": handed_over,
+        "host_unrecorded": silent,
+        "launch_latency": (role == IN_CALL) | is_usual,
+        "device_wait": role == AFTER_CALL,
+    }
+
+
+def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
+    """Return whether another thread than the launching one was the last to work before slices."""
+    if not len(slices.part):
+        return np.zeros(0, dtype=np.bool_)
+    process, thread, start, duration = (
+        np.concatenate([numbers(table[name], ABSENT) for table in (trace.calls, trace.ops)])
+        for name in ("process", "thread", "start_ns", "dur_ns")
+    )
+    order = np.lexsort((start + duration, process))
+    call = parts.call[slices.part]
+    ended = (process[order], (start + duration)[order])
+    place = places_in_groups(*ended, process[call], slices.start_ns)
+    last = order[np.maximum(place - 1, 0)]
+    known = (place > 0) & (process[last] == process[call])
+    return np.asarray(~known | (thread[last] != thread[call]))

@@ -1,0 +1,181 @@
+"""Idle time cut into slices, each with what the host did meanwhile. See `idle_slices`.
+
+A gap ends with an activity that the call L of thread T launched. Up to L the host is what the
+device waits for: each slice has the innermost event of T. Where T shows nothing, or runs a backward
+pass that other threads do, it has that of whichever thread last began an operator or a call. From L
+on it is the launch: inside the call, then after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
+from traceflops.table import BoolArray, IntArray, in_order, innermost, runs, taken
+
+HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class GapParts:
+    """The parts of gaps that lie in chosen windows, a row each; times in ns.
+
+    `gap_start_ns` and `gap_end_ns` are those of the whole gap, `activity` the one that ends it and
+    `call` its launch: rows of their tables, -1 where no launch is known. What starts within
+    `cap_ns` of its launch started at once.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    gap_start_ns: IntArray
+    gap_end_ns: IntArray
+    activity: IntArray
+    call: IntArray
+    call_start_ns: IntArray
+    call_end_ns: IntArray
+    cap_ns: IntArray
+
+    @classmethod
+    def joined(cls, several: Iterable[GapParts]) -> GapParts:
+        """Return the parts of several devices."""
+        parts = list(several)
+        return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in _PARTS))
+
+    @property
+    def launched_ns(self) -> IntArray:
+        """Return since when, in each gap, the activity that ends it was launched."""
+        return np.maximum(self.call_start_ns, self.gap_start_ns)
+
+
+_PARTS = tuple(GapParts.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Disjoint slices of gap parts, which they fill exactly; times in ns.
+
+    `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the event that tells of the
+    slice, `own` that of the launching thread, `label` the label around it there: rows of
+    HostEvents or -1.
+    """
+
+    part: IntArray
+    role: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    event: IntArray
+    own: IntArray
+    label: IntArray
+
+    @property
+    def dur_ns(self) -> IntArray:
+        """Return the length of each slice."""
+        return self.end_ns - self.start_ns
+
+    def only(self, rows: IntArray | BoolArray) -> Slices:
+        """Return some of the slices."""
+        return Slices(*(getattr(self, name)[rows] for name in _SLICES))
+
+
+_SLICES = tuple(Slices.__dataclass_fields__)
+
+
+def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
+    """Return the slices of gap parts."""
+    known = parts.call >= 0
+    launched = np.clip(parts.launched_ns, parts.start_ns, parts.end_ns)
+    returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
+    waits = np.flatnonzero(known & (launched > parts.start_ns))
+    pieces = (
+        *_host_slices(parts, waits, launched, events),
+        _plain(IN_CALL, known, launched, returned, events.of_call(parts.call)),
+        _plain(AFTER_CALL, known, returned, parts.end_ns, events.of_call(parts.call)),
+        _plain(NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
+    )
+    return Slices(*(np.concatenate([getattr(one, name) for one in pieces]) for name in _SLICES))
+
+
+def _plain(role: int, mine: BoolArray, start: IntArray, end: IntArray, event: IntArray) -> Slices:
+    part = np.flatnonzero(mine & (end > start))
+    roles, none = np.full((2, len(part)), [[role], [-1]])
+    return Slices(part, roles, start[part], end[part], event[part], event[part], none)
+
+
+def _host_slices(
+    parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
+) -> tuple[Slices, Slices]:
+    """Return the slices of some parts up to a time: those of their own thread, and the others."""
+    thread = events.thread_of_call[parts.call[part]]
+    spans = _Spans(parts.start_ns[part], until[part], thread)
+    which, start, end, own = _cut(spans, events, events.thread, events.is_work)
+    label = innermost_of(events, events.kind == LABEL, events.thread, thread[which], start)
+    slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
+    loads = events.around("data_input", np.where(own < 0, label, own)) >= 0
+    silent = ((own < 0) | events.told("runs_backward", own)) & ~loads
+    return slices.only(~silent), _of_any_thread(slices.only(silent), parts, events)
+
+
+def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
+    """Return slices cut by what any thread of the process did."""
+    process = events.process_of_call[parts.call[slices.part]]
+    spans = _Spans(slices.start_ns, slices.end_ns, process)
+    works = (events.kind == CALL) | (events.kind == OP)
+    which, start, end, event = _cut(spans, events, events.process, works)
+    return replace(slices.only(which), start_ns=start, end_ns=end, event=event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Spans of time, each of a group (a thread or a process)."""
+
+    start_ns: IntArray
+    end_ns: IntArray
+    group: IntArray
+
+
+def _cut(
+    spans: _Spans, events: HostEvents, group: IntArray, some: BoolArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the pieces of spans between the edges of some events of their group.
+
+    Per piece, in the order of spans and times: the span, start, end, and the innermost event or -1.
+    """
+    rows = np.flatnonzero(some)
+    groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
+    order = in_order(groups, edges)
+    groups, edges = groups[order], edges[order]
+    first = places_in_groups(groups, edges, spans.group, spans.start_ns)
+    stop = places_in_groups(groups, edges, spans.group, spans.end_ns)
+    places, span = runs(first, stop)
+    which, start = np.append(np.arange(len(first)), span), np.append(spans.start_ns, edges[places])
+    by_time = in_order(which, start)
+    which, start = which[by_time], start[by_time]
+    goes_on = np.append(which[1:] == which[:-1], False)[: len(which)]
+    end = np.where(goes_on, np.roll(start, -1), spans.end_ns[which])
+    lasts = end > start
+    which, start, end = which[lasts], start[lasts], end[lasts]
+    return which, start, end, innermost_of(events, some, group, spans.group[which], start)
+
+
+def places_in_groups(
+    groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return behind how many of sorted (group, time) pairs each asked one comes."""
+    known, ticks = np.unique(np.append(groups, at_group)), np.unique(np.append(times, at_ns))
+    ranks, asked = (
+        np.searchsorted(known, of) * len(ticks) + np.searchsorted(ticks, at)
+        for of, at in ((groups, times), (at_group, at_ns))
+    )
+    return np.searchsorted(ranks, asked, side="right")
+
+
+def innermost_of(
+    events: HostEvents, some: BoolArray, group: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return the innermost of some events of each group at each time, or -1."""
+    rows = np.flatnonzero(some)
+    at = innermost(group[rows], events.start_ns[rows], events.end_ns[rows], at_group, at_ns)
+    return taken(rows, at)
