@@ -40,6 +40,7 @@ from traceflops.reports.view import (
     uneven_steps,
     unit,
     visible,
+    waited_for,
     why_not,
     wrapped,
 )
@@ -51,6 +52,7 @@ from traceflops.windows import DeviceReport
 _KERNELS_SHOWN = 5
 _DEVICES_SHOWN = 8
 _NOTES_SHOWN = 4
+_WAITS_SHOWN = 4
 _NAME_WIDTH = 52
 _INDENT = "  "
 _SHARES = ("compute", "memory", "communication", "idle")
@@ -103,6 +105,7 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *_jobs(analysis, style),
         *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
+        *_waits(analysis, style),
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *_kernels(analysis, style),
@@ -259,6 +262,23 @@ def _device_cells(device: DeviceReport) -> dict[str, str]:
     return {"window": duration(found.window_ns), **shares}
 
 
+def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield what the GPUs wait on, a line per class of culprit."""
+    rows = waited_for(analysis)[:_WAITS_SHOWN]
+    if not rows:
+        return
+    yield Text()
+    yield Text.assemble(("GPU waits on", "bold"), ("  (share of the idle time)", "dim"))
+    for row in rows:
+        line = Text(f"{_INDENT}{row.words:<27}")
+        line.append(f"{duration(analysis.mean_ns(row.idle_ns)):>9}{percent(row.share):>9}  ")
+        gaps = several(row.gaps, "gap") if row.gaps else ""
+        room = style.width - line.cell_len - len(gaps) - 2
+        each = room // max(len(row.names), 1) - 2
+        names = short_labels(row.names, each) if each > _LEAST_UNTIL else []
+        yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+
+
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the jobs that the files are of, where none of them is chosen."""
     for job in analysis.jobs if analysis.of_no_job else ():
@@ -279,7 +299,7 @@ def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
-    if not gaps or idle is None or idle < 0.02:
+    if not gaps or idle is None or idle < 0.02 or waited_for(analysis):
         return
     yield Text()
     yield Text("Longest gaps", "bold")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         counted_object,
         counted_rows,
     )
+    from traceflops.reports.view.culprits import WaitedFor, waited_for
     from traceflops.reports.view.figures import (
         UNKNOWN,
         apportioned,

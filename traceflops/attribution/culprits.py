@@ -32,7 +32,7 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, Trace, codes, runs, taken
+from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, runs, taken
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared, chosen_time
@@ -97,9 +97,11 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     slices = idle_slices(parts, events)
     kind = class_of(slices, parts, events, trace)
     naming = _Naming(slices, kind, parts, events, trace, _owner(slices, kind, events))
-    known = sorted(_grouped(naming), key=attrgetter("idle_ns"), reverse=True)
+    known = sorted(_grouped(naming), key=lambda one: one[0].idle_ns, reverse=True)
+    shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
+    rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
-    return IdleCulprits(tuple(_shortened(known)), int(unexplained.sum()))
+    return IdleCulprits((*shown, *rest), int(unexplained.sum()))
 
 
 def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
@@ -122,19 +124,18 @@ def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
     )
 
 
-def _shortened(culprits: list[Culprit]) -> Iterator[Culprit]:
-    """Yield the first culprits, and the sum of the others of each class."""
-    yield from culprits[:_MOST]
-    others: dict[str, Culprit] = {}
-    for one in culprits[_MOST:]:
-        sums = others.get(one.kind, Culprit(one.kind, REST, 0, 0, 0, ()))
-        others[one.kind] = replace(
-            sums,
-            idle_ns=sums.idle_ns + one.idle_ns,
-            gaps=sums.gaps + one.gaps,
-            blocked_before_ns=sums.blocked_before_ns + one.blocked_before_ns,
+def _rest(culprits: list[Culprit]) -> list[Culprit]:
+    """Return the sum of culprits by class, the largest first."""
+    sums: dict[str, Culprit] = {}
+    for one in culprits:
+        before = sums.get(one.kind, Culprit(one.kind, REST, 0, 0, 0, ()))
+        sums[one.kind] = replace(
+            before,
+            idle_ns=before.idle_ns + one.idle_ns,
+            gaps=before.gaps + one.gaps,
+            blocked_before_ns=before.blocked_before_ns + one.blocked_before_ns,
         )
-    yield from sorted(others.values(), key=attrgetter("idle_ns"), reverse=True)
+    return sorted(sums.values(), key=attrgetter("idle_ns"), reverse=True)
 
 
 def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
@@ -224,20 +225,17 @@ class _Naming:
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 
 
-def _grouped(naming: _Naming) -> Iterator[Culprit]:
-    """Yield the slices of each class and name as one culprit."""
+def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
+    """Yield the slices of each class and name as one culprit, without evidence; and the longest."""
     by_name: defaultdict[tuple[int, str], list[IntArray]] = defaultdict(list)
     for rows in naming.alike():
         by_name[int(naming.kind[rows[0]]), naming.name(int(rows[0]))].append(rows)
-    blocked = naming.blocked()
+    blocked, dur_ns = naming.blocked(), naming.slices.dur_ns
     for (kind, name), several in by_name.items():
         rows = np.concatenate(several)
-        part, ns = naming.slices.part[rows], naming.slices.dur_ns[rows]
-        yield Culprit(
-            _KINDS[kind],
-            name,
-            int(ns.sum()),
-            len(np.unique(part)),
-            int(ns[blocked[part]].sum()),
-            naming.evidence(int(rows[ns.argmax()])),
+        part, ns = naming.slices.part[rows], dur_ns[rows]
+        blocked_ns = int(ns[blocked[part]].sum())
+        culprit = Culprit(
+            _KINDS[kind], name, int(ns.sum()), len(distinct(part)), blocked_ns, evidence=()
         )
+        yield culprit, int(rows[ns.argmax()])

@@ -15,6 +15,7 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.table import BoolArray, IntArray, in_order, innermost, runs, taken
+from traceflops.table import groups as by_group
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
 
@@ -106,8 +107,8 @@ def _plain(role: int, mine: BoolArray, start: IntArray, end: IntArray, event: In
 
 def _host_slices(
     parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
-) -> tuple[Slices, Slices]:
-    """Return the slices of some parts up to a time: those of their own thread, and the others."""
+) -> tuple[Slices, ...]:
+    """Return the slices of some parts up to a time: those told by their own thread, and others."""
     thread = events.thread_of_call[parts.call[part]]
     spans = _Spans(parts.start_ns[part], until[part], thread)
     which, start, end, own = _cut(spans, events, events.thread, events.is_work)
@@ -115,7 +116,10 @@ def _host_slices(
     slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
     loads = events.around("data_input", np.where(own < 0, label, own)) >= 0
     silent = ((own < 0) | events.told("runs_backward", own)) & ~loads
-    return slices.only(~silent), _of_any_thread(slices.only(silent), parts, events)
+    others = _of_any_thread(slices.only(silent), parts, events)
+    unknown = others.event < 0
+    labelled = _by_label(others.only(unknown), parts, events)
+    return slices.only(~silent), others.only(~unknown), labelled
 
 
 def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
@@ -125,6 +129,14 @@ def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slice
     works = (events.kind == CALL) | (events.kind == OP)
     which, start, end, event = _cut(spans, events, events.process, works)
     return replace(slices.only(which), start_ns=start, end_ns=end, event=event)
+
+
+def _by_label(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
+    """Return slices cut by the labels of their thread."""
+    thread = events.thread_of_call[parts.call[slices.part]]
+    spans = _Spans(slices.start_ns, slices.end_ns, thread)
+    which, start, end, label = _cut(spans, events, events.thread, events.kind == LABEL)
+    return replace(slices.only(which), start_ns=start, end_ns=end, label=label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +176,11 @@ def places_in_groups(
     groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
     """Return behind how many of sorted (group, time) pairs each asked one comes."""
-    known, ticks = np.unique(np.append(groups, at_group)), np.unique(np.append(times, at_ns))
-    ranks, asked = (
-        np.searchsorted(known, of) * len(ticks) + np.searchsorted(ticks, at)
-        for of, at in ((groups, times), (at_group, at_ns))
-    )
-    return np.searchsorted(ranks, asked, side="right")
+    places = np.empty(len(at_ns), dtype=np.int64)
+    for group, rows in by_group(at_group):
+        first, stop = np.searchsorted(groups, [group, group + 1])
+        places[rows] = first + np.searchsorted(times[first:stop], at_ns[rows], side="right")
+    return places
 
 
 def innermost_of(
