@@ -35,10 +35,10 @@ here hfu hidden higher highest hold holds home how however html identical identi
 implausibly impossible inaccurate include included incomplete inconsistent individual inferred
 infinity information initialise inside install installed instances instead integer interrupts
 involved its itself job jobs journal jumped keeps kept kinds known knows labelled lacks largest
-lasted lasts latest launched lay least leave leaves ledger libraries lie lies likely line lines
-linked links list listed listing lists little lived locked longer longest look looked looks losses
-lost machine machines made many marked markers marks masks match matches may mbyte means meant
-meanwhile measured measurements merged message metric mfu microseconds middle might migration
+lasted lasts latest launched launchers lay least leave leaves ledger libraries lie lies likely line
+lines linked links list listed listing lists little lived locked longer longest look looked looks
+losses lost machine machines made many marked markers marks masks match matches may mbyte means
+meant meanwhile measured measurements merged message metric mfu microseconds middle might migration
 million minor minute missing model modulo mops most mostly moved ms much multiprocessors must
 mutually named names nan nanoseconds near nearby need needs neither nest never newer nic nine none
 nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once

@@ -10,14 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.parsers.io.csvfiles.heads import Field, Kind
 from traceflops.table import ABSENT, Array, IntArray, codes, names, numbers, validity
 
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
@@ -363,3 +362,14 @@ def plain_integer(cell: str) -> str | None:
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with or without marks."""
     return len(cell) <= _LONGEST and _NUMBER.fullmatch(cell) is not None
+
+
+Kind = Literal["integer", "number", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column that is read: its place in the row, and what its cells are."""
+
+    place: int
+    kind: Kind

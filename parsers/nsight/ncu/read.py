@@ -15,7 +15,7 @@ from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvTex
 from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
 from traceflops.parsers.nsight.ncu.values import Marks, Values, unit_of, values_of
 from traceflops.parsers.nsight.stats.text import from_header
-from traceflops.parsers.shared import Cut, chosen, compact
+from traceflops.parsers.shared import Cut, chosen
 from traceflops.table import (
     ABSENT,
     Array,
@@ -23,6 +23,7 @@ from traceflops.table import (
     IntArray,
     Names,
     TableBuilder,
+    compact,
     joint_codes,
     ranked,
 )

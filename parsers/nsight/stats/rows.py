@@ -12,8 +12,8 @@ import numpy as np
 
 from traceflops.parsers.io import Column, Texts, finest, step_of
 from traceflops.parsers.nsight.stats.layouts import Report, StatsTable
-from traceflops.parsers.shared import Cut, compact
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder
+from traceflops.parsers.shared import Cut
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder, compact
 
 UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)

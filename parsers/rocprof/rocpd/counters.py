@@ -9,7 +9,7 @@ import numpy as np
 from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted
 from traceflops.parsers.rocprof.rocpd.reading import RunReading
 from traceflops.parsers.rocprof.rocpd.work import Dispatches, KernelNames
-from traceflops.parsers.rocprof.tables.sums import summed_instances
+from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.shared import UNNAMED_KERNEL
 from traceflops.table import ABSENT, IntArray
 

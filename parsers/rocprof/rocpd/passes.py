@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import ByteSource
-from traceflops.parsers.rocprof.tables.names import OutputPlace, place_of
+from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.table import ABSENT, IntArray, Note, Trace, number_column, numbers
 
 _TABLE: Final = "kernel_counters"

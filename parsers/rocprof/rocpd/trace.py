@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import Database, nothing_left
-from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
     LAUNCH_IS_QUEUEING,
     instance_notes,
+    link_notes,
 )
 from traceflops.parsers.rocprof.rocpd.categories import SAMPLED, SYSTEM
-from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.shared import DISPATCH, UNNAMED_KERNEL, Gathered, overflow_notes, span_notes
 from traceflops.table import (
     Note,

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream, event_text_notes
-from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
     COUNTERS_ONLY,
     LAUNCH_IS_QUEUEING,
     clock_of_folder,
     instance_notes,
+    link_notes,
 )
-from traceflops.parsers.rocprof.tables.names import OutputPlace, place_of
+from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.block import ARROW_FROM, ARROW_TO, V1Block, V1Reader
 from traceflops.parsers.rocprof.v1.trace import AllRows, V1Assembly

@@ -14,7 +14,7 @@ import numpy as np
 
 from traceflops.parsers.io import Batch, by_distinct
 from traceflops.parsers.rocprof.copies import ways_named
-from traceflops.parsers.rocprof.tables.sums import summed_instances
+from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.shared import (
     Calls,
     Copies,

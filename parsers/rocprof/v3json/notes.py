@@ -9,11 +9,11 @@ from typing import Final
 import pyarrow as pa
 
 from traceflops.parsers.io import ByteSource, ListStream, input_cut, repairs_and_losses
-from traceflops.parsers.rocprof.linking import link_notes
 from traceflops.parsers.rocprof.notes import (
     COUNTED_WHILE_TIMED,
     COUNTERS_ONLY,
     instance_notes,
+    link_notes,
 )
 from traceflops.parsers.rocprof.v3json.places import ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd

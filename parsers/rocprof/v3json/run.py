@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, ListStream
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of, clock_of_folder
-from traceflops.parsers.rocprof.tables.names import OutputPlace
+from traceflops.parsers.rocprof.tables.parts import OutputPlace
 from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
@@ -18,7 +18,7 @@ from traceflops.parsers.shared import Gathered, ProcessFacts, Reading, fill_coll
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, rank_from_name
 
 if TYPE_CHECKING:
-    from traceflops.parsers.rocprof.tables.names import OutputPlace
+    from traceflops.parsers.rocprof.tables.parts import OutputPlace
 
 _TIMELINE: Final = ("kernel_dispatch", "memory_copy")
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
@@ -282,7 +282,7 @@ def _read_run(
 
 def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, OutputPlace]]]:
     """Return the files of each run: of a run that was repeated one or more for each pass."""
-    from traceflops.parsers.rocprof.tables.names import place_of
+    from traceflops.parsers.rocprof.tables.parts import place_of
 
     runs: defaultdict[tuple[str, int | None], list[tuple[ByteSource, OutputPlace]]] = defaultdict(
         list

@@ -14,7 +14,7 @@ from traceflops.parsers.io import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import place_of_node
-from traceflops.parsers.rocprof.tables.counts import takes_largest
+from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.v3json.block import RecordBlock
 from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
 from traceflops.parsers.shared import (

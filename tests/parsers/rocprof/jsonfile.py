@@ -10,7 +10,7 @@ from traceflops.devices.merging import merge
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
-from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.v3json.run import JsonRun
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible

@@ -17,7 +17,7 @@ from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.rocprof.tables.names import place_of
+from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.v1.read import read_v1_json
 from traceflops.parsers.rocprof.v3json.run import JsonRun
 
