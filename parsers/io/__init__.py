@@ -24,12 +24,11 @@ if TYPE_CHECKING:
         plain_decimal,
         step_of,
     )
-    from traceflops.parsers.io.csvfiles.lines import Bytes, line_starts
+    from traceflops.parsers.io.csvfiles.lines import Bytes, Damage, line_starts
     from traceflops.parsers.io.csvfiles.text import (
         TEXT_BLOCK_BYTES,
         CsvBlock,
         CsvText,
-        Damage,
         Plan,
         Tables,
         find_start,
