@@ -13,12 +13,14 @@ from traceflops.privacy.library_words import is_library_word, words_of
 
 _SENTENCES: Final = """
 above absent according account accum across added affected after again against agents agree ahead
-alike allowed allows alone also although among annotated another apart appear application
+alike allowed allows alone also although among
+amount amounts annotated another apart appear application
 approximate architecture archive are argument arguments argv around aside asked assumed author
 averages back backslashes became because been before began beginning begins behind belong belongs
 below beside better between beyond body both bounded bracket break broke broken bug but caches
 calendar called calling calls came can cannot captured carry case categories categorise category
-cause causes certain changed characters checked checksum chip chooses chosen chrome claim clearly
+cause causes certain changed
+character characters checked checksum chip chooses chosen chrome claim clearly
 clocks closed closing code collected come comma command commas communicator communicators compared
 components computed computes concrete content contradict control copied correctly correlation cost
 could counted counterpart counters cover covers created cublas cusolver cut damage damaged database
@@ -35,10 +37,11 @@ here hfu hidden higher highest hold holds home how however html identical identi
 implausibly impossible inaccurate include included incomplete inconsistent individual inferred
 infinity information initialise inside install installed instances instead integer interrupts
 involved its itself job jobs journal jumped keeps kept kinds known knows labelled lacks largest
-lasted lasts latest launched launchers lay least leave leaves ledger libraries lie lies likely line
-lines linked links list listed listing lists little lived locked longer longest look looked looks
-losses lost machine machines made many marked markers marks masks match matches may mbyte means
-meant meanwhile measured measurements merged message metric mfu microseconds middle might migration
+lasted lasts latest launched
+launchers lay least leave leaves ledger libraries lie lies likely line lines
+linked links list listed listing lists little lived locked longer longest look looked looks losses
+lost machine machines made many marked markers marks masks match matches may mbyte means meant
+meanwhile measured measurements merged message metric mfu microseconds middle might migration
 million minor minute missing model modulo mops most mostly moved ms much multiprocessors must
 mutually named names nan nanoseconds near nearby need needs neither nest never newer nic nine none
 nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once
