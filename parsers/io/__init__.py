@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TEXT_BLOCK_BYTES,
         CsvBlock,
         CsvText,
+        Cut,
         Plan,
         Tables,
         find_start,

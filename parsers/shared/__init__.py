@@ -8,10 +8,9 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.parsers.shared.collectives import fill_collectives
-    from traceflops.parsers.shared.csv_rows import Cut, chosen
     from traceflops.parsers.shared.formats import Format, Reading
     from traceflops.parsers.shared.repeats import each_run_once
-    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, timed
+    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, spans, timed
     from traceflops.parsers.shared.sinks import (
         DISPATCH,
         UNNAMED,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         Gathered,
         ProcessFacts,
         ProcessIds,
+        chosen,
         devices_table,
         in_order_of_time,
         overflow_notes,

@@ -131,5 +131,5 @@ def lifetime_notes(trace: Trace) -> Iterator[Note]:
     began, ended = trace.source.lifetimes[0]
     before, after = max(0, first - began), max(0, ended - last)
     if before + after > _MUCH_OF_IT * (ended - began):
-        times = {"life": ended - began, "before": before, "span": last - first}
-        yield _NOTES.note("window", **{name: time_amount(ns) for name, ns in times.items()})
+        life, until, span = map(time_amount, (ended - began, before, last - first))
+        yield _NOTES.note("window", life=life, before=until, span=span)

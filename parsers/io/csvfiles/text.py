@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Cells, Column, Field, cells
+from traceflops.parsers.io.csvfiles.cells import Cells, Column, Field, Texts, cells
 from traceflops.parsers.io.csvfiles.lines import Damage, LineBlocks, is_regular, lines_of
 from traceflops.parsers.io.csvfiles.mend import Mender, mend, strict_fields
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table import Note
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Note, distinct
 from traceflops.units import several
 
 TEXT_BLOCK_BYTES: Final = 2 << 20
@@ -132,6 +132,50 @@ class CsvBlock:
     rows: int
     columns: Mapping[str, Column]
     last_is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some rows of a block."""
+
+    count: int
+    columns: Mapping[str, Column]
+
+    def has(self, role: str) -> bool:
+        """Return whether the file has such a column."""
+        return role in self.columns
+
+    def numbers(self, role: str) -> IntArray:
+        """Return a column of whole numbers; ABSENT where the file has none."""
+        column = self.columns.get(role)
+        if column is None or isinstance(column, Texts):
+            return np.full(self.count, ABSENT, np.int64)
+        return column
+
+    __getitem__ = numbers
+
+    def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
+        """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
+        column = self.columns.get(role)
+        if not isinstance(column, Texts):
+            code = -1 if otherwise is None else names[otherwise]
+            return np.full(self.count, code, np.int32)
+        used = distinct(column.codes)
+        table = np.full(len(column.values) + 1, -1, np.int32)
+        texts = (column.values[code] or otherwise for code in used.tolist())
+        table[used] = [-1 if text is None else names[text] for text in texts]
+        return table[column.codes]
+
+    def only(self, rows: BoolArray | IntArray) -> Cut:
+        """Return the chosen rows."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self
+        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64)
+        taken = {
+            role: column.taken(places) if isinstance(column, Texts) else column[places]
+            for role, column in self.columns.items()
+        }
+        return Cut(len(places), taken)
 
 
 class CsvText:

@@ -11,11 +11,19 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Damage, Texts
+from traceflops.parsers.io import (
+    TEXT_BLOCK_BYTES,
+    ByteSource,
+    CsvBlock,
+    CsvText,
+    Cut,
+    Damage,
+    Texts,
+)
 from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
 from traceflops.parsers.nsight.ncu.values import Marks, Values, unit_of, values_of
 from traceflops.parsers.nsight.stats.text import from_header
-from traceflops.parsers.shared import Cut, chosen
+from traceflops.parsers.shared import chosen
 from traceflops.table import (
     ABSENT,
     Array,

@@ -18,12 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Tables
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Cut, Damage, Tables
 from traceflops.parsers.nsight.stats.console import Console
 from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, StatsTable, report_named
 from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
 from traceflops.parsers.nsight.stats.text import Filter, Filtered, is_row, plain_tables, whole_lines
-from traceflops.parsers.shared import Cut
 from traceflops.table import ABSENT, IntArray
 
 _RECORDS: Final = ("activities", "calls", "marks")

@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Column, Texts, finest, step_of
+from traceflops.parsers.io import Column, Cut, Texts, finest, step_of
 from traceflops.parsers.nsight.stats.layouts import Report, StatsTable
-from traceflops.parsers.shared import Cut
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder, compact
 
 UNNAMED_RANGE: Final = "(unnamed range)"

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.io import Texts
+from traceflops.parsers.io import Cut, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
-from traceflops.parsers.shared import UNNAMED_KERNEL, Cut, chosen
+from traceflops.parsers.shared import UNNAMED_KERNEL, chosen
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, TableBuilder, group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")

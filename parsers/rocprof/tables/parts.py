@@ -14,9 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import ByteSource, Damage, Texts, rank_in_name
+from traceflops.parsers.io import ByteSource, Cut, Damage, Texts, rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout
-from traceflops.parsers.shared import Cut
 from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, groups, ranked
 
 COUNTERS: Final = "kernel_counters"

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Texts
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Cut, Texts
 from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.tables.counters import add_counters, add_wide
 from traceflops.parsers.rocprof.tables.notes import NOTES, file_notes
@@ -36,7 +36,6 @@ from traceflops.parsers.rocprof.tables.work import (
     add_scratch,
     pair_pushes,
 )
-from traceflops.parsers.shared import Cut
 from traceflops.table import Note, Trace
 
 _MOST_AGENTS: Final = 4_096

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.parsers.io import Cut
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
-from traceflops.parsers.shared import Cut
 from traceflops.table import ABSENT, Names
 
 DOMAIN_TOTALS: Final = "domains"

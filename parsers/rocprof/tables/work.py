@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.parsers.io import Cut
 from traceflops.parsers.rocprof.agents import Agent
 from traceflops.parsers.rocprof.copies import (
     GPU,
@@ -24,7 +25,6 @@ from traceflops.parsers.shared import (
     WAYS,
     Calls,
     Copies,
-    Cut,
     Graphs,
     Kernels,
     Marks,
@@ -32,6 +32,7 @@ from traceflops.parsers.shared import (
     add_queueing,
     blocks_of,
     chosen,
+    spans,
 )
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
@@ -120,9 +121,10 @@ def _operation(name: str) -> int:
 
 def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
     """Return the rows that have a time; their stretch counts as that of the process."""
-    cut = cut.timed(part.file.odd)
-    part.stretch.cover(cut["start_ns"])
-    return cut
+    is_time, start, dur = spans(cut["start"], cut["end"], part.file.odd)
+    part.stretch.cover(start)
+    kept = cut.only(is_time)
+    return Cut(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
 
 
 def ids(cut: Cut, role: str) -> IntArray:
