@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Final
 
@@ -20,6 +21,7 @@ _TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
 _DAY_NS: Final = 86_400 * 10**9
 _APART_NS: Final = 10 * 10**9
 """Processes of one run overlap; with a pause of so much between them they are of several."""
+_ORDER: Final = attrgetter("order")
 
 
 @dataclass(slots=True)
@@ -225,13 +227,9 @@ def _parted(root: str, processes: Sequence[Process], files: Sequence[TableFile])
     system = next((file.system for file in files if file.system), {})
     agents = AgentLists(files, system)
     return [
-        TableRun(root, sorted(group, key=_by_order), agents, system, is_one_clock, _files(group), n)
+        TableRun(root, sorted(group, key=_ORDER), agents, system, is_one_clock, _files(group), n)
         for n, group in enumerate(groups)
     ]
-
-
-def _by_order(process: Process) -> tuple[int, int, str]:
-    return process.order
 
 
 def _by_start(process: Process) -> tuple[int, tuple[int, int, str]]:
