@@ -91,28 +91,27 @@ def cells(
 
     Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN.
     """
-    loose: set[int] = set()
     of_numbers = {f.place: f.kind for f in fields.values() if f.kind != "text"}
+    types = {f.place: _TYPES[f.kind] for f in fields.values()}
+    loose: set[int] = set()
     while True:
-        types = {f.place: _TYPES[f.kind] for f in fields.values()}
-        types |= dict.fromkeys(loose & of_numbers.keys(), pa.string())
+        strings = dict.fromkeys(loose & of_numbers.keys(), pa.string())
         try:
-            table, skipped = _table(text, separator, width, types, line_ends_inside)
+            table, skipped = _table(text, separator, width, types | strings, line_ends_inside)
         except pa.ArrowInvalid as error:
             loose |= _places_to_loosen(str(error), loose, types.keys())
             continue
-        texts = {place: table[f"c{place}"].to_pylist() for place in loose & of_numbers.keys()}
+        texts = {place: table[f"c{place}"].to_pylist() for place in strings}
         printed = (texts[place] for place in texts if of_numbers[place] == "number")
         mark = decimal_mark(cell.strip() for column in printed for cell in column)
         if mark != "," or of_numbers.keys() <= loose:
             break
         loose |= of_numbers.keys()  # what looks like decimals there may be thousands
-    bad: Counter[str] = Counter()
     columns: dict[str, Column] = {}
+    bad: Counter[str] = Counter()
     for role, field in fields.items():
-        if field.place in texts:
-            texts_of = texts[field.place]
-            columns[role], bad[role] = _read_one_by_one(texts_of, field.kind, mark, separator)
+        if (printed_as := texts.get(field.place)) is not None:
+            columns[role], bad[role] = _read_one_by_one(printed_as, field.kind, mark, separator)
         else:
             columns[role] = _typed(table[f"c{field.place}"], field.kind)
     return Cells(table.num_rows, columns, skipped, +bad)
