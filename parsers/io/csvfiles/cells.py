@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.table import ABSENT, Array, IntArray, codes, floats, names, numbers
+from traceflops.table import ABSENT, Array, IntArray, codes, floats, names, numbers, validity
 
 Kind = Literal["integer", "number", "text"]
 
@@ -168,7 +168,11 @@ def _typed(column: pa.ChunkedArray, kind: Kind) -> Column:
 
 def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Return a float64 column as numpy, NaN where it is null."""
-    return floats(column.fill_null(np.nan))
+    parts = [np.empty(0)]
+    for chunk in column.chunks:
+        valid = validity(chunk)
+        parts.append(floats(chunk) if valid is None else np.where(valid, floats(chunk), np.nan))
+    return np.concatenate(parts)
 
 
 def _read_one_by_one(

@@ -17,9 +17,11 @@ from traceflops.parsers.io import Cut, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.shared import UNNAMED_KERNEL, chosen
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, TableBuilder, group_rows
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, TableBuilder, compact, group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
+_MOST_HEADERS: Final = 1 << 20
+"""More than a file can have: a text is read up to its 1000th header."""
 _LARGEST_OF: Final = ("GRBM",)
 """Counters of the whole chip: its instances count the same, so the largest is the value."""
 
@@ -79,11 +81,14 @@ def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
 
 
 def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
-    start = cut["start"]
-    part.counting.cover(start[start > 0])
-    part[COUNTERS].add(cut.count, **columns)
-    headers = np.full(cut.count, part.file.damage.repeated_headers)
-    part.origins.append(np.stack([cut["instance"], headers]))
+    """Add rows, with the instance and the number of headers before them until they count once."""
+    if cut.count:
+        start = cut["start"]
+        part.counting.cover(start[start > 0])
+        table = part[COUNTERS]
+        table.add(cut.count, **columns)
+        headers = part.file.damage.repeated_headers
+        table.pieces[-1][1].update(instance=compact(cut["instance"]), headers=headers)
 
 
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
@@ -91,33 +96,48 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
 
     `tally` counts the rows of instances, and those that stand there again.
     """
-    table, origins = TableBuilder(COUNTERS), []
+    table = TableBuilder(COUNTERS)
+    instances: list[IntArray] = []
+    places: list[int] = []
+    counts: list[int] = []
     for place, part in enumerate(parts):
-        origins += [np.vstack([origin, np.full(origin.shape[1], place)]) for origin in part.origins]
+        for count, piece in part[COUNTERS].pieces:
+            instances.append(np.full(count, piece.pop("instance")))
+            places.append(_MOST_HEADERS * place + int(piece.pop("headers")))
+            counts.append(count)
         table.absorb(part.tables.pop(COUNTERS))
-    first = _first_written(table, *np.concatenate(origins, axis=1))
-    tally["counters-written-twice"] += table.count - int(first.sum())
-    table, merged = summed_instances(chosen(table, first))
+    instance = np.concatenate(instances)
+    group, first = group_rows([*_keys(table), instance])
+    if len(first) < table.count:
+        section = np.repeat(places, counts)
+        is_first = _first_written(table, instance, section, first[group])
+        tally["counters-written-twice"] += table.count - int(is_first.sum())
+        table = chosen(table, is_first)
+    elif (instance == ABSENT).all():
+        return table
+    table, merged = summed_instances(table)
     tally["instances"] += merged
     return table
 
 
+def _keys(table: TableBuilder) -> list[IntArray]:
+    return [table.column(name) for name in _KEYS]
+
+
 def _first_written(
-    table: TableBuilder, instance: IntArray, section: IntArray, file: IntArray
+    table: TableBuilder, instance: IntArray, section: IntArray, first: IntArray
 ) -> BoolArray:
     """Return the rows that stand where their launch and counter, or their instance, first do.
 
-    Launches without a number all count: nothing tells that they are the same.
+    `first` is the first row with the same. Launches without a number all count: nothing tells that
+    they are the same.
     """
-    keys = [table.column(name) for name in _KEYS[1:]]
-    dispatch = table.column("dispatch")
     order = np.argsort(table.column("counter"), kind="stable")
-    launch = group_rows([*keys, section, file])[0][order]
+    launch = group_rows([*_keys(table), section])[0][order]
     run = np.empty(table.count, np.int64)
     run[order] = np.cumsum(np.append(0, launch[1:] != launch[:-1]))
     written = np.where(instance == ABSENT, run, np.arange(table.count))
-    group, first = group_rows([*keys, instance])
-    return np.asarray((written == written[first[group]]) | (dispatch == ABSENT))
+    return np.asarray((written == written[first]) | (table.column("dispatch") == ABSENT))
 
 
 def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
@@ -125,9 +145,8 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
 
     The values of instances are added up; of a counter of the whole chip the largest counts.
     """
-    dispatch = table.column("dispatch")
-    unnumbered = np.where(dispatch == ABSENT, np.arange(table.count), 0)
-    group, first = group_rows([*(table.column(name) for name in _KEYS), unnumbered])
+    unnumbered = np.where(table.column("dispatch") == ABSENT, np.arange(table.count), 0)
+    group, first = group_rows([*_keys(table), unnumbered])
     if len(first) == table.count:
         return table, 0
     value, order = table.column("value"), np.argsort(first)

@@ -43,8 +43,8 @@ NOTES: Final = NoteTable(
         "rocprof-compute. Only counters that the merged table lacks are used.",
         "launcher": "{n} [launcher|launchers] left only a list of agents: not shown.",
         "host-copies": "{n} [copy record|copy records] within CPU memory skipped: no GPU involved.",
-        "counters-written-twice": "{n} repeated counter [value|values] ignored: their launches and "
-        "counters stand in the files before. Where the values differ, the first counts.",
+        "counters-written-twice": "{n} repeated counter [value|values] ignored: the same counters "
+        "of the same launches come earlier in the files. Where values differ, the first counts.",
     },
     assumed={
         "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "

@@ -139,10 +139,9 @@ class ProcessPart:
     piece of the copies. `stretch` is that in which the rows begin; `records` counts rows that are
     of no table; `pushes` are beginnings and ends of ranges until they are paired.
 
-    Of counters, `origins` has for each row its instance, where the file numbers them, and how many
-    headers stand before it; `counting` is the stretch in which they were read, `is_wide` says that
-    they stand in columns, and `beside` holds times that stand in the same rows, until it is known
-    whether these are used.
+    Of counters, `counting` is the stretch in which they were read, `is_wide` says that they stand
+    in columns, and `beside` holds times that stand in the same rows, until it is known whether
+    these are used.
     """
 
     file: TableFile
@@ -151,7 +150,6 @@ class ProcessPart:
     tables: dict[str, TableBuilder] = field(default_factory=dict)
     agents: Names = field(default_factory=Names)
     ends: list[tuple[Array, Array]] = field(default_factory=list)
-    origins: list[IntArray] = field(default_factory=list)
     pushes: list[Cut] = field(default_factory=list)
     stretch: Stretch = field(default_factory=Stretch)
     counting: Stretch = field(default_factory=Stretch)

@@ -272,6 +272,4 @@ def _drop(file: TableFile, counters: set[str]) -> None:
         if part.has(COUNTERS):
             table = part[COUNTERS]
             wanted = np.array([name not in counters for name in table.names["counter"]])
-            rows = wanted[table.column("counter")]
-            part.origins = [np.concatenate(part.origins, axis=1)[:, rows]]
-            part.tables[COUNTERS] = chosen(table, rows)
+            part.tables[COUNTERS] = chosen(table, wanted[table.column("counter")])
