@@ -1,60 +1,68 @@
-"""Who took part in a run of a rocpd database: processes, threads, agents, and the texts of its ids.
+"""A run of a rocpd database while it is read: its processes, threads, agents, texts and events.
 
-Command line and environment of the process are never read.
+Command line and environment of a process are never read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE, Lookup, TextsById, Wanted, by_distinct
+from traceflops.parsers.io import UNDECODABLE, Among, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent
 from traceflops.parsers.rocprof.notes import clock_of, place_of_node
 from traceflops.parsers.rocprof.rocpd.schema import RocpdRun
-from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, Gathered, ProcessFacts
+from traceflops.parsers.rocprof.trace import Recorded
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, ProcessFacts
 from traceflops.table import ABSENT, BoolArray, IntArray
+
+T = TypeVar("T")
 
 _UNKNOWN_DEVICE: Final = -1
 _MOST_NUMBERED: Final = 4_096
 """So many processes and agents are told apart; a database with more has invented them."""
+_AGENT: Final = Wanted(
+    integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
+)
+_NODE: Final = Wanted(integers=("id",), texts=("machine_id", "hostname"))
+_PROCESS: Final = Wanted(integers=("id", "nid", "pid", "start", "end"))
 
 
-@dataclass(frozen=True, slots=True)
-class RocpdAgent:
-    """One agent: `number` is its number among all of the machine."""
+class RunReading(Recorded):
+    """What is recorded of a run, and what its rows refer to by their ids."""
 
-    number: int
-    is_gpu: bool
-    facts: DeviceFacts
-
-
-class RunFacts:
-    """What the rows of a run refer to by their ids."""
-
-    def __init__(self, run: RocpdRun, gathered: Gathered) -> None:
+    def __init__(self, run: RocpdRun) -> None:
+        super().__init__()
         self.run = run
-        self._gathered = gathered
-        self._processes = _processes(run)
+        nodes = run.whole("info_node", _NODE)
+        machines, hosts = nodes.texts["machine_id"], nodes.texts["hostname"]
+        self.hosts = tuple(dict.fromkeys(name for name in hosts if name))
+        node_clocks = list(map(clock_of, machines[:_MOST_NUMBERED], hosts))
+        self._clocks = set(node_clocks)
+        self._clock_of = dict(zip(nodes["id"].tolist(), node_clocks, strict=False))
+        self._host_of = dict(zip(nodes["id"].tolist(), hosts, strict=True))
+        rows = run.whole("info_process", _PROCESS)
+        self._nodes = rows["nid"].tolist()[:_MOST_NUMBERED]
+        people = zip(rows["id"].tolist(), self._nodes, rows["pid"].tolist(), strict=False)
+        self._numbers = {key: self._listed(key, node, pid) for key, node, pid in people}
+        times = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
+        self.lifetimes = tuple((start, end) for start, end in times if 0 < start < end)
         self._agents = _agents(run)
-        for key in self._processes:
-            self._process(key)
-
-    @cached_property
-    def strings(self) -> TextsById:
-        """Return the texts of the table of strings."""
-        rows = self.run.whole("string", Wanted(integers=("id",), texts=("string",)))
-        return TextsById(rows["id"], rows.texts["string"])
-
-    @cached_property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the names of the machines."""
-        names = self.run.whole("info_node", Wanted(texts=("hostname",))).texts["hostname"]
-        return tuple(dict.fromkeys(name for name in names if name))
+        # Only what runs on the host is told apart by category.
+        on_host = run.has_rows("region") or run.has_rows("sample")
+        columns = ("id", "stack_id", *(("category_id",) if on_host else ()))
+        events = run.whole("event", Wanted(integers=columns))
+        ids, calls = events["id"], events["stack_id"]
+        self.correlations = Lookup(ids, np.where(calls == 0, ABSENT, calls))
+        """The correlation of each event; 0 stands for none in these databases."""
+        self.categories = (
+            Lookup(ids, events["category_id"]) if on_host else Lookup(ids[:0], ids[:0])
+        )
+        """The ids of the names of the events' categories, if anything ran on the host."""
 
     @property
     def clock(self) -> str | None:
@@ -71,21 +79,13 @@ class RunFacts:
         """Return the clock of each process, nothing where all have the same."""
         if not self.is_of_several_machines:
             return ()
-        rows = self.run.whole(
-            "info_node", Wanted(integers=("id",), texts=("machine_id", "hostname"))
-        )
-        names = map(clock_of, rows.texts["machine_id"][:_MOST_NUMBERED], rows.texts["hostname"])
-        of_node = dict(zip(rows["id"].tolist(), names, strict=False))
-        people = self.run.whole("info_process", Wanted(integers=("id", "nid")))
-        nodes = people["nid"].tolist()[:_MOST_NUMBERED]
-        return tuple(of_node.get(node) or "" for node in nodes)
+        return tuple(self._clock_of.get(node) or "" for node in self._nodes)
 
-    @property
-    def lifetimes(self) -> tuple[tuple[int, int], ...]:
-        """Return first and last moment of each process that states them."""
-        rows = self.run.whole("info_process", Wanted(integers=("start", "end")))
-        pairs = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
-        return tuple((start, end) for start, end in pairs if 0 < start < end)
+    @cached_property
+    def strings(self) -> TextsById:
+        """Return the texts of the table of strings."""
+        rows = self.run.whole("string", Wanted(integers=("id",), texts=("string",)))
+        return TextsById(rows["id"], rows.texts["string"])
 
     def processes(self, ids: IntArray) -> IntArray:
         """Return the numbers of the processes with these ids."""
@@ -93,8 +93,8 @@ class RunFacts:
 
     def threads(self, ids: IntArray) -> IntArray:
         """Return the operating system's numbers of threads."""
-        found = self._threads(ids)
-        return np.where(found == ABSENT, ids, found)
+        listed = self._threads(ids)
+        return np.where(listed == ABSENT, ids, listed)
 
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
         """Return the numbers of the devices that agents are."""
@@ -104,80 +104,83 @@ class RunFacts:
         """Return which agents are GPUs; one that is not listed is taken for one."""
         return by_distinct(agents, lambda key, _: self._is_gpu(key)).astype(np.bool_)
 
-    @cached_property
-    def _clocks(self) -> frozenset[str | None]:
-        rows = self.run.whole("info_node", Wanted(texts=("machine_id", "hostname")))
-        return frozenset(
-            map(clock_of, rows.texts["machine_id"][:_MOST_NUMBERED], rows.texts["hostname"])
-        )
+    def messages(self, category: int) -> TextsById:
+        """Return the messages of the events of a category, where they have one."""
+        wanted = Wanted(integers=("id",), texts=("extdata",))
+        ids = [np.empty(0, np.int64)]
+        texts: list[str | None] = []
+        for batch in self.run.batches("event", wanted, Among("category_id", (category,))):
+            ids.append(batch["id"])
+            texts += map(_message, batch.texts["extdata"])
+        return TextsById(np.concatenate(ids), texts)
 
     @cached_property
     def _threads(self) -> Lookup:
         rows = self.run.whole("info_thread", Wanted(integers=("id", "tid")))
         return Lookup(rows["id"], rows["tid"])
 
+    def _listed(self, key: int, node: int, pid: int) -> int:
+        host = self._host_of.get(node) or None
+        label = self.run.database.source.label
+        return self.process(key, ProcessFacts(label, host=host, pid=pid if pid != ABSENT else None))
+
     def _process(self, key: int) -> int:
-        known = key in self._processes
-        facts = self._processes.get(key) or ProcessFacts(self.run.database.source.label)
-        return self._gathered.process(key if known else None, facts)
+        if key in self._numbers:
+            return self._numbers[key]
+        return self.process(None, ProcessFacts(self.run.database.source.label))
 
     def _is_gpu(self, key: int) -> bool:
-        agent = self._agents.get(key)
-        return key != ABSENT if agent is None else agent.is_gpu
+        return self._agents[key].is_gpu if key in self._agents else key != ABSENT
 
     def _device(self, key: int, process: int) -> int:
         agent = self._agents.get(key)
         if agent is not None:
             place = place_of_node(agent.number)
-            return self._gathered.device(key, process, agent.number, agent.facts, place)
+            return self.device(key, process, agent.number, agent.facts, place)
         unknown = key if 0 <= key < _MOST_NUMBERED else _UNKNOWN_DEVICE
-        return self._gathered.device(("unlisted", unknown), process, unknown)
+        return self.device(("unlisted", unknown), process, unknown)
 
 
-def _processes(run: RocpdRun) -> dict[int, ProcessFacts]:
-    nodes = run.whole("info_node", Wanted(integers=("id",), texts=("hostname",)))
-    hosts = dict(zip(nodes["id"].tolist(), nodes.texts["hostname"], strict=True))
-    rows = run.whole("info_process", Wanted(integers=("id", "nid", "pid")))
-    columns = zip(*(rows[name].tolist() for name in ("id", "nid", "pid")), strict=True)
-    return {
-        key: ProcessFacts(
-            run.database.source.label,
-            host=hosts.get(node) or None,
-            pid=pid if pid != ABSENT else None,
-        )
-        for key, node, pid in list(columns)[:_MOST_NUMBERED]
-    }
+class _Agent(NamedTuple):
+    """One agent: `number` is its number among all of the machine."""
+
+    number: int
+    is_gpu: bool
+    facts: DeviceFacts
 
 
-def _agents(run: RocpdRun) -> dict[int, RocpdAgent]:
-    wanted = Wanted(
-        integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
-    )
-    rows = run.whole("info_agent", wanted)
+def _agents(run: RocpdRun) -> dict[int, _Agent]:
+    rows = run.whole("info_agent", _AGENT)
     numbers = zip(rows["id"].tolist(), rows["absolute_index"].tolist(), strict=True)
-    texts = zip(*(rows.texts[name] for name in wanted.texts), strict=True)
+    texts = zip(*(rows.texts[name] for name in _AGENT.texts), strict=True)
+    pairs = islice(zip(numbers, texts, strict=True), _MOST_NUMBERED)
     return {
-        key: _agent(key, number, *words)
-        for (key, number), words in list(zip(numbers, texts, strict=True))[:_MOST_NUMBERED]
+        key: _agent(key if number == ABSENT else number, *words) for (key, number), words in pairs
     }
 
 
 def _agent(
-    key: int, number: int, kind: str | None, name: str | None, product: str | None, more: str | None
-) -> RocpdAgent:
+    number: int, kind: str | None, name: str | None, product: str | None, more: str | None
+) -> _Agent:
+    if kind != "GPU":
+        return _Agent(number, False, NOTHING_KNOWN)
     columns = {"name": name, "product_name": product}
-    words = _decoded(more) | {word: text for word, text in columns.items() if text}
-    is_gpu = kind == "GPU"
-    return RocpdAgent(
-        key if number == ABSENT else number,
-        is_gpu,
-        facts_of_agent(words) if is_gpu else NOTHING_KNOWN,
-    )
+    words = _decoded(more, dict[str, Any]) or {}
+    words |= {word: text for word, text in columns.items() if text}
+    return _Agent(number, True, facts_of_agent(words))
 
 
-def _decoded(text: str | None) -> dict[str, Any]:
+class _Message(msgspec.Struct):
+    message: str
+
+
+def _message(text: str | None) -> str | None:
+    decoded = _decoded(text, _Message) if text != "{}" else None
+    return (decoded.message or None) if decoded else None
+
+
+def _decoded(text: str | None, form: type[T]) -> T | None:
     try:
-        found = msgspec.json.decode(text or "{}")
+        return msgspec.json.decode(text, type=form) if text else None
     except UNDECODABLE:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
