@@ -49,6 +49,7 @@ _DROPPED: Final = {
     "system": of_noun("driver event", "skipped: not supported."),
     "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
     "no-value": of_noun("counter value", "skipped: not a number."),
+    "launcher": of_noun("launcher", "left no records: not shown."),
     "loose-arrows": of_noun(
         "arrow", "between calls and GPU operations skipped: the link is ambiguous."
     ),

@@ -1,4 +1,4 @@
-"""Databases of one run that was repeated to count more: rocprof writes each pass to a folder."""
+"""Files of one run that was repeated to count more: rocprof writes each pass to a folder."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from traceflops.table import ABSENT, IntArray, Note, Trace, number_column, numbe
 
 _TABLE: Final = "kernel_counters"
 _MOST_NAMED: Final = 8
-_LOSSES: Final = ("input-cut", "rows-lost", "log-unread", "log-cut")
+_LOSSES: Final = (
+    *("input-cut", "rows-lost", "log-unread", "log-cut"),
+    *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
+)
 Placed = tuple[OutputPlace, Trace]
 
 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
     """Return traces, of which those of passes of one run are put together.
 
-    Times are those of one pass: the first that counted nothing, else the first. Of others only the
-    counters are used; the n-th process of a pass is the n-th of the others.
+    Times are those of one pass: the first that has any and counted nothing, else the first that has
+    any. Of others only the counters are used; the n-th process of a pass is the n-th of the others.
     """
-    runs: defaultdict[tuple[str, int | None], list[Placed]] = defaultdict(list)
+    runs: defaultdict[tuple[str, int | None, int], list[Placed]] = defaultdict(list)
     traces: list[Trace] = []
     for source, trace in read:
         place = place_of(source.folder, source.name)
-        if place.run_pass is None or trace.processes.num_rows != 1:
+        if place.run_pass is None:
             traces.append(trace)
         else:
-            runs[place.root, place.rank].append((place, trace))
+            runs[place.root, place.rank, trace.processes.num_rows].append((place, trace))
     for members in runs.values():
         traces += _joined(members)
     return traces
@@ -48,7 +51,8 @@ def _joined(members: Sequence[Placed]) -> list[Trace]:
         return [trace for _, trace in members]
     for of_pass in passes.values():
         of_pass.sort(key=lambda one: (one[0].pid or 0, one[1].source.files[0].name))
-    timed = min(_without_counters(passes) or passes)
+    with_times = _with_rows("activities", passes) or set(passes)
+    timed = min(with_times - _with_rows(_TABLE, passes) or with_times)
     others = sorted(number for number in passes if number != timed)
     return [
         _with_passes(trace, timed, [(n, passes[n][row][1]) for n in others if row < len(passes[n])])
@@ -56,12 +60,13 @@ def _joined(members: Sequence[Placed]) -> list[Trace]:
     ]
 
 
-def _without_counters(passes: Mapping[int, Sequence[Placed]]) -> list[int]:
-    return [
+def _with_rows(table: str, passes: Mapping[int, Sequence[Placed]]) -> set[int]:
+    """Return the passes that have rows of a table."""
+    return {
         number
         for number, members in passes.items()
-        if not any(trace.kernel_counters.num_rows for _, trace in members)
-    ]
+        if any(trace.table(table).num_rows for _, trace in members)
+    }
 
 
 def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
@@ -102,13 +107,19 @@ def _moved(other: Trace, trace: Trace) -> pa.Table:
     The ids of another run link to nothing here.
     """
     counters = other.kernel_counters
-    mine = {number: row for row, number in enumerate(trace.devices["local_id"].to_pylist())}
-    rows = [mine.get(number, ABSENT) for number in other.devices["local_id"].to_pylist()]
+    mine = {device: row for row, device in enumerate(_devices(trace))}
+    rows = [mine.get(device, ABSENT) for device in _devices(other)]
     device = numbers(counters["device"], ABSENT)
     row_of = np.array([*rows, ABSENT], dtype=np.int64)
     device = row_of[np.where(device == ABSENT, len(rows), device)]
     counters = _replaced(counters, "device", device)
     return _replaced(counters, "correlation", np.full(counters.num_rows, ABSENT))
+
+
+def _devices(trace: Trace) -> list[tuple[int, int]]:
+    """Return the process and its number of each device."""
+    columns = (trace.devices[name].to_pylist() for name in ("process", "local_id"))
+    return list(zip(*columns, strict=True))
 
 
 def _replaced(table: pa.Table, column: str, values: IntArray) -> pa.Table:
