@@ -1,9 +1,9 @@
-"""What a reader of rocprof gathers of a recording, and the trace it becomes, with its notes."""
+"""What a reader of rocprof gathers of a recording, the trace it becomes, and how passes join."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from traceflops.parsers.rocprof.notes import (
     LAUNCH_IS_QUEUEING,
     instance_notes,
 )
+from traceflops.parsers.rocprof.tables.names import OutputPlace, place_of
 from traceflops.parsers.shared import (
     DISPATCH,
     UNNAMED_KERNEL,
@@ -27,6 +28,8 @@ from traceflops.parsers.shared import (
     span_notes,
 )
 from traceflops.table import (
+    ABSENT,
+    IntArray,
     Note,
     Source,
     SourceFile,
@@ -34,6 +37,7 @@ from traceflops.table import (
     codes,
     names,
     number_column,
+    numbers,
     of_noun,
     rank_from_name,
 )
@@ -49,6 +53,10 @@ _DROPPED: Final = {
     "system": of_noun("driver event", "skipped: not supported."),
     "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
     "no-value": of_noun("counter value", "skipped: not a number."),
+    "repeated-passes": (
+        "The run was repeated for more counters. Times are from one pass; only counters are used "
+        "from the others (pass {passes})."
+    ),
     "launcher": of_noun("launcher", "left no records: not shown."),
     "loose-arrows": of_noun(
         "arrow", "between calls and GPU operations skipped: the link is ambiguous."
@@ -88,6 +96,14 @@ _NO_WORK: Final = {
     "file": NOTES.note("no-device-work", holder="file"),
     "v1 file": NOTES.note("no-device-work v1"),
 }
+_COUNTERS: Final = "kernel_counters"
+_MOST_NAMED: Final = 8
+_LOSSES: Final = (
+    *("input-cut", "rows-lost", "log-unread", "log-cut"),
+    *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
+)
+"""Notes on a pass of which only the counters are used that are still to be read."""
+Placed = tuple[OutputPlace, Trace]
 
 
 class Recorded(Gathered):
@@ -148,12 +164,8 @@ def trace_of(
 
 def _ranked(tables: dict[str, pa.Table], rank: int | None) -> Iterator[Note]:
     """Fill in the rank of the only process, and say where it is from."""
-    processes = tables["processes"]
-    if rank is not None and processes.num_rows == 1:
-        at = processes.schema.get_field_index("rank")
-        field = processes.schema.field(at)
-        column = number_column(np.array([rank]), field.type)
-        tables["processes"] = processes.set_column(at, field, column)
+    if rank is not None and tables["processes"].num_rows == 1:
+        tables["processes"] = _replaced(tables["processes"], "rank", np.array([rank]))
         yield rank_from_name([rank])
 
 
@@ -197,3 +209,95 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
         again = "record or copy the database again"
         raise nothing_left(database.source.label, database.place.notes, again)
     return replace(trace, notes=(*database.notes(label), *trace.notes))
+
+
+def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
+    """Return traces, of which those of passes of one run are put together.
+
+    Times are those of one pass: the first that has any and counted nothing, else the first that has
+    any. Of others only the counters are used; the n-th process of a pass is the n-th of the others.
+    """
+    runs: defaultdict[tuple[str, int | None, int], list[Placed]] = defaultdict(list)
+    traces: list[Trace] = []
+    for source, trace in read:
+        place = place_of(source.folder, source.name)
+        if place.run_pass is None:
+            traces.append(trace)
+        else:
+            runs[place.root, place.rank, trace.processes.num_rows].append((place, trace))
+    for members in runs.values():
+        traces += _joined(members)
+    return traces
+
+
+def _joined(members: Sequence[Placed]) -> list[Trace]:
+    """Return the traces of a run, one for each process."""
+    passes: defaultdict[int, list[Trace]] = defaultdict(list)
+    in_order = sorted(members, key=lambda p: (p[0].pid or 0, p[1].source.files[0].name))
+    for place, trace in in_order:
+        passes[place.run_pass or 0].append(trace)
+    if len(passes) == 1:
+        return [trace for _, trace in members]
+    with_times = _with_rows("activities", passes) or set(passes)
+    timed = min(with_times - _with_rows(_COUNTERS, passes) or with_times)
+    others = sorted(number for number in passes if number != timed)
+    return [
+        _with_passes(trace, timed, [(n, passes[n][row]) for n in others if row < len(passes[n])])
+        for row, trace in enumerate(passes[timed])
+    ]
+
+
+def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
+    """Return the passes that have rows of a table."""
+    return {n for n, traces in passes.items() if any(t.table(table).num_rows for t in traces)}
+
+
+def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
+    """Return a trace with the counters of the same process in other passes."""
+    passes = [(timed, trace.kernel_counters), *((n, _moved(other, trace)) for n, other in others)]
+    repeated = [_replaced(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
+    counters = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
+    source, counts = trace.source, Counter(trace.source.event_counts)
+    files, lost = list(source.files), list[Note]()
+    for _, other in others:
+        files += other.source.files
+        counts.update(other.source.event_counts)
+        lost += [note for note in other.notes if note.code in _LOSSES]
+    listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
+    note = NOTES.note("repeated-passes", len(others), passes=listed)
+    return replace(
+        trace,
+        source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),
+        tables={**trace.tables, _COUNTERS: counters},
+        notes=(replace(note, file=files[0].name), *trace.notes, *lost),
+    )
+
+
+def _moved(other: Trace, trace: Trace) -> pa.Table:
+    """Return the counters of another pass as of the process and the devices of a trace.
+
+    The ids of another run link to nothing here.
+    """
+    counters = other.kernel_counters
+    mine = {device: row for row, device in enumerate(_devices(trace))}
+    rows = [mine.get(device, ABSENT) for device in _devices(other)]
+    device = numbers(counters["device"], ABSENT)
+    row_of = np.array([*rows, ABSENT], dtype=np.int64)
+    device = row_of[np.where(device == ABSENT, len(rows), device)]
+    counters = _replaced(counters, "device", device)
+    return _replaced(counters, "correlation", np.full(counters.num_rows, ABSENT))
+
+
+def _devices(trace: Trace) -> list[tuple[int, int]]:
+    """Return the process and its number of each device."""
+    columns = (trace.devices[name].to_pylist() for name in ("process", "local_id"))
+    return list(zip(*columns, strict=True))
+
+
+def _replaced(table: pa.Table, column: str, values: IntArray) -> pa.Table:
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    known = values != ABSENT
+    return table.set_column(
+        place, field, number_column(np.where(known, values, 0), field.type, known)
+    )

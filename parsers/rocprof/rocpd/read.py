@@ -15,9 +15,8 @@ from traceflops.devices import join
 from traceflops.parsers.io import Among, Between, Database, Lookup, Wanted
 from traceflops.parsers.rocprof.copies import copies_in, fill_sizes
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
-from traceflops.parsers.rocprof.rocpd.facts import RunReading
 from traceflops.parsers.rocprof.rocpd.host import HostReader, read_allocations
-from traceflops.parsers.rocprof.rocpd.schema import RocpdRun, label, runs_of, version_of
+from traceflops.parsers.rocprof.rocpd.run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.rocpd.work import DispatchReader, read_copies, read_graphs
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.trace import file_of, trace_of, with_losses

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import ways_between, ways_named
-from traceflops.parsers.rocprof.rocpd.facts import RunReading
+from traceflops.parsers.rocprof.rocpd.run import RunReading
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.shared import (
     UNNAMED_COPY,

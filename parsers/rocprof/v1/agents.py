@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from traceflops.parsers.io import UNDECODABLE
+from traceflops.parsers.rocprof.agents import facts_of_agent
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 
 _KEY: Final = re.compile(r"Agent(\d{1,5})\.(.+)")
@@ -18,7 +19,6 @@ _NUMBER: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")
 _VERSION: Final = re.compile(r"gfx(\d{1,2})([0-9a-f])[0-9a-f]")
 _POOL: Final = re.compile(r"MemoryProperties\.PoolInfo\.Pool\d+\.(Segment|Size)")
 _WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
-_HZ: Final = 10**6
 _MOST: Final = 2**31
 
 
@@ -71,18 +71,19 @@ def _number(place: int, words: Mapping[str, list[str]]) -> int:
 
 
 def _facts(words: Mapping[str, list[str]]) -> DeviceFacts:
+    """Return the facts of an agent, which rocprofv3 says in other words."""
     name = _first(words, "Name")
     version = _VERSION.fullmatch(name or "")
-    clock = _value(_first(words, "MaxClockFreq.(MHz)"))
-    return DeviceFacts(
-        product=_with_blanks(_first(words, "MarketingName")),
-        memory_bytes=_memory(words),
-        compute_major=int(version[1]) if version else None,
-        compute_minor=int(version[2], 16) if version else None,
-        sm_count=_value(_first(words, "ComputeUnit")) or None,
-        warp_size=_value(_first(words, "MemoryProperties.WavefrontSize")) or None,
-        architecture=name,
-        clock_hz=clock * _HZ if clock else None,
+    return facts_of_agent(
+        {
+            "product_name": _with_blanks(_first(words, "MarketingName")),
+            "local_mem_size": _memory(words),
+            "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
+            "cu_count": _value(_first(words, "ComputeUnit")),
+            "wave_front_size": _value(_first(words, "MemoryProperties.WavefrontSize")),
+            "name": name,
+            "max_engine_clk_fcompute": _value(_first(words, "MaxClockFreq.(MHz)")),
+        }
     )
 
 

@@ -18,9 +18,8 @@ from traceflops.parsers.io import (
     repairs_and_losses,
 )
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
-from traceflops.parsers.rocprof.passes import without_repeated_passes
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import NOTES, file_of, trace_of
+from traceflops.parsers.rocprof.trace import NOTES, file_of, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import JsonRecorded, ProcessTables
 from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
