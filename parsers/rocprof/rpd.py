@@ -14,8 +14,7 @@ import numpy as np
 from traceflops.parsers.io import Batch, Database, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.rocpd.host import APIS, MARK, add_calls, kind_by_name
-from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import Recorded, file_of, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
 from traceflops.parsers.shared import (
     UNNAMED,
     UNNAMED_COPY,
@@ -70,14 +69,9 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     fill_collectives(reading, {})
     rows = database.whole("rocpd_metadata", Wanted(texts=("tag", "value")))
     version = dict(zip(rows.texts["tag"], rows.texts["value"], strict=True)).get("schema_version")
-    source = Source(
-        format="rpd",
-        files=(file_of(database.source),),
-        tool="rocmProfileData",
-        facts={"schema_version": version[:20]} if version else {},
-    )
-    rank = place_of(database.source.folder, database.source.name).rank
-    return [with_losses(database, trace_of(reading, source, "database", rank=rank))]
+    facts = {"schema_version": version[:20]} if version else {}
+    about = Source("rpd", (), "rocmProfileData", facts=facts)
+    return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 
 
 def _kind(name: str | None) -> str:

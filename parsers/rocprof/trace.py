@@ -44,6 +44,9 @@ from traceflops.table import (
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 _HOST_COPIES: Final = "within CPU memory skipped: no GPU involved."
+_NO_WORK: Final = (
+    "The {} has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records them."
+)
 _DROPPED: Final = {
     "no-value json": of_noun("counter", "without a value skipped."),
     "host-copies json": of_noun("copy record", _HOST_COPIES),
@@ -77,11 +80,9 @@ _MISSING: Final = {
     "device-ambiguous": (
         "Unknown GPU model for gpu-id {numbers}: the listed GPUs differ and none has that number."
     ),
-    "no-device-work": (
-        "The {holder} has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records "
-        "them."
-    ),
-    "no-device-work v1": (
+    "no-device-work database": _NO_WORK.format("database"),
+    "no-device-work file": _NO_WORK.format("file"),
+    "no-device-work v1 file": (
         "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or "
         "with rocprofv3 --kernel-trace."
     ),
@@ -91,11 +92,6 @@ _NO_CALLS_V1: Final = (
     "The file has no API calls, so what launched the GPU operations is unknown. Record with "
     "rocprof --hip-trace, or rocprofv3 --hip-trace --kernel-trace."
 )
-_NO_WORK: Final = {
-    "database": NOTES.note("no-device-work", holder="database"),
-    "file": NOTES.note("no-device-work", holder="file"),
-    "v1 file": NOTES.note("no-device-work v1"),
-}
 _COUNTERS: Final = "kernel_counters"
 _MOST_NAMED: Final = 8
 _LOSSES: Final = (
@@ -118,44 +114,45 @@ class Recorded(Gathered):
         self.counts: Counter[str] = Counter()
 
 
-def file_of(source: ByteSource) -> SourceFile:
-    """Return what a trace says of one of its files."""
-    return SourceFile(source.label, source.stored_bytes, source.text_bytes)
-
-
 def trace_of(
     recorded: Recorded,
-    source: Source,
+    file: ByteSource,
+    about: Source,
     holder: str,
     *,
-    rank: int | None = None,
     notes: Iterable[Note] = (),
     clocks: Iterable[str] = (),
 ) -> Trace:
     """Return the trace of what was recorded, with the notes on its records behind others.
 
-    `holder` is what held it: a database, a file or a v1 file; `rank` is what a name says of its
-    only process, `clocks` are those of processes where they differ.
+    `about` lacks the file and the counts; `holder` is what held the records: a database, a file or
+    a v1 file; `clocks` are those of processes where they differ.
     """
     overflowed, counts = recorded.overflowed, dict(sorted((+recorded.counts).items()))
-    tables, file = recorded.finish(), source.files[0].name
+    tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
     every_clock = [*clocks, *("",) * count][:count]
-    facts = dict(source.facts)
+    facts = dict(about.facts)
     if counts:
         facts.setdefault("recorded", ", ".join(counts))
     all_notes = [
         *notes,
-        *_ranked(tables, rank),
+        *_ranked(tables, place_of(file.folder, file.name).rank),
         *_record_notes(tables, recorded.odd),
         *_content_notes(tables, holder),
     ]
     return Trace(
-        source=replace(source, facts=facts, event_counts=counts, kinds_apart=True),
+        source=replace(
+            about,
+            files=(SourceFile(name, file.stored_bytes, file.text_bytes),),
+            facts=facts,
+            event_counts=counts,
+            kinds_apart=True,
+        ),
         tables=tables,
         notes=(
-            *(note if note.file else replace(note, file=file) for note in all_notes),
-            *overflow_notes(overflowed, file),
+            *(note if note.file else replace(note, file=name) for note in all_notes),
+            *overflow_notes(overflowed, name),
         ),
         places=recorded.places,
         clocks=tuple(every_clock) if any(every_clock) else (),
@@ -189,7 +186,7 @@ def _content_notes(tables: Mapping[str, pa.Table], holder: str) -> Iterator[Note
     """Say what the recording lacks as a whole."""
     was_counted = tables["kernel_counters"].num_rows > 0
     if not tables["activities"].num_rows:
-        yield COUNTERS_ONLY if was_counted else _NO_WORK[holder]
+        yield COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}")
         return
     if names(tables["calls"]["name"]) == [DISPATCH]:
         yield LAUNCH_IS_QUEUEING

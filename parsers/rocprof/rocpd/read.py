@@ -18,8 +18,7 @@ from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd.host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd.run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.rocpd.work import DispatchReader, read_copies, read_graphs
-from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import file_of, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.shared import fill_collectives, rccl
 from traceflops.table import ABSENT, IntArray, Note, Source, TableBuilder, Trace
 
@@ -58,11 +57,11 @@ def _merged(traces: Sequence[Trace]) -> Trace:
 
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
-    reading, file = RunReading(run), run.database.source
+    reading = RunReading(run)
     _read_records(reading)
-    source = Source(
+    about = Source(
         format="rocpd",
-        files=(file_of(file),),
+        files=(),
         tool=_tool(run),
         clock=reading.clock,
         facts={"generation": "v3", **({"schema_version": version[:20]} if version else {})},
@@ -70,8 +69,8 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         lifetimes=reading.lifetimes,
     )
     several = [SEVERAL_MACHINES] if reading.is_of_several_machines else []
-    rank = place_of(file.folder, file.name).rank
-    trace = trace_of(reading, source, "database", rank=rank, notes=several, clocks=reading.clocks)
+    file, clocks = run.database.source, reading.clocks
+    trace = trace_of(reading, file, about, "database", notes=several, clocks=clocks)
     return replace(trace, notes=(*notes, *trace.notes))
 
 

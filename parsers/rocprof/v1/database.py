@@ -13,8 +13,7 @@ import numpy as np
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, Database, Wanted
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import file_of, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.rocprof.v1.agents import Machine
 from traceflops.parsers.rocprof.v1.events import BARRIER_NAME, NUMBERS, unquoted
 from traceflops.parsers.rocprof.v1.tables import V1Tables, without
@@ -44,9 +43,8 @@ def read_v1_database(database: Database) -> Sequence[Trace]:
         )
     reader = _V1DatabaseReader(database)
     reader.read()
-    source = Source("rocprof-v1-db", (file_of(file),), "rocprof", facts={"generation": "v1"})
-    rank = place_of(file.folder, file.name).rank
-    return [with_losses(database, trace_of(reader.tables, source, "database", rank=rank))]
+    about = Source("rocprof-v1-db", (), "rocprof", facts={"generation": "v1"})
+    return [with_losses(database, trace_of(reader.tables, file, about, "database"))]
 
 
 class _V1DatabaseReader:

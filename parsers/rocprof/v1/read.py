@@ -20,7 +20,7 @@ from traceflops.parsers.io import (
 )
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import NOTES, file_of, trace_of
+from traceflops.parsers.rocprof.trace import NOTES, trace_of
 from traceflops.parsers.rocprof.v1.agents import machine_of
 from traceflops.parsers.rocprof.v1.events import (
     ARROW_FROM,
@@ -63,7 +63,6 @@ AllRows = Mapping[str, EventRows]
 
 def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    place = place_of(source.folder, source.name)
     rows: defaultdict[str, EventRows] = defaultdict(EventRows)
     stream = EventStream[dict[str, EventRows]](source, V1Reader(), crew, block_bytes)
     for block in stream:
@@ -83,12 +82,12 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     recorded = [kind for kind in sorted(+tables.counts) if kind not in (ARROW_FROM, ARROW_TO)]
     about = Source(
         format="rocprof",
-        files=(file_of(source),),
+        files=(),
         tool="rocprof JSON",
-        clock=clock_of_folder(place.root),
+        clock=clock_of_folder(place_of(source.folder, source.name).root),
         facts={"generation": "v1", "recorded": ", ".join(recorded)},
     )
-    return trace_of(tables, about, "v1 file", rank=place.rank, notes=notes)
+    return trace_of(tables, source, about, "v1 file", notes=notes)
 
 
 def _nothing_in(source: ByteSource, stream: EventStream[dict[str, EventRows]]) -> InputError:

@@ -19,7 +19,7 @@ from traceflops.parsers.io import (
 )
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.trace import NOTES, file_of, trace_of, without_repeated_passes
+from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import JsonRecorded, ProcessTables
 from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
@@ -109,7 +109,7 @@ class _FileReader:
 
     def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
         """Return the trace of what was added."""
-        recorded, place = self._recorded, place_of(source.folder, source.name)
+        recorded = self._recorded
         if not recorded.counts:  # nothing else is known of the run
             for number, facts in self._launchers:
                 recorded.process(number, facts)
@@ -118,13 +118,14 @@ class _FileReader:
         recorded.odd["kernels-unnamed json"] = len(recorded.unknown_kernels)
         recorded.odd["agents-missing"] = len(recorded.unlisted_agents)
         clocks = [described.clock for described in self._described] or [None]
-        are_several, folder = len(set(clocks)) > 1, clock_of_folder(place.root)
+        are_several = len(set(clocks)) > 1
+        folder = clock_of_folder(place_of(source.folder, source.name).root)
         releases = ", ".join(dict.fromkeys(self._releases))
         hosts = [described.host for described in self._described if described.host]
         lifetimes = [described.lifetime_ns for described in self._described]
         about = Source(
             format="rocprof",
-            files=(file_of(source),),
+            files=(),
             tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
             clock=None if are_several else clocks[0] or folder,
             facts=dict(self._facts(releases)),
@@ -133,9 +134,9 @@ class _FileReader:
         )
         return trace_of(
             recorded,
+            source,
             about,
             "file",
-            rank=place.rank,
             notes=[*text_notes, *self._record_notes()],
             clocks=[clock or "" for clock in clocks] if are_several else (),
         )
