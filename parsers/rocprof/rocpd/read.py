@@ -26,7 +26,7 @@ _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_mem
 """Categories as rocprof-sys spells them."""
 _OF_FILES: Final = ("rank-unknown",)
 """Codes of notes that are said of files only."""
-_COUNTS: Final = {one.count for one in rccl.COLLECTIVES.values()}
+_COUNTS: Final = {kind.count for kind in rccl.COLLECTIVES.values()}
 _OF_RCCL: Final = tuple(
     sorted(filter(None, {"datatype", *rccl.MADE, *rccl.SIZES.values(), *_COUNTS}))
 )

@@ -100,13 +100,13 @@ def label(table: str) -> str:
 
 def runs_of(database: Database) -> list[RocpdRun]:
     """Return the runs in a database. Raises InputError where there is none that can be read."""
-    found = [
+    tables = [
         (base, table[len(_PREFIX + base) :])
         for table in database.tables
         for base in _TELLING
         if table.startswith(_PREFIX + base)
     ]
-    endings = {ending for base, ending in found if base in _WORK and ending[:1] in ("", "_")}
+    endings = {ending for base, ending in tables if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
             f"rocpd database without records of GPU operations or calls: {database.source.label}",
@@ -115,22 +115,22 @@ def runs_of(database: Database) -> list[RocpdRun]:
     return [
         run
         for ending in sorted(endings)
-        for run in _runs_in_tables(RocpdRun(database, ending), found)
+        for run in _runs_in_tables(RocpdRun(database, ending), tables)
     ]
 
 
-def _runs_in_tables(whole: RocpdRun, found: Sequence[tuple[str, str]]) -> Iterator[RocpdRun]:
+def _runs_in_tables(run: RocpdRun, tables: Sequence[tuple[str, str]]) -> Iterator[RocpdRun]:
     """Yield the runs in tables with one ending, which are several where they hold several ids."""
-    guids = _guids(whole, _DESCRIBING)
+    guids = _guids(run, _DESCRIBING)
     if len(guids) > 1:
-        guids |= _guids(whole, [base for base, ending in found if ending == whole.ending])
+        guids |= _guids(run, [base for base, ending in tables if ending == run.ending])
     if len(guids) > _MOST_RUNS:
         raise InputError(
-            f"rocpd database of {len(guids):,} runs: {whole.database.source.label}",
+            f"rocpd database of {len(guids):,} runs: {run.database.source.label}",
             f"give at most {_MOST_RUNS} runs per file; rocpd can write separate files",
         )
     for guid in sorted(guids) if len(guids) > 1 else [None]:
-        yield RocpdRun(whole.database, whole.ending, guid)
+        yield RocpdRun(run.database, run.ending, guid)
 
 
 def _guids(run: RocpdRun, tables: Iterable[str]) -> set[str]:
@@ -172,9 +172,10 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
 
 
 def _too_new(run: RocpdRun, version: str | None) -> InputError:
-    found = "".join(c if c.isprintable() else "?" for c in (version or "4 (from its columns)")[:20])
+    shown = (version or "4 (from its columns)")[:20]
+    shown = "".join(c if c.isprintable() else "?" for c in shown)
     return InputError(
-        f"unsupported rocpd schema {found}: {run.database.source.label} (supported: schema 3)",
+        f"unsupported rocpd schema {shown}: {run.database.source.label} (supported: schema 3)",
         "convert it to CSV with rocpd convert, or record with rocprofv3 of ROCm 7",
     )
 
@@ -185,48 +186,47 @@ class RunReading(Recorded):
     def __init__(self, run: RocpdRun) -> None:
         super().__init__()
         self.run = run
+        self._agents = _agents(run)
         nodes = run.whole("info_node", _NODE)
-        machines, hosts = nodes.texts["machine_id"], nodes.texts["hostname"]
+        self._read_processes(nodes["id"].tolist(), nodes.texts["hostname"])
+        self._read_clocks(nodes)
+        self._read_events()
+
+    def _read_processes(self, node_ids: list[int], hosts: list[str | None]) -> None:
         self.hosts = tuple(dict.fromkeys(name for name in hosts if name))
-        node_clocks = list(map(clock_of, machines[:_MOST_NUMBERED], hosts))
-        self._clocks = set(node_clocks)
-        self._clock_of = dict(zip(nodes["id"].tolist(), node_clocks, strict=False))
-        self._host_of = dict(zip(nodes["id"].tolist(), hosts, strict=True))
-        rows = run.whole("info_process", _PROCESS)
+        host_of = dict(zip(node_ids, hosts, strict=True))
+        file, self._numbers = self.run.database.source.label, dict[int, int]()
+        rows = self.run.whole("info_process", _PROCESS)
         self._nodes = rows["nid"].tolist()[:_MOST_NUMBERED]
         people = zip(rows["id"].tolist(), self._nodes, rows["pid"].tolist(), strict=False)
-        self._numbers = {key: self._listed(key, node, pid) for key, node, pid in people}
+        for key, node, pid in people:
+            known_pid = pid if pid != ABSENT else None
+            facts = ProcessFacts(file, host=host_of.get(node) or None, pid=known_pid)
+            self._numbers[key] = self.process(key, facts)
         times = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
         self.lifetimes = tuple((start, end) for start, end in times if 0 < start < end)
-        self._agents = _agents(run)
+
+    def _read_clocks(self, nodes: Batch) -> None:
+        """Tell the clock of the machine, or those of processes where it is not one machine's."""
+        machines, hosts = nodes.texts["machine_id"], nodes.texts["hostname"]
+        of_nodes = list(map(clock_of, machines[:_MOST_NUMBERED], hosts))
+        by_node = dict(zip(nodes["id"].tolist(), of_nodes, strict=False))
+        self.clock = of_nodes[0] if len(set(of_nodes)) == 1 else None
+        self.is_of_several_machines = len(set(of_nodes) - {None}) > 1
+        clocks = (by_node.get(node) or "" for node in self._nodes)
+        self.clocks = tuple(clocks) if self.is_of_several_machines else ()
+
+    def _read_events(self) -> None:
         # Only what runs on the host is told apart by category.
-        on_host = run.has_rows("region") or run.has_rows("sample")
+        on_host = self.run.has_rows("region") or self.run.has_rows("sample")
         columns = ("id", "stack_id", *(("category_id",) if on_host else ()))
-        events = run.whole("event", Wanted(integers=columns))
+        events = self.run.whole("event", Wanted(integers=columns))
         ids, calls = events["id"], events["stack_id"]
         self.correlations = Lookup(ids, np.where(calls == 0, ABSENT, calls))
         """The correlation of each event; 0 stands for none in these databases."""
-        self.categories = (
-            Lookup(ids, events["category_id"]) if on_host else Lookup(ids[:0], ids[:0])
-        )
+        some = len(ids) if on_host else 0
+        self.categories = Lookup(ids[:some], events[columns[-1]][:some])
         """The ids of the names of the events' categories, if anything ran on the host."""
-
-    @property
-    def clock(self) -> str | None:
-        """Return what names the clock of the machine; None where it is not one machine's."""
-        return next(iter(self._clocks)) if len(self._clocks) == 1 else None
-
-    @property
-    def is_of_several_machines(self) -> bool:
-        """Return whether processes ran on several machines, each with a clock of its own."""
-        return len(self._clocks - {None}) > 1
-
-    @property
-    def clocks(self) -> tuple[str, ...]:
-        """Return the clock of each process, nothing where all have the same."""
-        if not self.is_of_several_machines:
-            return ()
-        return tuple(self._clock_of.get(node) or "" for node in self._nodes)
 
     @cached_property
     def strings(self) -> TextsById:
@@ -265,11 +265,6 @@ class RunReading(Recorded):
     def _threads(self) -> Lookup:
         rows = self.run.whole("info_thread", Wanted(integers=("id", "tid")))
         return Lookup(rows["id"], rows["tid"])
-
-    def _listed(self, key: int, node: int, pid: int) -> int:
-        host = self._host_of.get(node) or None
-        label = self.run.database.source.label
-        return self.process(key, ProcessFacts(label, host=host, pid=pid if pid != ABSENT else None))
 
     def _process(self, key: int) -> int:
         if key in self._numbers:

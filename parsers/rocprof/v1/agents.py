@@ -43,9 +43,9 @@ def machine_of(header: Mapping[str, msgspec.Raw]) -> Machine:
     """Return what the file says of its machine."""
     agents: defaultdict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for key, value in _other_data(header).items():
-        found = _KEY.fullmatch(key)
-        if found and isinstance(value, str):
-            agents[int(found[1])][found[2]].append(value)
+        words = _KEY.fullmatch(key)
+        if words and isinstance(value, str):
+            agents[int(words[1])][words[2]].append(value)
     return Machine(
         {_number(place, words): _facts(words) for place, words in agents.items() if _is_gpu(words)}
     )
@@ -53,10 +53,9 @@ def machine_of(header: Mapping[str, msgspec.Raw]) -> Machine:
 
 def _other_data(header: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
     try:
-        found = msgspec.json.decode(header.get("otherData", b"{}"))
+        return msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
     except UNDECODABLE:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _is_gpu(words: Mapping[str, list[str]]) -> bool:
@@ -91,11 +90,11 @@ def _with_blanks(product: str | None) -> str | None:
     """Return a product's name with the blanks behind the words that stand by themselves in it."""
     if product is None or " " in product:
         return product
-    rest, found = product, []
+    rest, words = product, []
     while (word := _WORD.match(rest)) is not None:
-        found.append(word[0])
+        words.append(word[0])
         rest = rest[word.end() :]
-    return " ".join(filter(None, (*found, rest)))
+    return " ".join(filter(None, (*words, rest)))
 
 
 def _memory(words: Mapping[str, list[str]]) -> int | None:
@@ -115,8 +114,8 @@ def _first(words: Mapping[str, list[str]], key: str) -> str | None:
 
 def _value(text: str | None, below: int = _MOST) -> int | None:
     """Return a number such as 31309824(0x1ddc000)KB, in bytes."""
-    found = _NUMBER.fullmatch(text or "")
-    if found is None:
+    digits = _NUMBER.fullmatch(text or "")
+    if digits is None:
         return None
-    value = int(found[1]) * (1024 if found[2] else 1)
+    value = int(digits[1]) * (1024 if digits[2] else 1)
     return value if value < below else None

@@ -188,9 +188,9 @@ def _size(args: Mapping[str, Any]) -> int | None:
     """Return the bytes of a copy, which are said by it or by the call that asked for it."""
     for key in ("Data", "args"):
         text = args.get(key)
-        found = _SIZE.search(text) if isinstance(text, str) and text else None
-        if found:
-            return int(found[1])
+        size = _SIZE.search(text) if isinstance(text, str) and text else None
+        if size:
+            return int(size[1])
     return None
 
 

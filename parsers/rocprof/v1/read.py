@@ -246,9 +246,9 @@ def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     fits = np.bincount(mine, minlength=size) == np.bincount(theirs, minlength=size)
     by_arrow = np.lexsort((order, mine))
     by_target = np.lexsort((targets["start"], theirs))
-    found = np.full(count, _NONE, dtype=np.int64)
-    found[by_arrow[fits[mine[by_arrow]]]] = by_target[fits[theirs[by_target]]]
-    return found
+    target = np.full(count, _NONE, dtype=np.int64)
+    target[by_arrow[fits[mine[by_arrow]]]] = by_target[fits[theirs[by_target]]]
+    return target
 
 
 def _not_yet_in_the_middle(
@@ -263,21 +263,21 @@ def _not_yet_in_the_middle(
     here, there, order = _places(arrows, calls, middle)
     after = np.searchsorted(there[order], here)
     known = after < len(order)
-    found = np.where(known, order[np.minimum(after, len(order) - 1)], 0)
-    known &= there[found] // _SPREAD == here // _SPREAD
-    often = np.bincount(np.append(found[known], taken[taken != _NONE]), minlength=len(order))
-    runs = calls["shown_us"][found] <= arrows["shown_us"]
-    return np.where(known & (runs | (often[found] == 1)), found, _NONE)
+    call = np.where(known, order[np.minimum(after, len(order) - 1)], 0)
+    known &= there[call] // _SPREAD == here // _SPREAD
+    often = np.bincount(np.append(call[known], taken[taken != _NONE]), minlength=len(order))
+    runs = calls["shown_us"][call] <= arrows["shown_us"]
+    return np.where(known & (runs | (often[call] == 1)), call, _NONE)
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
     """Return the latest call of the same lane that runs where each arrow begins."""
     here, there, order = _places(arrows, calls, calls["shown_us"])
     before = np.searchsorted(there[order], here, side="right") - 1
-    found = order[np.maximum(before, 0)]
-    runs = (before >= 0) & (there[found] // _SPREAD == here // _SPREAD)
-    runs &= arrows["shown_us"] <= calls["shown_us"][found] + took_us[found]
-    return np.where(runs, found, _NONE)
+    call = order[np.maximum(before, 0)]
+    runs = (before >= 0) & (there[call] // _SPREAD == here // _SPREAD)
+    runs &= arrows["shown_us"] <= calls["shown_us"][call] + took_us[call]
+    return np.where(runs, call, _NONE)
 
 
 def _places(

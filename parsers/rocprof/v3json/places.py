@@ -97,21 +97,21 @@ class ProcessRecords:
         self.described = Described()
         self.kinds: list[_Operations] = []
 
-    def absorb(self, found: Found) -> None:
-        """Add what was found at a place of this process."""
-        place = ".".join(map(str, found.path[2:]))
-        if isinstance(found.value, RecordBlock):
-            block, name = found.value, str(found.path[-1])
-            if len(found.path) == 4 and found.path[2] != "strings":
+    def absorb(self, item: Found) -> None:
+        """Add what stands at a place of this process."""
+        place = ".".join(map(str, item.path[2:]))
+        if isinstance(item.value, RecordBlock):
+            block, name = item.value, str(item.path[-1])
+            if len(item.path) == 4 and item.path[2] != "strings":
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
             block.slim()
             self.lists[place].append(block)
         elif place == "metadata":
-            self.described = Described(found.value)
+            self.described = Described(item.value)
         elif place == "strings.buffer_records":
-            self.kinds = _decoded(found.value, list[_Operations]) or []
+            self.kinds = _decoded(item.value, list[_Operations]) or []
 
     def take(self, place: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""

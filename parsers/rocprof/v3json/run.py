@@ -66,82 +66,75 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
     stream = ListStream(source, ROOT, crew, block_bytes)
-    reader = _FileReader(source.label)
-    inside = (found for found in stream if len(found.path) > 2)
+    reading = _FileReading()
+    inside = (value for value in stream if len(value.path) > 2)
     number = None
-    for number, of_process in groupby(inside, key=lambda found: int(found.path[1])):
+    for number, values in groupby(inside, key=lambda value: int(value.path[1])):
         records = ProcessRecords()
-        for found in of_process:
-            records.absorb(found)
-        reader.add(number, records)
+        for value in values:
+            records.absorb(value)
+        reading.add(number, records, source.label)
     if number is None:
         raise _nothing_in(source, stream)
-    return reader.trace(source, _text_notes(source, stream))
+    return reading.trace(source, _text_notes(source, stream))
 
 
-class _FileReader:
+class _FileReading(JsonRecorded):
     """Adds up the processes of a file."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._recorded = JsonRecorded()
+    def __init__(self) -> None:
+        super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
         self._described: list[Described] = []
-        self._releases: list[str] = []
+        self._releases: dict[str, None] = {}
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
-    def add(self, number: int, records: ProcessRecords) -> None:
+    def add(self, number: int, records: ProcessRecords, file: str) -> None:
         """Add the rows of a process, whose records are all known."""
-        described, recorded = records.described, self._recorded
+        described = records.described
         self._unreadable.update(records.unreadable)
         self._mended.update(records.mended)
-        facts = ProcessFacts(self._file, host=described.host, pid=described.pid)
+        facts = ProcessFacts(file, host=described.host, pid=described.pid)
         if not +records.counts:
             self._launchers.append((number, facts))
             return
-        tables = ProcessTables(recorded, records, recorded.process(number, facts))
+        tables = ProcessTables(self, records, self.process(number, facts))
         tables.add_timeline()
         tables.add_counters()
-        recorded.counts.update(records.counts)
+        self.counts.update(records.counts)
         self._described.append(described)
-        self._releases += [release] if (release := _release(records)) else []
+        self._releases |= dict.fromkeys(_release(records))
 
     def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
         """Return the trace of what was added."""
-        recorded = self._recorded
-        if not recorded.counts:  # nothing else is known of the run
+        if not self.counts:  # nothing else is known of the run
             for number, facts in self._launchers:
-                recorded.process(number, facts)
+                self.process(number, facts)
             self._launchers.clear()
-        fill_collectives(recorded, recorded.arguments)
-        recorded.odd["kernels-unnamed json"] = len(recorded.unknown_kernels)
-        recorded.odd["agents-missing"] = len(recorded.unlisted_agents)
+        fill_collectives(self, self.arguments)
+        self.odd["kernels-unnamed json"] = len(self.unknown_kernels)
+        self.odd["agents-missing"] = len(self.unlisted_agents)
         clocks = [described.clock for described in self._described] or [None]
         are_several = len(set(clocks)) > 1
         folder = clock_of_folder(place_of(source.folder, source.name).root)
-        releases = ", ".join(dict.fromkeys(self._releases))
+        releases = ", ".join(self._releases)
         hosts = [described.host for described in self._described if described.host]
-        lifetimes = [described.lifetime_ns for described in self._described]
+        lifetimes = [d.lifetime_ns for d in self._described if d.lifetime_ns]
         about = Source(
             format="rocprof",
             files=(),
             tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
             clock=None if are_several else clocks[0] or folder,
-            facts=dict(self._facts(releases)),
+            facts=dict(self._facts(releases, lifetimes)),
             identities=tuple(dict.fromkeys(hosts)),
-            lifetimes=tuple(filter(None, lifetimes)),
+            lifetimes=tuple(lifetimes),
         )
-        return trace_of(
-            recorded,
-            source,
-            about,
-            "file",
-            notes=[*text_notes, *self._record_notes()],
-            clocks=[clock or "" for clock in clocks] if are_several else (),
-        )
+        notes = [*text_notes, *self._notes()]
+        of_processes = [clock or "" for clock in clocks] if are_several else ()
+        return trace_of(self, source, about, "file", notes=notes, clocks=of_processes)
 
-    def _record_notes(self) -> Iterator[Note]:
+    def _notes(self) -> Iterator[Note]:
         for what, count in sorted(self._mended.items()):
             yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
         unreadable = +self._unreadable
@@ -153,28 +146,26 @@ class _FileReader:
             yield SEVERAL_MACHINES
         yield from NOTES.counted({"launcher": len(self._launchers)}, "launcher")
 
-    def _facts(self, releases: str) -> Iterator[tuple[str, str]]:
+    def _facts(self, releases: str, lifetimes: list[tuple[int, int]]) -> Iterator[tuple[str, str]]:
         yield "generation", "v3"
         if releases:
             yield "layout", releases
-        if self._recorded.counts:
-            yield "recorded", ", ".join(sorted(+self._recorded.counts))
-        streams = self._recorded.streams - {ABSENT}
+        if self.counts:
+            yield "recorded", ", ".join(sorted(+self.counts))
+        streams = self.streams - {ABSENT}
         if streams - {0}:
             yield "hip_streams", str(len(streams))
-        lifetimes = [one.lifetime_ns for one in self._described if one.lifetime_ns]
         if len(lifetimes) == 1:
             yield "process_lifetime_ns", str(lifetimes[0][1] - lifetimes[0][0])
 
 
-def _release(records: ProcessRecords) -> str:
+def _release(records: ProcessRecords) -> list[str]:
     """Return which releases write such records, as far as the file tells."""
     kinds = {operations.kind for operations in records.kinds}
     if _NEWEST in kinds:
-        return "ROCm 7.0 or later"
-    if not kinds:
-        return ""
-    return "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
+        return ["ROCm 7.0 or later"]
+    older = "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
+    return [older] if kinds else []
 
 
 def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
