@@ -14,7 +14,6 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, Database, Wanted
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.rocprof.v1.agents import Machine
 from traceflops.parsers.rocprof.v1.events import BARRIER_NAME, NUMBERS, unquoted
 from traceflops.parsers.rocprof.v1.tables import V1Tables, without
 from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
@@ -52,7 +51,7 @@ class _V1DatabaseReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.tables = V1Tables(database.source.label, Machine({}))
+        self.tables = V1Tables(database.source.label, {})
 
     def read(self) -> None:
         """Add what the tables hold."""

@@ -21,7 +21,7 @@ from traceflops.parsers.io import (
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1.agents import machine_of
+from traceflops.parsers.rocprof.v1.agents import gpus_of
 from traceflops.parsers.rocprof.v1.events import (
     ARROW_FROM,
     ARROW_TO,
@@ -72,7 +72,7 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
         raise _nothing_in(source, stream)
     for kind, events in rows.items():
         events.join(np.nan if kind == COUNTERS else ABSENT)
-    tables = V1Tables(source.label, machine_of(stream.header))
+    tables = V1Tables(source.label, gpus_of(stream.header))
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, stream.damage, _AT_END)]

@@ -15,12 +15,12 @@ from traceflops.parsers.io import Batch, by_distinct
 from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.tables.sums import summed_instances
 from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.rocprof.v1.agents import Machine
 from traceflops.parsers.shared import (
     DISPATCH,
     NOTHING_KNOWN,
     Calls,
     Copies,
+    DeviceFacts,
     Kernels,
     Marks,
     ProcessIds,
@@ -40,12 +40,15 @@ Labels = Sequence[str]
 
 
 class V1Tables(Recorded):
-    """What is recorded of a file; `gpus` are the numbers of GPUs that are known."""
+    """What is recorded of a file, on a machine with `listed` GPUs by their numbers.
 
-    def __init__(self, file: str, machine: Machine) -> None:
+    `gpus` are the numbers that are used; which of those listed `open_devices` are is open.
+    """
+
+    def __init__(self, file: str, listed: Mapping[int, DeviceFacts]) -> None:
         super().__init__()
         self._pids = ProcessIds(self, file)
-        self._machine = machine
+        self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
 
@@ -142,10 +145,11 @@ class V1Tables(Recorded):
             self.odd["device-unknown"] += 1
             gpu = min(self.gpus) if len(self.gpus) == 1 else 0
         gpu = told_apart(self.gpus, gpu, -1)
-        facts = self._machine.facts_of(gpu)
-        if facts is None:
+        # A number that is no GPU's is one of them, and they may be all alike.
+        alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
+        if len(alike) > 1:
             self.open_devices.add(gpu)
-        return self.device(gpu, process, gpu, facts or NOTHING_KNOWN)
+        return self.device(gpu, process, gpu, alike.pop() if len(alike) == 1 else NOTHING_KNOWN)
 
     def _names(self, table: str, rows: Batch, labels: Labels) -> Array:
         return self[table].names["name"].codes(labels)[rows["name"]]
