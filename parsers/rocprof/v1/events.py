@@ -6,9 +6,8 @@ Times are those in the arguments: the event's own are cut to microseconds, and s
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 from traceflops.parsers.io import UNDECODABLE
 from traceflops.parsers.pytorch import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table import Array, IntArray, Names
+from traceflops.table import ABSENT, Array, IntArray, Rows
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""
@@ -26,17 +25,19 @@ WORK: Final = "operation"
 COPY: Final = "copy"
 FILL: Final = "fill"
 BARRIER: Final = "barrier"
+BARRIER_NAME: Final = "<barrier packet>"
 MARK: Final = "roctx"
 CALLS: Final[Mapping[int, str]] = {2: "hip_api", 3: "hsa_api"}
 ARROW_FROM: Final = "flow from"
 ARROW_TO: Final = "flow to"
 OTHER: Final = "other"
+COUNTERS: Final = "counters"
+"""What was counted while the kernels of results.csv ran, in rows of their own."""
 
 _MARKS: Final = 0
 _COPIES: Final = 1
 _FIRST_GPU: Final = 6
 _COPY_NAME: Final = re.compile("Copy|async-copy")
-_BARRIER_NAME: Final = "<barrier packet>"
 _SIZE: Final = re.compile(r"(?:,Size=|sizeBytes\()(\d{1,18})\b")
 
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -70,25 +71,31 @@ class V1Event(msgspec.Struct, gc=False):
     args: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class V1Rows:
-    """Events of one kind: numbers by column, and codes of their names.
+class EventRows(Rows):
+    """Events of one kind; their names are codes of `names["name"]`.
 
     `section`, `lane` and `shown_us` are where and when the viewer shows them; arrows lead there.
     """
 
-    count: int = 0
-    columns: dict[str, Array] = field(default_factory=dict)
-    names: Names = field(default_factory=Names)
-    counters: dict[str, Array] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined: dict[str, Array] = {}
 
+    def join(self, null: float = ABSENT) -> None:
+        """Put the pieces together; a column that one does not have is `null` there."""
+        for name in dict.fromkeys(name for _, columns in self.pieces for name in columns):
+            self.joined[name] = np.concatenate(
+                [np.broadcast_to(columns.get(name, null), count) for count, columns in self.pieces]
+            )
+        self.pieces = []
 
-@dataclass(slots=True)
-class V1Block:
-    """What a block of events gives."""
+    def column(self, name: str) -> Array:
+        """Return a column of joined rows, ABSENT in all where the text has none."""
+        return self.joined[name] if name in self.joined else np.full(self.count, ABSENT)
 
-    rows: dict[str, V1Rows] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    def columns(self, names: Iterable[str]) -> dict[str, Array]:
+        """Return several columns."""
+        return {name: self.column(name) for name in names}
 
 
 class V1Reader:
@@ -101,8 +108,8 @@ class V1Reader:
         except UNDECODABLE:
             return None
 
-    def read(self, text: bytes | memoryview) -> V1Block | None:
-        """Return the rows of a JSON list of events, None where it cannot be decoded."""
+    def read(self, text: bytes | memoryview) -> dict[str, EventRows] | None:
+        """Return the rows of a JSON list of events by kind, None where it cannot be decoded."""
         try:
             events = _DECODER.decode(text)
         except UNDECODABLE:
@@ -110,15 +117,14 @@ class V1Reader:
         groups: defaultdict[str, list[V1Event]] = defaultdict(list)
         for event in events:
             groups[_kind(event)].append(event)
-        block = V1Block()
+        groups.pop(OTHER, None)
+        rows = {kind: EventRows() for kind in groups}
         for kind, group in groups.items():
-            block.counts[kind] += len(group)
-            if kind in (ARROW_FROM, ARROW_TO):
-                block.rows[kind] = V1Rows(len(group), _places(group, with_ids=True))
-            elif kind not in (BARRIER, OTHER):
-                block.rows[kind] = _rows(group)
-        del block.counts[OTHER]
-        return block
+            _fill(rows[kind], kind, group)
+        if KERNEL in groups:
+            rows[COUNTERS] = EventRows()
+            rows[COUNTERS].add(len(groups[KERNEL]), **_counters(groups[KERNEL]))
+        return rows
 
 
 _DECODER: Final = msgspec.json.Decoder(list[V1Event])
@@ -142,50 +148,49 @@ def _kind(event: V1Event) -> str:
     if section == _MARKS:
         return MARK
     if section >= _FIRST_GPU:
-        return BARRIER if name.strip('"') == _BARRIER_NAME else WORK
+        return BARRIER if name.strip('"') == BARRIER_NAME else WORK
     return OTHER
 
 
-def _rows(events: Sequence[V1Event]) -> V1Rows:
-    args = [event.args or {} for event in events]
-    rows = V1Rows(len(events), _places(events))
-    first = args[0]
+def _fill(rows: EventRows, kind: str, events: Sequence[V1Event]) -> None:
+    columns: dict[str, Array | int] = {}
+    if kind != BARRIER:
+        columns["section"] = integers([event.pid for event in events])
+        columns["lane"] = integers([event.tid for event in events])
+        columns["shown_us"] = _whole([event.ts for event in events])
+    if kind in (ARROW_FROM, ARROW_TO):
+        columns["id"] = integers([event.id for event in events])
+    elif kind != BARRIER:
+        columns |= _described(rows, [event.args or {} for event in events])
+    rows.add(len(events), **columns)
+
+
+def _described(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Return what the arguments say."""
+    first, columns = args[0], dict[str, Array]()
     for column, keys in NUMBERS.items():
         key = next((key for key in keys if key in first), keys[0])
-        values = [one.get(key) for one in args]
+        values = [words.get(key) for words in args]
         if values.count(None) < len(values):
-            rows.columns[column] = integers(values)
-    rows.columns["bytes"] = integers([_size(one) for one in args])
-    key = _NAMES[0] if _NAMES[0] in first else _NAMES[1]
-    rows.columns["name"] = rows.names.codes([unquoted(as_text(one.get(key))) for one in args])
-    if key == _NAMES[0]:
-        rows.counters = _counters(args)
-    return rows
-
-
-def _places(events: Sequence[V1Event], *, with_ids: bool = False) -> dict[str, Array]:
-    columns: dict[str, Array] = {
-        "section": integers([event.pid for event in events]),
-        "lane": integers([event.tid for event in events]),
-        "shown_us": _whole([event.ts for event in events]),
-    }
-    return columns | ({"id": integers([event.id for event in events])} if with_ids else {})
+            columns[column] = integers(values)
+    columns["bytes"] = integers([_size(words) for words in args])
+    key = next(key for key in _NAMES if key in first or key == _NAMES[-1])
+    names = [unquoted(as_text(words.get(key))) for words in args]
+    return columns | {"name": rows.names["name"].codes(names)}
 
 
 def _whole(values: Sequence[Any]) -> IntArray:
     """Return times in whole microseconds, as numbers or text."""
-    return integers(
-        [int(one) if one.__class__ is float and one == one // 1 else one for one in values]
-    )
+    return integers([int(v) if v.__class__ is float and v == v // 1 else v for v in values])
 
 
 def _size(args: Mapping[str, Any]) -> int | None:
     """Return the bytes of a copy, which are said by it or by the call that asked for it."""
     for key in ("Data", "args"):
         text = args.get(key)
-        found = _SIZE.search(text) if isinstance(text, str) and text else None
-        if found:
-            return int(found[1])
+        size = _SIZE.search(text) if isinstance(text, str) and text else None
+        if size:
+            return int(size[1])
     return None
 
 
@@ -194,13 +199,14 @@ def unquoted(name: str) -> str:
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
 
 
-def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+def _counters(events: Sequence[V1Event]) -> dict[str, Array]:
     """Return the values of each counter by its name, with that of its instance; NaN for none."""
+    args = [event.args or {} for event in events]
     keys = list(dict.fromkeys(chain.from_iterable(args)))
-    places = chain.from_iterable(counters_in(keys).values())
+    counters = [keys[place] for places in counters_in(keys).values() for place in places]
     return {
-        keys[place]: np.array([_value(one.get(keys[place])) for one in args], dtype=np.float64)
-        for place in places
+        key: np.array([_value(words.get(key)) for words in args], dtype=np.float64)
+        for key in counters
     }
 
 
