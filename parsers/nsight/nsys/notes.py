@@ -11,7 +11,7 @@ import pyarrow as pa
 from traceflops.devices import renumbered_note
 from traceflops.parsers.io import NoteTable
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
+from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared import span_notes
 from traceflops.table import (
     ABSENT,

@@ -21,16 +21,14 @@ from traceflops.parsers.nsight.nsys.facts import (
     ranks_of,
     warnings_of,
 )
-from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_overheads
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.ranks import rank_notes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.nsight.nsys.work import read_work
+from traceflops.parsers.nsight.nsys.timeline import read_os_waits, read_overheads, read_records
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
 
@@ -87,14 +85,13 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
 
 def _read(reading: ReportReading) -> None:
     """Read all tables; names are looked up when it is known which are needed."""
-    read_work(reading)
-    read_host(reading)
+    read_records(reading)
     nccl = read_nvtx(reading)
     read_overheads(reading)
     read_os_waits(reading)
     read_memory(reading)
     read_metrics(reading)
-    reading.names.resolve(texts_of(reading.tables, reading.names.ids()))
+    reading.resolve_names()
     fill_nccl(reading, nccl)
     reading.people.settle(reading.gathered)
 

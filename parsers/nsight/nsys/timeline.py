@@ -1,0 +1,249 @@
+"""What devices and the host did: work, calls, waits, overheads, waits for the system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.io import Batch, by_distinct
+from traceflops.parsers.nsight.nsys.enums import (
+    COPIES,
+    DRIVER,
+    MEMORY,
+    OF_THE_PROFILER,
+    WAITING,
+    WAITS,
+    present,
+    processes_of,
+)
+from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown, texts_of
+from traceflops.parsers.shared import at_least
+from traceflops.table import ABSENT, IntArray, TableBuilder, distinct
+
+UNNAMED_KERNEL: Final = "(unnamed kernel)"
+_UNNAMED: Final = "(unnamed)"
+OF_PROFILER: Final = "profiler: "
+"""How the name of an overhead begins that a program without a profiler would not have."""
+_SHORTEST_WAIT_NS: Final = 100_000
+"""Waits for the operating system that are shorter explain no gap, and there are very many."""
+_API_VERSION: Final = re.compile(r"_v\d{4,6}$")
+_KIND_NUMBERS: Final = 32
+"""Kinds of copies and of memory are smaller than that; larger ones are not known."""
+
+_SPAN: Final = ("start", "end")
+_PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_NAMES: Final = ("demangledName", "shortName", "mangledName")
+_GRID, _BLOCK = (tuple(f"{what}{axis}" for axis in "XYZ") for what in ("grid", "block"))
+_SHARED: Final = ("staticSharedMemory", "dynamicSharedMemory")
+
+
+def call_name(text: str) -> str:
+    """Return the name of a call without the version of its API: `cudaLaunchKernel_v7000`.
+
+    The driver's own versions stay, since they are other functions: `cuMemAlloc_v2`.
+    """
+    return _API_VERSION.sub("", text)
+
+
+def _kernels(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    fixed, asked = (at_least(0, rows[column]) for column in _SHARED)
+    has_both = (fixed != ABSENT) & (asked != ABSENT)
+    return {
+        "name": _name_ids(rows),
+        "kind": table.names["kind"]["kernel"],
+        "grid": _axes(rows, _GRID),
+        "block": _axes(rows, _BLOCK),
+        "registers_per_thread": at_least(0, rows["registersPerThread"]),
+        "shared_memory_bytes": at_least(0, np.where(has_both, fixed + asked, ABSENT)),
+    }
+
+
+def _name_ids(rows: Batch) -> IntArray:
+    """Return the ids of kernels' names: with their arguments, else short, else mangled."""
+    found = rows[_NAMES[0]]
+    for other in _NAMES[1:]:
+        unknown = found == ABSENT
+        if not unknown.any():
+            break
+        found = np.where(unknown, rows[other], found)
+    return found
+
+
+def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
+    axes = np.stack([rows[column] for column in columns], axis=1)
+    known = (axes > 0).all(axis=1, keepdims=True)
+    return axes if known.all() else np.where(known, axes, ABSENT)
+
+
+def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    labels, ways, kind = table.names["name"], table.names["direction"], rows["copyKind"]
+    reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
+
+    def label(kinds: int, _: int) -> int:
+        rest, target_kind = divmod(kinds, _KIND_NUMBERS)
+        copy, source_kind = divmod(rest, _KIND_NUMBERS)
+        name = COPIES.get(copy, ("", "Memcpy"))[1]
+        source, target = MEMORY.get(source_kind), MEMORY.get(target_kind)
+        return labels[f"{name} ({source} -> {target})" if source and target else name]
+
+    def way(kind: int, _: int) -> int:
+        return ways[COPIES[kind][0]] if kind in COPIES else -1
+
+    return {
+        "kind": table.names["kind"]["memcpy"],
+        "name": by_distinct(_joined(kind, rows["srcKind"], rows["dstKind"]), label),
+        "bytes": at_least(0, rows["bytes"]),
+        "direction": by_distinct(kind, way),
+    }
+
+
+def _joined(*kinds: IntArray) -> IntArray:
+    """Return one number for several small ones; one that is not small counts as the largest."""
+    joined, largest = np.zeros(len(kinds[0]), np.int64), _KIND_NUMBERS - 1
+    for kind in kinds:
+        joined = joined * _KIND_NUMBERS + np.where((kind < 0) | (kind > largest), largest, kind)
+    return joined
+
+
+def _fills(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    labels = table.names["name"]
+
+    def label(kind: int, _: int) -> int:
+        return labels[f"Memset ({MEMORY[kind]})" if kind in MEMORY else "Memset"]
+
+    return {
+        "kind": table.names["kind"]["memset"],
+        "name": by_distinct(rows["memKind"], label),
+        "bytes": at_least(0, rows["bytes"]),
+    }
+
+
+def _graphs(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    """Return replays of graphs whose kernels were not recorded one by one."""
+    labels, graph = table.names["name"], present(rows["graphId"])
+
+    def label(graph: int, _: int) -> int:
+        return labels["graph" if graph == ABSENT else f"graph {graph}"]
+
+    called = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
+    return {"kind": table.names["kind"]["graph"], "name": by_distinct(called, label)}
+
+
+def _calls(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    reading.callers.append(distinct(rows["globalTid"]))
+
+    def api(kind: int, _: int) -> int:
+        return table.names["api"]["driver" if kind == DRIVER else "runtime"]
+
+    return {"name": rows["nameId"], "api": by_distinct(rows["eventClass"], api)}
+
+
+def _waits(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    def code(column: str) -> IntArray:
+        names = table.names[column]
+        return by_distinct(rows["syncType"], lambda kind, _: names[WAITS.get(kind, "Synchronize")])
+
+    return {
+        "kind": table.names["kind"]["sync"],
+        "name": code("name"),
+        "sync_kind": code("sync_kind"),
+    }
+
+
+def _events(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    return {"kind": table.names["kind"]["event"], "name": table.names["name"]["CUDA event"]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Records of one table: the table of a trace that takes them, their columns, what these say.
+
+    Names are ids of texts where `unnamed` stands for those without one.
+    """
+
+    table: str
+    into: str
+    columns: tuple[str, ...]
+    fill: Callable[[ReportReading, TableBuilder, Batch], Columns]
+    unnamed: str | None = None
+    shown: Shown | None = None
+
+
+_OF_KERNELS: Final = (
+    *(*_SPAN, *_PLACE, "graphNodeId", "graphId", "registersPerThread"),
+    *(*_NAMES, *_GRID, *_BLOCK, *_SHARED),
+)
+_OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind")
+_OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
+_OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
+_KINDS: Final = (
+    _Kind("KERNEL", "activities", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
+    _Kind("MEMCPY", "activities", _OF_COPIES, _copies),
+    _Kind("MEMSET", "activities", _OF_FILLS, _fills),
+    _Kind("GRAPH_TRACE", "activities", (*_SPAN, *_PLACE, "graphId", "graphExecId"), _graphs),
+    _Kind("RUNTIME", "calls", _OF_CALLS, _calls, _UNNAMED, call_name),
+    _Kind("SYNCHRONIZATION", "marks", (*_SPAN, *_PLACE, "syncType"), _waits),
+    _Kind("CUDA_EVENT", "marks", ("timestamp", *_PLACE), _events),
+)
+
+
+def read_records(reading: ReportReading) -> None:
+    """Add all that devices did, the calls, the waits, and the events of which a time is known."""
+    for kind in _KINDS:
+        table = reading.gathered[kind.into]
+        for batch in reading.batches(CUPTI + kind.table, kind.columns):
+            rows = reading.timed(_moments(batch) if "timestamp" in kind.columns else batch)
+            if kind.into == "activities":
+                reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))
+            if rows.count and kind.into != "marks":
+                latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
+                reading.latest_ns = max(reading.latest_ns, latest_ns)
+            columns = kind.fill(reading, table, rows)
+            reading.add(kind.into, rows, kind.unnamed, kind.shown, **columns)
+
+
+def _moments(batch: Batch) -> Batch:
+    """Return the rows that have a time as such that begin and end then; most events have none."""
+    rows = batch.only(batch["timestamp"] > 0)
+    return Batch(rows.count, {**rows.numbers, **dict.fromkeys(_SPAN, rows["timestamp"])}, {})
+
+
+def read_overheads(reading: ReportReading) -> None:
+    """Add what the profiler and the driver did besides the program, of processes that have work."""
+    kind = reading.gathered["marks"].names["kind"]
+    for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
+        for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
+            mine = reading.people.known(processes_of(batch["globalTid"]))
+            rows = reading.timed(batch.only(mine))
+            profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
+            if not table.startswith(CUPTI):
+                # The table says whose its rows are where they have no type of their own.
+                profiler |= rows["overheadType"] == ABSENT
+            for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _of_profiler)):
+                columns: Columns = {"name": some["nameId"], "kind": kind["overhead"]}
+                reading.add("marks", some, shown(_UNNAMED), shown, **columns)
+
+
+def _of_profiler(text: str) -> str:
+    return f"{OF_PROFILER}{text}"
+
+
+def read_os_waits(reading: ReportReading) -> None:
+    """Add the long waits for the operating system of threads that call CUDA."""
+    callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
+    long = []
+    for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
+        lasts = batch["end"] - batch["start"] >= _SHORTEST_WAIT_NS
+        long.append(batch.only(lasts & np.isin(batch["globalTid"], callers)))
+    if not any(batch.count for batch in long):
+        return
+    texts = texts_of(reading.tables, [batch["nameId"] for batch in long])
+    waits = [id_ for id_, text in zip(*texts, strict=True) if text in WAITING]
+    kind = reading.gathered["marks"].names["kind"]
+    for batch in long:
+        rows = reading.timed(batch.only(np.isin(batch["nameId"], waits)))
+        reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind["sync"])
