@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from traceflops.errors import NotATrace
@@ -62,16 +62,15 @@ def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     return read_reports(sources)
 
 
-def _read_arrow(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.table_files import read_arrow_tables
+def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[Trace]]:
+    """Return what reads tables that are files of a format."""
 
-    return read_arrow_tables(sources)
+    def read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+        from traceflops.parsers.nsight.nsys.table_files import read_tables
 
+        return read_tables(sources, format_)
 
-def _read_parquet(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.table_files import read_parquet
-
-    return read_parquet(sources)
+    return read
 
 
 def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -124,12 +123,12 @@ def _argument(source: ByteSource, otherwise: str) -> str:
 
 
 NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
-
-
 NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
 NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
-NSYS_ARROW: Final = Format("Arrow", lambda head: head.startswith(_ARROW), _read_arrow, gathers=True)
+NSYS_ARROW: Final = Format(
+    "Arrow", lambda head: head.startswith(_ARROW), _tables_in("Arrow"), gathers=True
+)
 NSYS_PARQUET: Final = Format(
-    "Parquet", lambda head: head.startswith(b"PAR1"), _read_parquet, gathers=True
+    "Parquet", lambda head: head.startswith(b"PAR1"), _tables_in("Parquet"), gathers=True
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import NoteTable
+from traceflops.parsers.io import ByteSource, NoteTable
 from traceflops.table import Note, Trace
 
+T = TypeVar("T")
 _MOST_NAMED: Final = 5
 _NOTES: Final = NoteTable(
     dropped={
@@ -20,6 +21,20 @@ _NOTES: Final = NoteTable(
 
 Failed = tuple[str, InputError]
 """The name of a file and what is wrong with it."""
+
+
+def read_each(
+    sources: Iterable[ByteSource], read: Callable[[ByteSource], T]
+) -> tuple[list[T], list[Failed]]:
+    """Return what is read of each source, and those that cannot be read."""
+    done: list[T] = []
+    failed: list[Failed] = []
+    for source in sources:
+        try:
+            done.append(read(source))
+        except InputError as error:
+            failed.append((source.label, error))
+    return done, failed
 
 
 def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Trace]:

@@ -30,7 +30,7 @@ from traceflops.table import (
 from traceflops.units import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
-_FORMATS: Final = "nsys"
+_FORMATS: Final = "nsys-"
 _NOTES: Final = NoteTable(
     assumed={
         BY_COMMUNICATOR: (
