@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE, Among, Batch, Wanted
+from traceflops.parsers.io import UNDECODABLE, Among, Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 from traceflops.table import ABSENT, EVERYWHERE
 
-_GPU: Final = Wanted(
-    integers=(
-        *("id", "deviceId", "totalMemory", "clockRate", "smCount"),
-        *("computeMajor", "computeMinor", "threadsPerWarp"),
-    ),
-    texts=("name", "uuid", "busLocation"),
+_FACTS: Final = (
+    *("totalMemory", "computeMajor", "computeMinor"),
+    *("smCount", "threadsPerWarp", "clockRate"),
 )
-_CUDA_GPU: Final = Wanted(
-    integers=(
-        *("deviceId", "pid", "globalMemorySize", "coreClockRate", "numMultiprocessors"),
-        *("computeCapabilityMajor", "computeCapabilityMinor", "numThreadsPerWarp"),
-    ),
-    texts=("name",),
+"""The numbers that are known of a GPU; exports of 2020 and 2021 have the next names for them."""
+_OLD_FACTS: Final = (
+    *("globalMemorySize", "computeCapabilityMajor", "computeCapabilityMinor"),
+    *("numMultiprocessors", "numThreadsPerWarp", "coreClockRate"),
 )
+_GPU: Final = Wanted(integers=("id", "deviceId", *_FACTS), texts=("name", "uuid", "busLocation"))
+_CUDA_GPU: Final = Wanted(integers=("deviceId", "pid", *_OLD_FACTS), texts=("name",))
 _CUDA_DEVICE: Final = Wanted(integers=("gpuId", "cudaId", "pid"), texts=("uuid",))
 _SLOWEST_HZ: Final = 10**8
 """No GPU is clocked as slowly as that; a smaller number is in kHz."""
 _MOST: Final = 4_096
 _ANY: Final = None
-
-_IN_JSON: Final = {
-    "Name": "product",
-    "TotalMemory": "memory_bytes",
-    "ClockRate": "clock_hz",
-    "SmCount": "sm_count",
-    "ComputeMajor": "compute_major",
-    "ComputeMinor": "compute_minor",
-    "ThreadsPerWarp": "warp_size",
-}
-"""What GpuInfo, a text of JSON, calls the facts of a device."""
 
 
 @dataclass(slots=True)
@@ -100,17 +87,16 @@ def devices_of(tables: Tables, host: str | None = None) -> Devices:
     """Return what a report of a machine says of its GPUs."""
     found = Devices()
     uuids: dict[str, int] = {}
-    rows = tables.whole("TARGET_INFO_GPU", _GPU)
-    of_old = "id" not in tables.columns("TARGET_INFO_GPU")
     products: dict[int, str | None] = {}
-    for at in range(min(rows.count, _MOST)):
-        number = int(rows["deviceId" if of_old else "id"][at])
-        if of_old:
-            products[number] = rows.texts["name"][at]
-        elif number != ABSENT:
-            found.by_gpu.setdefault(number, _facts(rows, at))
-            uuids.setdefault((rows.texts["uuid"][at] or "").lower(), number)
-    found.places = dict(_places(rows, host)) if not of_old else {}
+    rows = _rows(tables, "TARGET_INFO_GPU", _GPU)
+    if "id" in tables.columns("TARGET_INFO_GPU"):
+        for row in rows:
+            if row["id"] != ABSENT:
+                found.by_gpu.setdefault(row["id"], _facts(row["name"], row, _FACTS))
+                uuids.setdefault((row["uuid"] or "").lower(), row["id"])
+        found.places = dict(_places(rows, host))
+    else:
+        products = {row["deviceId"]: row["name"] for row in rows}
     if len(found.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         found.only = next(iter(found.by_gpu))
     _read_old(tables, products, found)
@@ -120,104 +106,84 @@ def devices_of(tables: Tables, host: str | None = None) -> Devices:
     return found
 
 
-def _places(rows: Batch, host: str | None) -> Iterator[tuple[int, str]]:
+def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
+    """Return the first rows of a table, each by the names of its columns."""
+    rows = tables.whole(table, wanted)
+    columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in wanted.integers}
+    columns |= rows.texts
+    cells = islice(zip(*columns.values(), strict=True), _MOST)
+    return [dict(zip(columns, row, strict=True)) for row in cells]
+
+
+def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> Iterator[tuple[int, str]]:
     """Give the places of GPUs, by number: by what each is called everywhere, else by its slot.
 
     What several GPUs of the report share, as parts of one may, names none of them.
     """
-    known: dict[int, list[str | None]] = {}
-    for at in range(min(rows.count, _MOST)):
-        uuid, bus = (rows.texts[name][at] for name in ("uuid", "busLocation"))
-        slot = f"{EVERYWHERE}{host} {bus}" if host and bus else None
-        names_it = uuid is not None and bool(uuid.strip("GPUgpu-0 "))
-        called = f"{EVERYWHERE}{uuid.lower()}" if uuid is not None and names_it else None
-        known.setdefault(int(rows["id"][at]), [called, slot])
+    known: dict[int, list[str]] = {}
+    for row in rows:
+        uuid, bus = row["uuid"] or "", row["busLocation"]
+        called = [f"{EVERYWHERE}{uuid.lower()}"] if uuid.strip("GPUgpu-0 ") else []
+        slot = [f"{EVERYWHERE}{host} {bus}"] if host and bus else []
+        known.setdefault(row["id"], called + slot)
     counts = Counter(text for texts in known.values() for text in texts)
     for number, texts in known.items():
-        text = next((text for text in texts if text is not None and counts[text] == 1), None)
+        text = next((text for text in texts if counts[text] == 1), None)
         if text is not None:
             yield number, text
 
 
 def _read_numbers(tables: Tables, uuids: Mapping[str, int], found: Devices) -> None:
     """Note which GPU each process means by its numbers."""
-    rows = tables.whole("TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE)
-    for at in range(min(rows.count, _MOST)):
-        gpu, ordinal, pid = (int(rows[name][at]) for name in ("gpuId", "cudaId", "pid"))
+    for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
+        gpu = row["gpuId"]
         if gpu == ABSENT:
-            gpu = uuids.get((rows.texts["uuid"][at] or "?").lower(), ABSENT)
-        if ABSENT not in (gpu, ordinal, pid):
-            found.note_number(pid, ordinal, gpu)
+            gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
+        if ABSENT not in (gpu, row["cudaId"], row["pid"]):
+            found.note_number(row["pid"], row["cudaId"], gpu)
 
 
 def _read_old(tables: Tables, products: Mapping[int, str | None], found: Devices) -> None:
     """Note the GPUs as exports of 2020 and 2021 list them, by process and its number for each."""
-    rows = tables.whole("TARGET_INFO_CUDA_GPU", _CUDA_GPU)
-    for at in range(min(rows.count, _MOST)):
-        ordinal, pid = int(rows["deviceId"][at]), _known(rows["pid"][at])
-        facts = DeviceFacts(
-            product=rows.texts["name"][at] or products.get(ordinal),
-            memory_bytes=_known(rows["globalMemorySize"][at]),
-            compute_major=_small(rows["computeCapabilityMajor"][at]),
-            compute_minor=_small(rows["computeCapabilityMinor"][at]),
-            sm_count=_small(rows["numMultiprocessors"][at]),
-            warp_size=_small(rows["numThreadsPerWarp"][at]),
-            clock_hz=_hertz(rows["coreClockRate"][at]),
-        )
-        for key in ((pid, ordinal), (_ANY, ordinal)):
-            found.by_ordinal.setdefault(key, facts)
+    for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
+        ordinal = row["deviceId"]
+        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
+        for pid in (_known(row["pid"]), _ANY):
+            found.by_ordinal.setdefault((pid, ordinal), facts)
     for ordinal, product in products.items():
         found.by_ordinal.setdefault((_ANY, ordinal), DeviceFacts(product=product))
 
 
-def _facts(rows: Batch, at: int) -> DeviceFacts:
-    return DeviceFacts(
-        product=rows.texts["name"][at],
-        memory_bytes=_known(rows["totalMemory"][at]),
-        compute_major=_small(rows["computeMajor"][at]),
-        compute_minor=_small(rows["computeMinor"][at]),
-        sm_count=_small(rows["smCount"][at]),
-        warp_size=_small(rows["threadsPerWarp"][at]),
-        clock_hz=_hertz(rows["clockRate"][at]),
-    )
+def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
+    """Return the facts of a GPU, which stand in columns in the order of `_FACTS`."""
+    memory, *others, clock = (_integer(row.get(column)) for column in columns)
+    major, minor, units, warp = map(_small, others)
+    name = product if isinstance(product, str) else None
+    return DeviceFacts(name, _known(memory), major, minor, units, warp, clock_hz=_hertz(clock))
 
 
 def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
     """Return the GPUs that a text of JSON lists; it may be there where the table is not."""
     wanted = Wanted(texts=("value",))
     rows = tables.whole("TARGET_INFO_SYSTEM_ENV", wanted, (Among("name", ("GpuInfo",)),))
+    words = [name[0].upper() + name[1:] for name in _FACTS]
     found: dict[int, DeviceFacts] = {}
     for text in rows.texts["value"][:1]:
-        listed = _decoded(text).get("Gpus")
-        for place, entry in enumerate(listed[:_MOST] if isinstance(listed, list) else ()):
+        for place, entry in enumerate(_listed(text)):
             if isinstance(entry, dict):
                 number = entry.get("Id")
                 number = number if type(number) is int else place
-                found[number] = _facts_in_json(entry)
+                found[number] = _facts(entry.get("Name"), entry, words)
     return found
 
 
-def _facts_in_json(entry: Mapping[str, Any]) -> DeviceFacts:
-    words = {fact: entry.get(word) for word, fact in _IN_JSON.items()}
-    product = words.pop("product")
-    numbers = {fact: _integer(value) for fact, value in words.items()}
-    return DeviceFacts(
-        product=product if isinstance(product, str) else None,
-        memory_bytes=_known(numbers["memory_bytes"]),
-        compute_major=_small(numbers["compute_major"]),
-        compute_minor=_small(numbers["compute_minor"]),
-        sm_count=_small(numbers["sm_count"]),
-        warp_size=_small(numbers["warp_size"]),
-        clock_hz=_hertz(numbers["clock_hz"]),
-    )
-
-
-def _decoded(text: str | None) -> dict[str, Any]:
+def _listed(text: str | None) -> list[Any]:
     try:
-        found = msgspec.json.decode(text or "{}")
+        decoded = msgspec.json.decode(text or "{}")
     except UNDECODABLE:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return []
+    gpus = decoded.get("Gpus") if isinstance(decoded, dict) else None
+    return gpus[:_MOST] if isinstance(gpus, list) else []
 
 
 def _integer(value: Any) -> int:
@@ -228,11 +194,11 @@ def _integer(value: Any) -> int:
 
 
 def _known(value: int) -> int | None:
-    return int(value) if 0 < value < 2**62 else None
+    return value if 0 < value < 2**62 else None
 
 
 def _small(value: int) -> int | None:
-    return int(value) if 0 <= value < 2**31 else None
+    return value if 0 <= value < 2**31 else None
 
 
 def _hertz(value: int) -> int | None:
