@@ -33,7 +33,7 @@ _YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
 def _is_ncu_csv(head: bytes) -> bool:
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu.plans import NCU_TABLES
+    from traceflops.parsers.nsight.ncu.pages import NCU_TABLES
     from traceflops.parsers.nsight.stats.text import first_header
 
     return first_header(head, NCU_TABLES) is not None

@@ -58,7 +58,7 @@ _UNNAMED: Final = "(unnamed)"
 _LIMIT_NS: Final = 2**61
 _MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")
-_TRIPLE: Final = re.compile(r"-?\d+")
+_SIZES: Final = re.compile(r"-?\d+")
 _CATEGORIES: Final = {
     "CUDA_API": "call",
     "CUDA_KERNEL": "kernel",
@@ -165,13 +165,26 @@ class _Rows:
         if not self.has(role):
             return None
         texts, codes = self.texts(role)
-        sizes = np.array([_triple(text) for text in texts], np.int64).reshape(-1, 3)
+        sizes = np.array([triple(text) for text in texts], np.int64).reshape(-1, 3)
         return sizes[codes]
 
 
-def _triple(text: str) -> tuple[int, int, int]:
-    found = [int(part) for part in _TRIPLE.findall(text[:100]) if len(part) < 11]
-    return (found[0], found[1], found[2]) if len(found) == 3 and min(found) > 0 else (ABSENT,) * 3
+def texts_of(cut: Cut, role: str) -> tuple[list[str], IntArray]:
+    """Return the distinct texts of a column, and the place of each row among them."""
+    names = Names()
+    codes = np.asarray(cut.codes(role, names, ""), np.int64)
+    return list(names), codes
+
+
+def sizes_in(text: str) -> list[int]:
+    """Return the numbers in a text such as (224, 1, 1)."""
+    return [int(part) for part in _SIZES.findall(text[:100]) if len(part) < 11]
+
+
+def triple(text: str) -> tuple[int, int, int]:
+    """Return sizes by axis; ABSENT where there are not three."""
+    sizes = sizes_in(text)
+    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and min(sizes) > 0 else (ABSENT,) * 3
 
 
 def _timed(rows: _Rows, start: str, duration: str) -> tuple[_Rows, IntArray, IntArray]:

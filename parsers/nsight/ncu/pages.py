@@ -2,36 +2,113 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Damage, Texts
-from traceflops.parsers.nsight.ncu.plans import NCU_TABLES, Page
+from traceflops.parsers.io import (
+    TEXT_BLOCK_BYTES,
+    ByteSource,
+    CsvBlock,
+    CsvText,
+    Damage,
+    Field,
+    Kind,
+    Plan,
+    Texts,
+)
 from traceflops.parsers.nsight.ncu.values import Marks, Values, unit_of, values_of
+from traceflops.parsers.nsight.stats.rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats.text import from_header
 from traceflops.parsers.shared import Cut, chosen, compact
-from traceflops.table import (
-    ABSENT,
-    Array,
-    BoolArray,
-    IntArray,
-    Names,
-    TableBuilder,
-    joint_codes,
-    ranked,
-)
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, group_rows, ranked
 
 _UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS: Final = 100
 _MOST_PAGES: Final = 100
 _FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
+_GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
+_BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
+_MOST_COLUMNS: Final = 20_000
+_ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
+    "id": ("id", "integer"),
+    "pid": ("process id", "integer"),
+    "name": ("kernel name", "text"),
+    "host": ("host name", "text"),
+    "grid": ("grid size", "text"),
+    "block": ("block size", "text"),
+    "device": ("device", "text"),
+    "cc": ("cc", "text"),
+}
+"""Each role, the column that has it, and what its cells are."""
+_METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
+    "section": ("section name", "text"),
+    "label": ("metric name", "text"),
+    "unit": ("metric unit", "text"),
+    "value": ("metric value", "text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: one row for each metric (details), or one for each kernel (raw).
+
+    `metrics` are those of a raw page by the words of their columns.
+    """
+
+    name: Literal["details", "raw"]
+    layout: str
+    metrics: Mapping[str, str]
+
+
+class NcuTables:
+    """The pages of Nsight Compute, as the reader of CSV asks for them."""
+
+    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
+
+    def of_header(self, names: Sequence[str]) -> Plan | None:
+        """Return what to read of the page with this header; None if it is none."""
+        if not 4 <= len(names) <= _MOST_COLUMNS:
+            return None
+        words = [name.strip().lower() for name in names]
+        if "id" not in words or "kernel name" not in words:
+            return None
+        is_details = "metric name" in words and "metric value" in words
+        roles = {**_ROLES, **(_METRIC if is_details else {})}
+        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
+        least, page = len(names), Page("details", _layout(words), {})
+        if is_details:
+            least = fields["value"].place + 1
+        else:
+            metrics = {f"metric {at}": n.strip() for at, n in enumerate(names) if "__" in n}
+            if not metrics:
+                return None
+            fields |= {word: Field(int(word[7:]), "text") for word in metrics}
+            page = Page("raw", "raw page", metrics)
+        shorter = least if least < len(names) else None
+        return Plan(len(names), fields, fields["name"].place, page, shorter)
+
+    def of_row(self, row: Sequence[str]) -> Plan | None:
+        """Return nothing: pages always have a header."""
+        return None
+
+
+NCU_TABLES: Final = NcuTables()
+
+
+def _layout(words: Sequence[str]) -> str:
+    """Return which release writes such a page."""
+    if "rule name" in words:
+        return "details with rules (2023 and later)"
+    if "body item label" in words:
+        return "full details"
+    return "details (2020)" if "kernel time" in words else "details (2022)"
 
 
 @dataclass(slots=True)
@@ -111,7 +188,7 @@ def _settle(page: NcuPage, marks: Marks) -> None:
 
 def _take(block: CsvBlock, file: NcuFile) -> None:
     cut = Cut(block.rows, block.columns)
-    hosts, host = _texts(cut, "host")
+    hosts, host = texts_of(cut, "host")
     for code in np.unique(host).tolist()[:_MOST_HOSTS]:
         file.hosts[hosts[code]]
     if block.plan.what.name == "raw":
@@ -120,37 +197,24 @@ def _take(block: CsvBlock, file: NcuFile) -> None:
         _add_details(cut, file.pages[-1], file.marks)
 
 
-def _texts(cut: Cut, role: str) -> tuple[list[str], IntArray]:
-    """Return the distinct texts of a column, and the place of each row among them."""
-    names = Names()
-    codes = np.asarray(cut.codes(role, names, ""), np.int64)
-    return list(names), codes
-
-
 def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
     """Add metrics that stand in a row each; rows of rules have none."""
-    labels, label = _texts(cut, "label")
+    labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
     page.rows["metrics"] += int(np.count_nonzero(is_metric))
     cut = cut.only(is_metric)
     if not cut.count:
         return
-    labels, label = _texts(cut, "label")
-    sections, section = _texts(cut, "section")
-    units, unit = _texts(cut, "unit")
-    _, first, kind = np.unique(
-        joint_codes(joint_codes(section, label), unit), return_index=True, return_inverse=True
-    )
-    named = [
-        counter_name(sections[section[at]], labels[label[at]], units[unit[at]])
-        for at in first.tolist()
-    ]
-    names = page.table.names["counter"]
-    counters = np.array([names[one] for one in named], np.int32)
-    told = [(name, units[unit[at]]) for name, at in zip(named, first.tolist(), strict=True)]
+    labels, label = texts_of(cut, "label")
+    sections, section = texts_of(cut, "section")
+    units, unit = texts_of(cut, "unit")
+    kind, first = group_rows([section, label, unit])
+    kinds = [(sections[section[at]], labels[label[at]], units[unit[at]]) for at in first.tolist()]
+    named = [(counter_name(*one), one[2]) for one in kinds]
+    counters = page.table.names["counter"].codes(name for name, _ in named)
     page.add(
-        values_of(*_texts(cut, "value"), told, kind.reshape(-1), page.values, marks),
+        values_of(*texts_of(cut, "value"), named, kind, page.values, marks),
         **_launch(cut, page),
         counter=counters[kind],
     )
@@ -169,7 +233,7 @@ def counter_name(section: str, label: str, unit: str) -> str:
 
 def _take_raw(cut: Cut, file: NcuFile) -> None:
     """Add rows of a raw page; a row without kernel holds the units of those behind it."""
-    names, name = _texts(cut, "name")
+    names, name = texts_of(cut, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
     is_kernel |= cut.numbers("id") != ABSENT
     kernels, units = np.flatnonzero(is_kernel), np.flatnonzero(~is_kernel)
@@ -204,11 +268,9 @@ def _add_raw(
     units: list[tuple[str, str]] = []
     text_of, unit_of_row, counters = [], [], []
     for role, metric in page.page.metrics.items():
-        mine, text = _texts(cut, role)
+        mine, text = texts_of(cut, role)
         if metric in _FACTS:
-            _note_facts(
-                page, metric, [mine[one] for one in text.tolist()], np.asarray(launch["device"])
-            )
+            _note_facts(page, metric, [mine[one] for one in text.tolist()], launch["device"])
         found, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
         unit_of_row.append(unit + len(units))
@@ -216,15 +278,10 @@ def _add_raw(
         units += [(metric, one) for one in found]
         counters.append(page.table.names["counter"][metric])
     every = np.tile(np.arange(cut.count), len(counters))
+    text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
     page.add(
-        values_of(
-            *(texts, np.concatenate(text_of), units, np.concatenate(unit_of_row)),
-            *(page.values, marks),
-        ),
-        **{
-            name: column if np.ndim(column) == 0 else np.asarray(column)[every]
-            for name, column in launch.items()
-        },
+        values_of(texts, text, units, unit, page.values, marks),
+        **{n: c if np.ndim(c) == 0 else np.asarray(c)[every] for n, c in launch.items()},
         counter=np.repeat(np.array(counters, np.int32), cut.count),
     )
 
@@ -241,7 +298,7 @@ def _units(
     return [before if one < 0 else column.values[one] for one in distinct.tolist()], unit
 
 
-def _note_facts(page: NcuPage, metric: str, texts: Sequence[str], device: Array) -> None:
+def _note_facts(page: NcuPage, metric: str, texts: Sequence[str], device: Array | int) -> None:
     """Keep what the first row of each device says of it."""
     names = list(page.devices)
     for number, at in zip(*np.unique(device, return_index=True), strict=True):
@@ -255,11 +312,9 @@ def _cell(cut: Cut, role: str, row: int) -> str:
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that say of which launch a row is; `process` holds process ids."""
-    (grids, grid), (blocks, block) = (_texts(cut, role) for role in ("grid", "block"))
-    grid_size, block_size = (
-        np.array([product(one) for one in texts] or [0], np.int64)[text]
-        for texts, text in ((grids, grid), (blocks, block))
-    )
+    sizes = [texts_of(cut, role) for role in ("grid", "block")]
+    grid_size, block_size = (np.array([*map(product, t), 0], np.int64)[at] for t, at in sizes)
+    grid, block = (np.array([*map(triple, t)], np.int64).reshape(-1, 3)[at] for t, at in sizes)
     known = (grid_size > 0) & (block_size > 0)
     known &= grid_size.astype(np.float64) * block_size < 2.0**62
     return {
@@ -269,44 +324,24 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
         "dispatch": compact(cut.numbers("id")),
         "threads": np.where(known, grid_size * np.where(known, block_size, 1), ABSENT),
         "block_threads": np.where(block_size > 0, block_size, ABSENT),
-        "grid": np.array([triple(one) for one in grids], np.int64).reshape(-1, 3)[grid],
-        "block": np.array([triple(one) for one in blocks], np.int64).reshape(-1, 3)[block],
+        "grid": grid,
+        "block": block,
     }
 
 
 def _devices(cut: Cut, names: Names) -> Array:
-    numbers, number = _texts(cut, "device")
-    capabilities, capability = _texts(cut, "cc")
-    _, first, pair = np.unique(
-        joint_codes(number, capability), return_index=True, return_inverse=True
-    )
+    numbers, number = texts_of(cut, "device")
+    capabilities, capability = texts_of(cut, "cc")
+    pair, first = group_rows([number, capability])
     codes = [f"{numbers[number[at]]}|{capabilities[capability[at]]}" for at in first.tolist()]
-    return names.codes(codes)[pair.reshape(-1)]
-
-
-_SIZES: Final = re.compile(r"\d{1,10}")
-_UNKNOWN: Final = (ABSENT,) * 3
+    return names.codes(codes)[pair]
 
 
 def product(text: str) -> int:
     """Return the product of sizes such as (224, 1, 1); -1 where there are none."""
-    sizes = [int(one) for one in _SIZES.findall(text[:100])]
-    found = 1
-    for size in sizes:
-        found *= size
-    return found if sizes and len(sizes) <= 3 and 0 < found < 2**62 else -1
-
-
-def triple(text: str) -> tuple[int, int, int]:
-    """Return sizes by axis; ABSENT where there are not three."""
-    sizes = [int(one) for one in _SIZES.findall(text[:100])]
-    if len(sizes) != 3 or not all(0 < size < 2**31 for size in sizes):
-        return _UNKNOWN
-    return sizes[0], sizes[1], sizes[2]
-
-
-_GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
-_BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
+    sizes = sizes_in(text)
+    found = math.prod(sizes)
+    return found if 0 < len(sizes) <= 3 and 0 < found < 2**62 else -1
 
 
 def fill_sizes(table: TableBuilder) -> None:
@@ -315,8 +350,7 @@ def fill_sizes(table: TableBuilder) -> None:
     lacking = threads == ABSENT
     if not lacking.any():
         return
-    launch = joint_codes(table.column("process"), table.column("dispatch"))
-    launch = np.unique(launch, return_inverse=True)[1].reshape(-1)
+    launch, _ = group_rows([table.column("process"), table.column("dispatch")])
     grid, block = (_of_launch(table, launch, names) for names in (_GRIDS, _BLOCKS))
     known = lacking & (grid > 0) & (block > 0)
     table.replace("threads", np.where(known, grid * block, threads))
@@ -328,7 +362,7 @@ def _of_launch(table: TableBuilder, launch: IntArray, wanted: Iterable[str]) -> 
     """Return, per row, the value of a counter of its launch; 0 where it has none."""
     names = table.names["counter"]
     codes = [code for name, code in names.items() if name.startswith(tuple(wanted))]
-    rows: BoolArray = np.isin(table.column("counter"), codes)
+    rows = np.isin(table.column("counter"), codes)
     found = np.zeros(int(launch.max(initial=0)) + 1)
     value = table.column("value")
     usable = rows & (value > 0) & (value < 2**31)
