@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import PureWindowsPath
@@ -18,15 +19,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Tables
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Plan
 from traceflops.parsers.nsight.stats.console import Console
-from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, StatsTable, report_named
+from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
-from traceflops.parsers.nsight.stats.text import Filter, Filtered, is_row, plain_tables, whole_lines
+from traceflops.parsers.nsight.stats.text import Filtered, is_row, plain_tables, whole_lines
 from traceflops.parsers.shared import Cut
-from traceflops.table import ABSENT, IntArray
+from traceflops.table import IntArray
 
 _RECORDS: Final = ("activities", "calls", "marks")
+_FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
 _SAID: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s+([^\]\r\n]{1,4096})\])[^\r\n]*",
@@ -56,70 +58,57 @@ class StatsFile:
         return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
-def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
-    """Return what a file says by profile; no part where it holds no report after all."""
-    damage, console = Damage(), Console(STATS_TABLES)
-    parts: list[ReportPart] = []
-    for section in sections(source, STATS_TABLES, console):
-        parts += _read(section, damage, block_bytes)
-    damage.repeated_headers = 0  # each header begins a table of its own
-    files = [
-        StatsFile(source, name, mine, Damage(), is_further=place > 0)
-        for place, (name, mine) in enumerate(profiles(parts).items())
-    ] or [StatsFile(source)]
-    files[0].damage, files[0].unread = damage, console.unread
-    return files
-
-
-def _read(section: Section, damage: Damage, block_bytes: int) -> list[ReportPart]:
-    """Return the tables of a section; a header without rows is one, too."""
-    text = CsvText(section.source, STATS_TABLES, block_bytes, damage)
-    parts: list[ReportPart] = []
-    plan = None
-    for block in text:
-        table: StatsTable = block.plan.what
-        if block.plan is not plan:
-            plan = block.plan
-            parts.append(ReportPart(report_named(table.report, section.report), section.profile))
-        add_rows(Cut(block.rows, block.columns), table, parts[-1])
-    if not parts and text.plan is not None:
-        parts.append(
-            ReportPart(report_named(text.plan.what.report, section.report), section.profile)
-        )
-    return parts
-
-
-# The sections of a file, each of one profile.
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Some tables of one profile; `profile` and `report` are empty where nothing names them."""
-
-    profile: str
-    report: str
-    source: ByteSource
-
-
 @dataclass(frozen=True, slots=True)
 class _Said:
+    """What a line before tables says of them; empty where nothing names them."""
+
     number: int
     profile: str = ""
     report: str = ""
 
 
-def sections(source: ByteSource, tables: Tables, console: Console) -> Iterator[Section]:
-    """Yield the sections of a source, each to be read before the next."""
+def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
+    """Return what a file says by profile; no part where it holds no report after all."""
+    damage, console = Damage(), Console(STATS_TABLES)
+    parts: list[ReportPart] = []
+    for said, section in _sections(source, console):
+        parts += _read(said, CsvText(section, STATS_TABLES, block_bytes, damage))
+    damage.repeated_headers = 0  # each header begins a table of its own
+    files = [
+        StatsFile(source, name, mine, Damage(), is_further=place > 0)
+        for place, (name, mine) in enumerate(_profiles(parts).items())
+    ] or [StatsFile(source)]
+    files[0].damage, files[0].unread = damage, console.unread
+    return files
+
+
+def _read(said: _Said, text: CsvText) -> Iterator[ReportPart]:
+    """Yield the tables of a section; a header without rows is one, too."""
+
+    def begun(plan: Plan) -> ReportPart:
+        return ReportPart(report_named(plan.what.report, said.report), said.profile)
+
+    part, plan = None, None
+    for block in text:
+        if part is None or block.plan is not plan:
+            plan, part = block.plan, begun(block.plan)
+            yield part
+        add_rows(Cut(block.rows, block.columns), block.plan.what, part)
+    if part is None and text.plan is not None:
+        yield begun(text.plan)
+
+
+def _sections(source: ByteSource, console: Console) -> Iterator[tuple[_Said, ByteSource]]:
+    """Yield the sections of a source, each of one profile and to be read before the next."""
     for said, blocks in groupby(_said(source), key=itemgetter(0)):
         console.begin(said.report)
-        plain = plain_tables((text for _, text in blocks), tables, console)
-        yield Section(said.profile, said.report, Filtered(source, _given(plain)))
+        plain = plain_tables((text for _, text in blocks), STATS_TABLES, console)
+        yield said, Filtered(source, partial(_given, plain))
     console.begin("")
 
 
-def _given(blocks: Iterator[bytes]) -> Filter:
-    """Return a filter that has its blocks already."""
-    return lambda _: blocks
+def _given(blocks: Iterator[bytes], _: ByteSource) -> Iterator[bytes]:
+    return blocks
 
 
 def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
@@ -155,65 +144,36 @@ def shown_profile(profile: str) -> str:
     return PureWindowsPath(profile).name
 
 
-# Which tables of a file are of one profile, and which of another.
-
-
-@dataclass(slots=True)
-class _Held:
-    """A table of a profile, the latest start of its records and the names of its sums."""
-
-    part: ReportPart
-    last_ns: int = ABSENT
-    names: set[tuple[str, str]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._cover(self.part)
-
-    def is_again(self, part: ReportPart) -> bool:
-        """Return whether a table has the same records with the same figures."""
-        counts = [{n: t.count for n, t in each.tables.items()} for each in (self.part, part)]
-        return counts[0] == counts[1] and _figures(self.part) == _figures(part)
-
-    def goes_on(self, part: ReportPart) -> bool:
-        """Return whether a table is the rest: later records, or sums of further names."""
-        if self.last_ns != ABSENT and (starts := _starts(part)) is not None:
-            return int(np.min(starts)) >= self.last_ns
-        return not self.names & _names_in(part)
-
-    def absorb(self, part: ReportPart) -> None:
-        """Add the rest of the table."""
-        self._cover(part)
-        self.part.absorb(part)
-
-    def _cover(self, part: ReportPart) -> None:
-        starts = _starts(part)
-        if starts is not None:
-            self.last_ns = max(self.last_ns, int(np.max(starts)))
-        self.names |= _names_in(part)
-
-
 @dataclass(slots=True)
 class _Profile:
     name: str
-    tables: dict[str, _Held] = field(default_factory=dict)
+    tables: dict[str, ReportPart] = field(default_factory=dict)
 
     def takes(self, part: ReportPart) -> bool:
         """Add a table; return False where it must be of another profile."""
-        held = self.tables.get(part.report.name)
-        if held is None:
-            self.tables[part.report.name] = _Held(part)
-        elif not any(table.count for table in part.tables.values()):
-            held.part.odd.update(part.odd)
-        elif held.is_again(part):
-            held.part.odd["table-repeated"] += 1
-        elif held.goes_on(part):
+        held = self.tables.setdefault(part.report.name, part)
+        if held is part:
+            return True
+        if not any(table.count for table in part.tables.values()):
+            held.odd.update(part.odd)
+        elif _figures(held) == _figures(part):
+            held.odd["table-repeated"] += 1
+        elif _goes_on(held, part):
             held.absorb(part)
         else:
             return False
         return True
 
 
-def profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
+def _goes_on(held: ReportPart, part: ReportPart) -> bool:
+    """Return whether a table is the rest: later records, or sums of further names."""
+    before, starts = _starts(held), _starts(part)
+    if before is not None and starts is not None:
+        return bool(np.min(starts) >= np.max(before))
+    return not _names_in(held) & _names_in(part)
+
+
+def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """Return the tables of a file by profile, whose name is empty where there is only one.
 
     A table that stands there again, number by number, counts once. One that goes on where another
@@ -230,10 +190,7 @@ def profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
             current[name] = _Profile(name)
             current[name].takes(part)
             found.append(current[name])
-    return {
-        name: [held.part for held in one.tables.values()]
-        for name, one in zip(_names(found), found, strict=True)
-    }
+    return {name: list(one.tables.values()) for name, one in zip(_names(found), found, strict=True)}
 
 
 def _names(found: Sequence[_Profile]) -> list[str]:
@@ -249,14 +206,12 @@ def _names(found: Sequence[_Profile]) -> list[str]:
     return unique
 
 
-def _figures(part: ReportPart) -> list[bytes]:
+def _figures(part: ReportPart) -> list[tuple[str, bytes]]:
     """Return the figures of a table, which are the same in every report of the same records."""
     return [
-        table.column(column).tobytes()
+        (name, table.column(column).tobytes())
         for name, table in sorted(part.tables.items())
-        for column in (
-            ("count", "total_ns", "bytes") if name == "totals" else ("start_ns", "dur_ns")
-        )
+        for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
     ]
 
 

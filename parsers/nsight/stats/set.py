@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
-from traceflops.parsers.nsight.stats.notes import NOTES
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
-from traceflops.parsers.nsight.stats.trace import Assembly
+from traceflops.parsers.nsight.stats.trace import NOTES, Assembly
+from traceflops.parsers.nsight.unreadable_files import read_each
 from traceflops.table import Note, Trace
 
 _OLD_NAMES: Final = (
@@ -26,6 +29,27 @@ _NAMES: Final = sorted({*_OLD_NAMES, *(one.name for one in REPORTS)}, key=len, r
 _REPORT: Final = re.compile(
     rf"(?:^|(?<=[_.-]))({'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
 )
+_USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
+    (
+        "nested-sums",
+        NotATrace,
+        "kernel times by NVTX range, where nested ranges repeat a kernel",
+        "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
+    ),
+    (
+        "other-calls",
+        NotATrace,
+        "a report of API calls, but not CUDA's",
+        "give cuda_gpu_trace and cuda_api_trace of the same profile",
+    ),
+    (
+        "no-time",
+        InputError,
+        "no row has a valid time",
+        "give the file exactly as nsys stats wrote it",
+    ),
+)
+"""What is odd about rows that cannot be used, and what to say of files with no other."""
 
 
 def key_of(name: str) -> str:
@@ -49,21 +73,18 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     row that can be used.
     """
-    sets: dict[tuple[str, str, str], list[StatsFile]] = {}
-    failed: list[tuple[str, InputError]] = []
-    for source in sources:
-        try:
-            files = read_stats(source)
-        except InputError as error:
-            failed.append((source.label, error))
-            continue
-        finally:
-            source.close()
-        for file in files:
-            key = (source.folder, key_of(source.name), file.profile)
-            sets.setdefault(key, []).append(_named(file))
-    if not sets:
+
+    def read(source: ByteSource) -> list[StatsFile]:
+        with closing(source):
+            return read_stats(source)
+
+    read_files, failed = read_each(sources, read)
+    if not read_files:
         raise failed[0][1]
+    sets: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
+    for file in chain.from_iterable(read_files):
+        key = file.source.folder, key_of(file.source.name), file.profile
+        sets[key].append(_named(file))
     traces, empty = [], []
     for files in sets.values():
         trace = Assembly(files).trace()
@@ -81,22 +102,10 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
 def _nothing(files: Sequence[StatsFile]) -> InputError:
     """Return what to say of files without a record of work."""
     name = files[0].source.label
-    parts = [part for file in files for part in file.parts]
-    if any(part.odd["nested-sums"] for part in parts):
-        return NotATrace(
-            f"kernel times by NVTX range, where nested ranges repeat a kernel: {name}",
-            "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
-        )
-    if any(part.odd["other-calls"] for part in parts):
-        return NotATrace(
-            f"a report of API calls, but not CUDA's: {name}",
-            "give cuda_gpu_trace and cuda_api_trace of the same profile",
-        )
-    if any(part.odd["no-time"] for part in parts):
-        return InputError(
-            f"no row has a valid time: {name}",
-            "give the file exactly as nsys stats wrote it",
-        )
+    odd = {code for file in files for part in file.parts for code, n in part.odd.items() if n}
+    for code, error, text, hint in _USELESS:
+        if code in odd:
+            return error(f"{text}: {name}", hint)
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
         return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     return InputError(
