@@ -71,12 +71,9 @@ REPORTS: Final = (
 )
 """In the order in which a header is asked whether it is theirs: those with more columns first."""
 
-_PER_LAUNCH: Final = (
+ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("start", ("kernel start", "start", "projected start"), "time"),
     ("duration", ("kernel dur", "duration", "projected duration"), "time"),
-)
-ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
-    *_PER_LAUNCH,
     ("call_start", ("api start",), "time"),
     ("call_duration", ("api dur",), "time"),
     ("call", ("api function", "api name"), "text"),
@@ -107,33 +104,25 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 """Each role, the columns that have it, the best first, and what its cells are."""
 
 
-def named(column: str) -> tuple[str, str | None]:
+_SAME_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    RANGE_SUM: ("nvtx_startend_sum", "nvtxsssum"),
+    "cuda_api_sum": ("osrt_sum", "osrtsum"),
+}
+"""Reports that look like another one: only what names them tells them from it."""
+_MOST_COLUMNS: Final = 200
+
+
+def _named(column: str) -> tuple[str, str | None]:
     """Return what a column is called and its unit, both in small letters."""
     found = _UNIT.match(column.strip())
     word, unit = (found[1], found[2]) if found else (column, None)
     return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
 
 
-def report_of(columns: Sequence[str]) -> Report | None:
-    """Return the report with these columns, by what they are called; None if it is none."""
-    words = frozenset(columns)
-    return next((one for one in REPORTS if one.needs <= words), None)
-
-
-_SAME_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    RANGE_SUM: ("nvtx_startend_sum", "nvtxsssum"),
-    "cuda_api_sum": ("osrt_sum", "osrtsum"),
-}
-"""Reports that look like another one: only what names them tells them from it."""
-
-
 def report_named(report: Report, *names: str) -> Report:
     """Return a report under the name that it is given, where several have its columns."""
     twins = _SAME_COLUMNS.get(report.name, ())
     return replace(report, name=twins[0]) if any(name in twins for name in names) else report
-
-
-_MOST_COLUMNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +148,9 @@ class StatsTables:
         """Return what to read of the report with this header; None if it is none."""
         if not 3 <= len(names) <= _MOST_COLUMNS:
             return None
-        columns = [named(name) for name in names]
+        columns = [_named(name) for name in names]
         words = [word for word, _ in columns]
-        report = report_of(words)
+        report = next((one for one in REPORTS if one.needs.issubset(words)), None)
         if report is None:
             return None
         fields: dict[str, Field] = {}
@@ -177,7 +166,8 @@ class StatsTables:
             if scale is None or (kind == "time" and report.records == "sizes"):
                 continue
             without |= kind == "time" and unit is None
-            fields[role] = Field(place, _cells(kind, scale))
+            integer: Kind = "integer" if scale == 1 else "number"
+            fields[role] = Field(place, "text" if kind == "text" else integer)
             scales[role] = scale
         if "name" not in fields:
             return None
@@ -199,9 +189,3 @@ def _scale(kind: str, unit: str | None) -> int | None:
     if kind == "size":
         return None if unit is None else BYTE_UNITS.get(unit)
     return 1
-
-
-def _cells(kind: str, scale: int) -> Kind:
-    if kind == "text":
-        return "text"
-    return "integer" if scale == 1 else "number"

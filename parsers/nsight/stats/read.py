@@ -20,10 +20,15 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Plan
-from traceflops.parsers.nsight.stats.console import Console
 from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
-from traceflops.parsers.nsight.stats.text import Filtered, is_row, plain_tables, whole_lines
+from traceflops.parsers.nsight.stats.text import (
+    Console,
+    Filtered,
+    is_row,
+    plain_tables,
+    whole_lines,
+)
 from traceflops.parsers.shared import Cut
 from traceflops.table import IntArray
 
@@ -139,11 +144,6 @@ def _report(script: str) -> str:
     return PureWindowsPath(script).name.partition(".py")[0]
 
 
-def shown_profile(profile: str) -> str:
-    """Return the name of a profile without the folders it lay in."""
-    return PureWindowsPath(profile).name
-
-
 @dataclass(slots=True)
 class _Profile:
     name: str
@@ -197,7 +197,7 @@ def _names(found: Sequence[_Profile]) -> list[str]:
     """Return a name for each profile that no other has."""
     if len(found) < 2:
         return [""] * len(found)
-    names = [shown_profile(one.name) for one in found]
+    names = [PureWindowsPath(one.name).name for one in found]
     times, seen = Counter(names), Counter[str]()
     unique = []
     for name in names:
