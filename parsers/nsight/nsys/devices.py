@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE, Among, Wanted
+from traceflops.parsers.io import UNDECODABLE, Wanted
+from traceflops.parsers.nsight.nsys.facts import pairs_of
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 from traceflops.table import ABSENT, EVERYWHERE
@@ -164,11 +165,9 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
 
 def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
     """Return the GPUs that a text of JSON lists; it may be there where the table is not."""
-    wanted = Wanted(texts=("value",))
-    rows = tables.whole("TARGET_INFO_SYSTEM_ENV", wanted, (Among("name", ("GpuInfo",)),))
     words = [name[0].upper() + name[1:] for name in _FACTS]
     found: dict[int, DeviceFacts] = {}
-    for text in rows.texts["value"][:1]:
+    for _, text in pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
         for place, entry in enumerate(_listed(text)):
             if isinstance(entry, dict):
                 number = entry.get("Id")
@@ -177,9 +176,9 @@ def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
     return found
 
 
-def _listed(text: str | None) -> list[Any]:
+def _listed(text: str) -> list[Any]:
     try:
-        decoded = msgspec.json.decode(text or "{}")
+        decoded = msgspec.json.decode(text)
     except UNDECODABLE:
         return []
     gpus = decoded.get("Gpus") if isinstance(decoded, dict) else None

@@ -7,114 +7,44 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from traceflops.parsers.io import Among, Wanted
-from traceflops.parsers.nsight.nsys.enums import ERROR, WARNING
+from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.table import ABSENT, CUDA_TRACE, Note
 from traceflops.units import several
 
-_PAIR: Final = Wanted(texts=("name", "value"))
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
+
+
+def _of_processes(name: str) -> tuple[str, ...]:
+    """Return a switch as it is named of the whole recording, and of each process."""
+    return (name, *(f"PROCESS_{number}:{name}" for number in range(8)))
+
+
 _OF_EXPORT: Final = {
     "EXPORT_PRODUCT_VERSION": "tool_version",
     "EXPORT_SCHEMA_VERSION": "schema_version",
-    "EXPORT_PARAM_INCLUDE_JSON": "with_json",
 }
-_MODE: Final = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 _OF_CAPTURE: Final = {
-    _MODE: "cuda_graph_trace",
-    **{f"PROCESS_{number}:{_MODE}": "cuda_graph_trace" for number in range(8)},
-    "COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage",
-    **{f"PROCESS_{number}:COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for number in range(8)},
+    **dict.fromkeys(_of_processes("CUDA_GRAPH_TRACE_OPTIONS:MODE"), "cuda_graph_trace"),
+    **dict.fromkeys(_of_processes("COLLECT_GPU_MEMORY_USAGE"), "gpu_memory_usage"),
 }
-_CUDA_TRACED: Final = (
-    "COLLECT_CUDA_TRACE",
-    *(f"PROCESS_{number}:COLLECT_CUDA_TRACE" for number in range(8)),
-)
-_MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
+_CUDA_TRACED: Final = _of_processes("COLLECT_CUDA_TRACE")
 _LONGEST_FACT: Final = 40
 _LATEST_UNIX_NS: Final = 2**62
-
-
-def facts_of(tables: Tables) -> dict[str, str]:
-    """Return the versions and switches that are known, none where there is no such table."""
-    found: dict[str, str] = {}
-    for table in _EXPORTS:
-        _take(tables, table, _OF_EXPORT, found)
-    _take(tables, "META_DATA_CAPTURE", _OF_CAPTURE, found)
-    rows = tables.whole("META_DATA_CAPTURE", _PAIR, (Among("name", _CUDA_TRACED),))
-    asked = {(value or "").lower() for value in rows.texts["value"]}
-    if asked & {"true", "false"}:
-        found[CUDA_TRACE] = "true" if "true" in asked else "false"
-    return found
-
-
-def _take(tables: Tables, table: str, wanted: dict[str, str], found: dict[str, str]) -> None:
-    rows = tables.whole(table, _PAIR, (Among("name", tuple(wanted)),))
-    for name, value in zip(rows.texts["name"], rows.texts["value"], strict=True):
-        if name is not None and value and value.isprintable():
-            found.setdefault(wanted[name], value[:_LONGEST_FACT])
-
-
-def origin_of(tables: Tables) -> int | None:
-    """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
-    rows = tables.whole("TARGET_INFO_SESSION_START_TIME", Wanted(integers=("utcEpochNs",)))
-    known = [one for one in rows["utcEpochNs"].tolist() if 0 < one < _LATEST_UNIX_NS]
-    return known[0] if known else None
-
-
-def host_of(tables: Tables) -> str | None:
-    """Return the name of the machine on which the program ran."""
-    wanted = Wanted(texts=("value",))
-    rows = tables.whole("TARGET_INFO_SYSTEM_ENV", wanted, (Among("name", ("Hostname",)),))
-    return next((one for one in rows.texts["value"] if one), None)
-
-
-def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
-    """Return the names of machines and users, which are to be taken out of what is shared."""
-    found = [host]
-    for table in _EXPORTS:
-        rows = tables.whole(table, Wanted(texts=("value",)), (Among("name", _MACHINE),))
-        found += rows.texts["value"]
-    return tuple(dict.fromkeys(one for one in found if one))
-
-
-def ranks_of(tables: Tables) -> dict[int, int]:
-    """Return the ranks of processes by the ids of these."""
-    rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
-    pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
-    return {pid >> 24: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
-
-
-# What the profiler warned of: in its own words where those are known, else only how often.
-#
-# Its messages may hold command lines, paths and settings of the environment in any form, so
-# nothing
-# of one is shown that is not known word by word.
-
-
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
-
-
 _MOST_QUOTED: Final = 5
-
-
 _LONGEST: Final = 400
-
-
 _TRACED: Final = (
     "CUDA|CUDA API|CUPTI|NVTX|OS runtime libraries|OpenGL|Vulkan|OpenMP|OpenACC|MPI|UCX|NVSHMEM"
     "|OpenSHMEM|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|TensorRT|NCCL|GPU metrics|GPU Metrics|NIC metrics"
     "|CPU|CPU IP|IP|scheduling|context switch|GPU context switch|Python|syscall"
 )
-
-
 _VERSION: Final = r"\d{1,4}(?:\.\d{1,4}){0,3}"
-
-
 _KNOWN: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -135,8 +65,60 @@ _KNOWN: Final = tuple(
 """Messages of which nothing differs but numbers and what was traced."""
 
 
+def pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return names with their values, of those in a table that are asked for and have one."""
+    wanted = Wanted(texts=("name", "value"))
+    rows = tables.whole(table, wanted, (Among("name", tuple(names)),))
+    pairs = zip(rows.texts["name"], rows.texts["value"], strict=True)
+    return [(name, value) for name, value in pairs if name and value]
+
+
+def facts_of(tables: Tables) -> dict[str, str]:
+    """Return the versions and switches that are known, none where there is no such table."""
+    facts: dict[str, str] = {}
+    asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
+    for table, wanted in asked_for:
+        for name, value in pairs_of(tables, table, wanted):
+            if value.isprintable():
+                facts.setdefault(wanted[name], value[:_LONGEST_FACT])
+    traced = {value.lower() for _, value in pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
+    if traced & {"true", "false"}:
+        facts[CUDA_TRACE] = "true" if "true" in traced else "false"
+    return facts
+
+
+def origin_of(tables: Tables) -> int | None:
+    """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
+    rows = tables.whole("TARGET_INFO_SESSION_START_TIME", Wanted(integers=("utcEpochNs",)))
+    known = [one for one in rows["utcEpochNs"].tolist() if 0 < one < _LATEST_UNIX_NS]
+    return known[0] if known else None
+
+
+def host_of(tables: Tables) -> str | None:
+    """Return the name of the machine on which the program ran."""
+    hosts = pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("Hostname",))
+    return hosts[0][1] if hosts else None
+
+
+def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
+    """Return the names of machines and users, which are to be taken out of what is shared."""
+    pairs = [pair for table in _EXPORTS for pair in pairs_of(tables, table, _MACHINE)]
+    return tuple(dict.fromkeys(one for one in (host, *(value for _, value in pairs)) if one))
+
+
+def ranks_of(tables: Tables) -> dict[int, int]:
+    """Return the ranks of processes by the ids of these."""
+    rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
+    pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
+    return {pid >> THREAD_BITS: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
+
+
 def warnings_of(tables: Tables) -> Iterator[Note]:
-    """Give what the profiler warned of, the messages that are known in its words."""
+    """Give what the profiler warned of, the messages that are known in its words.
+
+    Others may hold command lines, paths and settings of the environment in any form: these are only
+    counted.
+    """
     wanted = Wanted(integers=("severity",), texts=("text",))
     rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", tuple(_SEVERITIES)),))
     quoted: Counter[str] = Counter()

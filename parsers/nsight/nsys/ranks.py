@@ -99,8 +99,7 @@ def settled(
         by_communicator = size
     agree = all(ranks.get(key) == place.rank for key, place in mine.items())
     worlds = dict.fromkeys(mine, size) if size is not None and agree else {}
-    known = {key: world for key, world in worlds.items() if world is not None}
-    return Ranks(ranks, known, by_communicator, bool(mine) and not known, by_name, disputed)
+    return Ranks(ranks, worlds, by_communicator, bool(mine) and not worlds, by_name, disputed)
 
 
 def _named(workers: Sequence[int]) -> list[int]:

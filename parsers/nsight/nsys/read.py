@@ -55,13 +55,12 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     reading = ReportReading(tables, people)
     _read(reading)
     facts = facts_of(tables)
-    facts.pop("with_json", None)
     overflowed = reading.gathered.overflowed
     finished = reading.gathered.finish()
-    _refuse_loss(tables, finished)
-    found = content_notes(finished, reading, tables.lost, facts)
-    said = (
-        *found,
+    if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
+        raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
+    notes = (
+        *content_notes(finished, reading, facts),
         *rank_notes(people.ranks, people.workers),
         *overflow_notes(overflowed, name),
         *warnings_of(tables),
@@ -78,7 +77,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
             kinds_apart=format_ != SQLITE,
         ),
         finished,
-        (*tables.notes(), *(replace(note, file=name) for note in said)),
+        (*tables.notes(), *(replace(note, file=name) for note in notes)),
         reading.gathered.places,
     )
 
@@ -94,11 +93,3 @@ def _read(reading: ReportReading) -> None:
     reading.resolve_names()
     fill_nccl(reading, nccl)
     reading.people.settle(reading.gathered)
-
-
-def _refuse_loss(tables: Tables, finished: dict[str, object]) -> None:
-    """Raise InputError where nothing can be read of a damaged report."""
-    from_tables = [finished[name] for name in _RECORDS]
-    if tables.damaged and not any(getattr(table, "num_rows", 0) for table in from_tables):
-        again = "export or copy the report again"
-        raise nothing_left(tables.source.label, tables.notes(), again)
