@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from traceflops.parsers.io import (
     Plan,
     Texts,
 )
-from traceflops.parsers.nsight.ncu.values import Marks, Values, unit_of, values_of
+from traceflops.parsers.nsight.ncu.values import Marks, unit_of, values_of
 from traceflops.parsers.nsight.stats.rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats.text import from_header
 from traceflops.parsers.shared import Cut, chosen, compact
@@ -62,7 +62,6 @@ class Page:
     `metrics` are those of a raw page by the words of their columns.
     """
 
-    name: Literal["details", "raw"]
     layout: str
     metrics: Mapping[str, str]
 
@@ -82,7 +81,7 @@ class NcuTables:
         is_details = "metric name" in words and "metric value" in words
         roles = {**_ROLES, **(_METRIC if is_details else {})}
         fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
-        least, page = len(names), Page("details", _layout(words), {})
+        least, page = len(names), Page(_layout(words), {})
         if is_details:
             least = fields["value"].place + 1
         else:
@@ -90,7 +89,7 @@ class NcuTables:
             if not metrics:
                 return None
             fields |= {word: Field(int(word[7:]), "text") for word in metrics}
-            page = Page("raw", "raw page", metrics)
+            page = Page("raw page", metrics)
         shorter = least if least < len(names) else None
         return Plan(len(names), fields, fields["name"].place, page, shorter)
 
@@ -115,18 +114,25 @@ def _layout(words: Sequence[str]) -> str:
 class NcuPage:
     """What one page says. In the column `device` stand places in `devices`: (number, CC).
 
-    `values` are those of the column `value`, read with either decimal mark until it is known.
+    `values` are those of the column `value`, read with the point for decimals and with the comma
+    until it is known which it is, and `odd_either_way` what is odd then. `repetition` is its pass,
+    `processes` are by process id what is one process in every pass; both are known at the end.
     """
 
     source: ByteSource
     page: Page
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
-    values: Values = field(default_factory=Values)
+    values: list[Array] = field(default_factory=list)
+    odd_either_way: tuple[Counter[str], Counter[str]] = field(
+        default_factory=lambda: (Counter(), Counter())
+    )
     devices: Names = field(default_factory=Names)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     odd: Counter[str] = field(default_factory=Counter)
     units: dict[str, str] = field(default_factory=dict)
+    repetition: int = 0
+    processes: dict[int, int] = field(default_factory=dict)
 
     def add(self, values: Array, **columns: Array | int) -> None:
         """Add values, one column for each decimal mark, where one of the two is a number."""
@@ -134,7 +140,8 @@ class NcuPage:
         count = int(np.count_nonzero(known))
         if not count:
             return
-        self.values.add(values[:, known])
+        same = np.array_equal(values[0], values[1], equal_nan=True)
+        self.values.append(values[: 2 - same, known])
         cut = {n: c if np.ndim(c) == 0 else np.asarray(c)[known] for n, c in columns.items()}
         self.table.add(count, value=values[0][known], **cut)
 
@@ -178,9 +185,9 @@ def _begin(file: NcuFile, page: Page) -> NcuPage:
 
 def _settle(page: NcuPage, marks: Marks) -> None:
     """Take the values as they read with the file's decimal mark; those that are none are left."""
-    values, odd = page.values.read(comma=marks.comma)
-    page.odd += odd
+    page.odd += page.odd_either_way[marks.comma]
     if page.table.count:
+        values = np.concatenate([piece[-1 if marks.comma else 0] for piece in page.values])
         page.table.replace("value", values)
         page.table = chosen(page.table, np.isfinite(values))
         page.table.join()
@@ -191,7 +198,7 @@ def _take(block: CsvBlock, file: NcuFile) -> None:
     hosts, host = texts_of(cut, "host")
     for code in np.unique(host).tolist()[:_MOST_HOSTS]:
         file.hosts[hosts[code]]
-    if block.plan.what.name == "raw":
+    if block.plan.what.metrics:
         _take_raw(cut, file)
     else:
         _add_details(cut, file.pages[-1], file.marks)
@@ -214,7 +221,7 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
     named = [(counter_name(*one), one[2]) for one in kinds]
     counters = page.table.names["counter"].codes(name for name, _ in named)
     page.add(
-        values_of(*texts_of(cut, "value"), named, kind, page.values, marks),
+        values_of(*texts_of(cut, "value"), named, kind, page.odd_either_way, marks),
         **_launch(cut, page),
         counter=counters[kind],
     )
@@ -280,7 +287,7 @@ def _add_raw(
     every = np.tile(np.arange(cut.count), len(counters))
     text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
     page.add(
-        values_of(texts, text, units, unit, page.values, marks),
+        values_of(texts, text, units, unit, page.odd_either_way, marks),
         **{n: c if np.ndim(c) == 0 else np.asarray(c)[every] for n, c in launch.items()},
         counter=np.repeat(np.array(counters, np.int32), cut.count),
     )

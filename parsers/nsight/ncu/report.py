@@ -33,7 +33,7 @@ def has_package() -> bool:
 
 def read_report(source: ByteSource) -> Trace:
     """Return the counters in a report. Raises InputError where the package cannot read it."""
-    page = NcuPage(source, Page("raw", "report", {}))
+    page = NcuPage(source, Page("report", {}))
     file = NcuFile(source, [page])
     try:
         package: Any = importlib.import_module(_PACKAGE)

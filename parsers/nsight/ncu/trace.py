@@ -62,15 +62,6 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(slots=True)
-class Placed:
-    """A page with its pass; `processes` are by process id what is one process in every pass."""
-
-    page: NcuPage
-    repetition: int
-    processes: dict[int, int]
-
-
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return the traces of some files: one for each, or for files that are passes of one run.
 
@@ -98,16 +89,14 @@ def trace_of(run: NcuRun) -> Trace:
     gathered = Gathered()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
-    for placed in run.pages:
-        page = placed.page
+    for page in run.pages:
         counts += page.rows
-        if not page.table.count:
-            continue
-        _place(placed, gathered)
-        launches |= _launches(page)
-        gathered["kernel_counters"].absorb(page.table)
+        if page.table.count:
+            _place(page, gathered)
+            launches |= _launches(page)
+            gathered["kernel_counters"].absorb(page.table)
     counts["launches"] = len(launches)
-    layouts = dict.fromkeys(placed.page.page.layout for placed in run.pages)
+    layouts = dict.fromkeys(page.page.layout for page in run.pages)
     sources = [file.source for file in run.files]
     source = Source(
         format=FORMAT,
@@ -121,12 +110,11 @@ def trace_of(run: NcuRun) -> Trace:
     return Trace(source, gathered.finish(), notes)
 
 
-def _place(placed: Placed, gathered: Gathered) -> None:
+def _place(page: NcuPage, gathered: Gathered) -> None:
     """Put the numbers of processes and devices in the place of their ids."""
-    page, table = placed.page, placed.page.table
-    name = page.source.label
+    table, name = page.table, page.source.label
     processes: dict[int, int] = {}
-    for pid, key in placed.processes.items():
+    for pid, key in page.processes.items():
         own = ProcessFacts(name, rank_in_name(name), pid=None if pid == ABSENT else pid)
         processes[pid] = gathered.process(key, own)
     first = next(iter(processes.values()))
@@ -135,7 +123,7 @@ def _place(placed: Placed, gathered: Gathered) -> None:
     process = by_distinct(table.column("process"), lambda pid, _: processes[pid])
     table.replace("process", process)
     table.replace("device", np.array(devices, np.int64)[table.column("device")])
-    table.replace("repetition", np.full(table.count, placed.repetition, np.int64))
+    table.replace("repetition", np.full(table.count, page.repetition, np.int64))
 
 
 def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
@@ -186,7 +174,7 @@ class NcuRun:
     """The files of a run and their pages; `repeated` counts those that say nothing new."""
 
     files: list[NcuFile] = field(default_factory=list)
-    pages: list[Placed] = field(default_factory=list)
+    pages: list[NcuPage] = field(default_factory=list)
     passes: int = 1
     repeated: int = 0
 
@@ -208,9 +196,8 @@ def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
 
 def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:
     """Return whether a file has other counters of the kernels of a run, and only other ones."""
-    known = [placed.page for placed in run.pages]
-    other_counters = _is_new(_names(file.pages, "counter"), _names(known, "counter"))
-    return other_counters and not _names(file.pages, "name").isdisjoint(_names(known, "name"))
+    has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
+    return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
 
 
 def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
@@ -224,34 +211,31 @@ def _is_new(counters: set[str], known: set[str]) -> bool:
 
 def _add(page: NcuPage, run: NcuRun) -> None:
     """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
-    held = [one for one in run.pages if one.page.table.count]
+    held = [one for one in run.pages if one.table.count]
     counters = _names([page], "counter")
-    same = [one for one in held if not _is_new(counters, _names([one.page], "counter"))]
-    if not page.table.count:
-        placed = Placed(page, 0, {})
-    elif any(_is_again(page, one.page) for one in same):
+    same = [one for one in held if not _is_new(counters, _names([one], "counter"))]
+    if page.table.count and any(_is_again(page, one) for one in same):
         run.repeated += 1
-        placed = Placed(NcuPage(page.source, page.page, odd=page.odd), 0, {})
-    elif same:
-        placed = _beside(page, same)
-    else:
-        numbers = {pid: number for number, pid in enumerate(_pids(page))}
-        placed = Placed(page, run.passes if held else 0, numbers)
+        page = NcuPage(page.source, page.page, odd=page.odd)
+    elif page.table.count and same:
+        page.processes, page.repetition = _beside(page, same), same[0].repetition
+    elif page.table.count:
+        page.processes = {pid: number for number, pid in enumerate(_pids(page))}
+        page.repetition = run.passes if held else 0
         run.passes += bool(held)
-    run.pages.append(placed)
+    run.pages.append(page)
 
 
-def _beside(page: NcuPage, same: Sequence[Placed]) -> Placed:
-    """Return a page of the same counters: more launches of a process, or other processes."""
+def _beside(page: NcuPage, same: Sequence[NcuPage]) -> dict[int, int]:
+    """Return the processes of a page of the same counters, which has more launches, or others."""
     processes: dict[int, int] = {}
     taken = sum(len(one.processes) for one in same)
     for pid in _pids(page):
-        number = taken + len(processes)
+        processes[pid] = taken + len(processes)
         for one in same:
-            if pid in one.processes and not _ids(page, pid) & _ids(one.page, pid):
-                number = one.processes[pid]
-        processes[pid] = number
-    return Placed(page, same[0].repetition, processes)
+            if pid in one.processes and not _ids(page, pid) & _ids(one, pid):
+                processes[pid] = one.processes[pid]
+    return processes
 
 
 def _pids(page: NcuPage) -> list[int]:

@@ -46,11 +46,12 @@ _DIGITS_AND_MARKS: Final = r"^-?[0-9][0-9.,]*$"
 _PLAIN: Final = r"^-?[0-9]+(?:\.[0-9]+)?$"
 _AMBIGUOUS: Final = r"^-?[0-9]{1,3}[.,][0-9]{3}$"
 _LESS_THAN_ONE: Final = r"^0[.,]"
-_CLEAR: Final = (
-    "^-?[0-9]+[{mark}][0-9]*$",
-    "^-?[0-9][0-9{other}]*[{other}][0-9{other}]*[{mark}][0-9]*$",
-    "^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$",
-)
+_CLEAR: Final = {
+    mark: rf"^-?[0-9]+[{mark}][0-9]*$"
+    rf"|^-?[0-9][0-9{other}]*[{other}][0-9{other}]*[{mark}][0-9]*$"
+    rf"|^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$"
+    for mark, other in (".,", ",.")
+}
 """Numbers with a decimal mark alone, behind marks of thousands, and with two of those alone."""
 
 
@@ -114,9 +115,20 @@ class Marks:
 
     def see(self, texts: Sequence[str]) -> None:
         """Look at some numbers."""
-        told, ambiguous = marks_seen(texts)
-        self.told += told
-        self.ambiguous = self.ambiguous or ambiguous
+        cells = pa.array(texts, pa.string())
+        easy = _is_easy(cells)
+        unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
+        for mark, patterns in _CLEAR.items():
+            clear = easy & ~unclear & _matches(cells, patterns)
+            self.told[mark] += int(np.count_nonzero(clear))
+        examples = [texts[at] for at in np.flatnonzero(unclear)[:1].tolist()]
+        for at in np.flatnonzero(~easy).tolist():
+            text = texts[at].strip()
+            if (clearly := clear_mark(text)) is not None:
+                self.told[clearly] += 1
+            elif is_ambiguous(text):
+                examples.append(text)
+        self.ambiguous = self.ambiguous or next(iter(examples), "")
 
     @property
     def comma(self) -> bool:
@@ -126,25 +138,7 @@ class Marks:
     @property
     def is_open(self) -> bool:
         """Return whether a number has a mark and nothing tells which it is."""
-        return bool(self.ambiguous) and not self.told
-
-
-@dataclass(slots=True)
-class Values:
-    """Values read with the point for decimals and with the comma, and what was odd either way."""
-
-    pieces: list[Array] = field(default_factory=list)
-    odd: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
-
-    def add(self, values: Array) -> None:
-        """Append some, a row for either mark."""
-        same = np.array_equal(values[0], values[1], equal_nan=True)
-        self.pieces.append(values[:1] if same else values)
-
-    def read(self, *, comma: bool) -> tuple[Array, Counter[str]]:
-        """Return all values as they read with one of the marks, and what is odd then."""
-        parts = [piece[-1] if comma else piece[0] for piece in self.pieces]
-        return np.concatenate(parts) if parts else np.empty(0), self.odd[comma]
+        return bool(self.ambiguous) and not self.told.total()
 
 
 def values_of(
@@ -152,12 +146,13 @@ def values_of(
     text: IntArray,
     counters: Sequence[tuple[str, str]],
     counter: IntArray,
-    into: Values,
+    odd: Sequence[Counter[str]],
     marks: Marks,
 ) -> Array:
     """Return values in base units for either decimal mark, NaN for what is no number.
 
-    `counters` are names of counters with the unit in which each row is. What is odd is counted.
+    `counters` are names of counters with the unit in which each row is. What is `odd` is counted,
+    apart for either mark.
     """
     marks.see(texts)
     units = [unit_of(unit) for _, unit in counters]
@@ -166,8 +161,8 @@ def values_of(
     power = np.array([unit.power for unit in units], np.int64)[counter]
     ways = _BOTH[: 1 + has_marks(texts)]
     read = [_read(texts, text, known, power, comma=comma) for comma in ways]
-    for total, (_, odd) in zip(into.odd, (read[0], read[-1]), strict=True):
-        total.update(odd)
+    for total, (_, found) in zip(odd, (read[0], read[-1]), strict=True):
+        total.update(found)
     return np.stack([read[0][0], read[-1][0]])
 
 
@@ -233,27 +228,6 @@ def _plain(text: str, *, comma: bool) -> str | None:
     except InvalidOperation:
         return None
     return f"{value:f}" if value.is_finite() and abs(value.adjusted()) < 250 else None
-
-
-def marks_seen(texts: Sequence[str]) -> tuple[Counter[str], str]:
-    """Return how many numbers clearly have which decimal mark, and one that may have any."""
-    cells = pa.array(texts, pa.string())
-    easy = _is_easy(cells)
-    told: Counter[str] = Counter()
-    unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
-    for mark, other in (".,", ",."):
-        patterns = [one.format(mark=mark, other=other) for one in _CLEAR]
-        clear = easy & ~unclear & _matches(cells, "|".join(patterns))
-        told[mark] += int(np.count_nonzero(clear))
-    examples = [texts[at] for at in np.flatnonzero(unclear)[:1].tolist()]
-    for at in np.flatnonzero(~easy).tolist():
-        text = texts[at].strip()
-        clearly = clear_mark(text)
-        if clearly is not None:
-            told[clearly] += 1
-        elif is_ambiguous(text):
-            examples.append(text)
-    return +told, examples[0] if examples else ""
 
 
 def has_marks(texts: Sequence[str]) -> bool:

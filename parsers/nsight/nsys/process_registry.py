@@ -15,8 +15,8 @@ import numpy as np
 
 from traceflops.devices import apart
 from traceflops.parsers.io import Lookup, by_distinct
-from traceflops.parsers.nsight.nsys.devices import Devices
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
+from traceflops.parsers.nsight.nsys.facts import Devices
 from traceflops.parsers.nsight.nsys.ranks import RankPlace, Ranks, settled
 from traceflops.parsers.shared import Gathered, ProcessFacts
 from traceflops.table import (
@@ -108,8 +108,8 @@ class People:
     """The processes and devices of a report, by the numbers that rows have until the end.
 
     `told_ranks` are those that the report itself lists, `places` those of processes in the largest
-    communicator of each. `ranks` are what they make, of `workers`, the processes that did work on a
-    device; both are known at the end, as is how many streams were `moved`: given another number.
+    communicator of each. `ranks` are what they make of the processes with work on a device, known
+    at the end only. So is how many streams were `moved`: given another number.
     """
 
     devices: Devices
@@ -119,7 +119,6 @@ class People:
     places: dict[int, RankPlace] = field(default_factory=dict)
     rank_in_name: int | None = None
     ranks: Ranks = field(default_factory=Ranks)
-    workers: tuple[int, ...] = ()
     moved_streams: int = 0
     keys: dict[int, int] = field(default_factory=dict)
     """The numbers of processes by their keys."""
@@ -156,8 +155,8 @@ class People:
     def settle(self, gathered: Gathered) -> None:
         """Write the final numbers of processes, devices and streams into the tables."""
         adopted = _adopted(gathered, self.keys.get(ABSENT), self._ordinals)
-        self.workers = self._workers(gathered)
-        self.ranks = settled(self.workers, self.told_ranks, self.rank_in_name, self.places)
+        workers = self._workers(gathered)
+        self.ranks = settled(workers, self.told_ranks, self.rank_in_name, self.places)
         users = {
             local: adopted.get(local, process) for (process, _), local in self._ordinals.items()
         }

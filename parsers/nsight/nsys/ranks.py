@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import NoteTable
@@ -22,7 +21,6 @@ from traceflops.table import (
     Trace,
     counted_note,
     distinct,
-    number_column,
     numbers,
     rank_from_name,
     rank_unknown,
@@ -57,20 +55,11 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of processes, by their keys, and how many there are in the job of each.
-
-    `by_communicator` is the size of the communicator that tells the ranks, None where it was not
-    needed; `of_parts` says that there are communicators, of parts of the job only. `by_name` is the
-    rank that the name of the file tells, `disputed` the place in a communicator of as many ranks
-    or more that is another one.
-    """
+    """The ranks of processes, by their keys, how many the job of each has, and what to say."""
 
     ranks: Mapping[int, int] = field(default_factory=dict)
     worlds: Mapping[int, int] = field(default_factory=dict)
-    by_communicator: int | None = None
-    of_parts: bool = False
-    by_name: int | None = None
-    disputed: RankPlace | None = None
+    notes: Sequence[Note] = ()
 
 
 def settled(
@@ -87,19 +76,26 @@ def settled(
     mine = {key: places[key] for key in workers if key in places}
     size = _size_of_job(list(mine.values()), len(workers))
     ranks = {key: told[key] for key in workers if key in told}
-    by_name, disputed = None, None
+    notes: list[Note] = []
     if not ranks and in_name is not None and len(workers) == 1:
-        ranks, by_name = {workers[0]: in_name}, in_name
-        place = mine.get(workers[0])
-        if place is not None and place.rank != in_name < place.ranks:
-            disputed = place
-    by_communicator = None
-    if not ranks and size is not None:
+        ranks = {workers[0]: in_name}
+        notes = [rank_from_name([in_name]), *_disputed(in_name, mine.get(workers[0]))]
+    elif not ranks and size is not None:
         ranks = {key: place.rank for key, place in mine.items()}
-        by_communicator = size
+        notes = [_NOTES.note(BY_COMMUNICATOR, len(ranks), ranks=several(size, "rank"))]
     agree = all(ranks.get(key) == place.rank for key, place in mine.items())
     worlds = dict.fromkeys(mine, size) if size is not None and agree else {}
-    return Ranks(ranks, worlds, by_communicator, bool(mine) and not worlds, by_name, disputed)
+    unknown = len(set(workers) - ranks.keys())
+    if not notes and unknown and mine and not worlds:
+        notes = [_unknown_note(unknown)]
+    return Ranks(ranks, worlds, notes)
+
+
+def _disputed(in_name: int, place: RankPlace | None) -> Iterator[Note]:
+    """Say that the place in a communicator of as many ranks or more is another one."""
+    if place is not None and place.rank != in_name < place.ranks:
+        ranks = several(place.ranks, "rank")
+        yield _NOTES.note("rank-disputed", 1, ranks=ranks, rank=place.rank)
 
 
 def _named(workers: Sequence[int]) -> list[int]:
@@ -116,22 +112,6 @@ def _size_of_job(places: Sequence[RankPlace], processes: int) -> int | None:
         return None
     size = sizes.pop()
     return size if size >= processes else None
-
-
-def rank_notes(ranks: Ranks, workers: Sequence[int]) -> Iterator[Note]:
-    """Give what to say of the ranks of the processes that did work."""
-    workers = _named(workers)
-    unknown = len([key for key in workers if key not in ranks.ranks])
-    if ranks.by_name is not None:
-        yield rank_from_name([ranks.by_name])
-        if place := ranks.disputed:
-            size = several(place.ranks, "rank")
-            yield _NOTES.note("rank-disputed", 1, ranks=size, rank=place.rank)
-    elif ranks.by_communicator is not None:
-        size = several(ranks.by_communicator, "rank")
-        yield _NOTES.note(BY_COMMUNICATOR, len(ranks.ranks), ranks=size)
-    elif unknown and ranks.of_parts:
-        yield _unknown_note(unknown)
 
 
 def _unknown_note(unknown: int) -> Note:
@@ -179,7 +159,7 @@ def _said_unknown(trace: Trace) -> tuple[Note, ...]:
 def _without(trace: Trace, column: str) -> Trace:
     """Return a trace whose processes do not say something."""
     table = trace.processes
-    none = number_column(np.zeros(len(table)), pa.int32(), np.zeros(len(table), dtype=np.bool_))
     place = table.schema.get_field_index(column)
-    changed = table.set_column(place, table.schema.field(place), none)
+    unknown = table.schema.field(place)
+    changed = table.set_column(place, unknown, pa.nulls(len(table), unknown.type))
     return replace(trace, tables={**trace.tables, "processes": changed})

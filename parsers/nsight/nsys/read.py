@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.parsers.io import Database, nothing_left, rank_in_name
-from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
-from traceflops.parsers.nsight.nsys.devices import devices_of
 from traceflops.parsers.nsight.nsys.facts import (
+    devices_of,
     facts_of,
     host_of,
     identities_of,
@@ -25,10 +24,15 @@ from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import People
-from traceflops.parsers.nsight.nsys.ranks import rank_notes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.nsight.nsys.timeline import read_os_waits, read_overheads, read_records
+from traceflops.parsers.nsight.nsys.timeline import (
+    read_memory,
+    read_metrics,
+    read_os_waits,
+    read_overheads,
+    read_records,
+)
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
 
@@ -61,7 +65,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
-        *rank_notes(people.ranks, people.workers),
+        *people.ranks.notes,
         *overflow_notes(overflowed, name),
         *warnings_of(tables),
     )

@@ -86,15 +86,12 @@ def _groups(files: Sequence[ArrowTable]) -> Iterator[list[ArrowTable]]:
 
 
 def _unknown(file: ArrowTable, format_: str) -> NotATrace:
-    listed = ", ".join(_printable(name) for name in file.columns[:5])
+    columns = ["".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns[:5]]
+    listed = ", ".join(columns)
     return NotATrace(
         f"{file.source.path or file.source.label} is an unknown {format_} file (columns: {listed})",
         _INSTEAD[format_],
     )
-
-
-def _printable(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name[:30])
 
 
 def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:

@@ -30,7 +30,7 @@ from traceflops.parsers.nsight.stats.text import (
     whole_lines,
 )
 from traceflops.parsers.shared import Cut
-from traceflops.table import IntArray
+from traceflops.table import IntArray, TableBuilder
 
 _RECORDS: Final = ("activities", "calls", "marks")
 _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
@@ -107,7 +107,7 @@ def _sections(source: ByteSource, console: Console) -> Iterator[tuple[_Said, Byt
     """Yield the sections of a source, each of one profile and to be read before the next."""
     for said, blocks in groupby(_said(source), key=itemgetter(0)):
         console.begin(said.report)
-        plain = plain_tables((text for _, text in blocks), STATS_TABLES, console)
+        plain = plain_tables((text for _, text in blocks), console)
         yield said, Filtered(source, partial(_given, plain))
     console.begin("")
 
@@ -222,9 +222,11 @@ def _starts(part: ReportPart) -> IntArray | None:
 
 
 def _names_in(part: ReportPart) -> set[tuple[str, str]]:
-    table = part.tables.get("totals")
-    if table is None or not table.count:
-        return set()
-    kinds, names = list(table.names["kind"]), list(table.names["name"])
-    pairs = np.unique(np.stack([table.column("kind"), table.column("name")]), axis=1).T
-    return {(kinds[kind], names[name]) for kind, name in pairs.tolist()}
+    return set(labels_of(part.tables["totals"])) if "totals" in part.tables else set()
+
+
+def labels_of(totals: TableBuilder) -> list[tuple[str, str]]:
+    """Return the kind and the name of each sum."""
+    kinds, names = list(totals.names["kind"]), list(totals.names["name"])
+    codes = zip(totals.column("kind").tolist(), totals.column("name").tolist(), strict=True)
+    return [(kinds[kind], names[name]) for kind, name in codes]

@@ -46,10 +46,10 @@ _LOOKED_AT: Final = 400
 """So many lines are looked at for the first header."""
 _LEAST_BYTES: Final = 1 << 17
 _RULE: Final = re.compile(
-    rb"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z"
+    r"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z", re.ASCII
 )
 """Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
-_DASHES: Final = re.compile(rb"[-=]+")
+_DASHES: Final = re.compile(r"[-=]+")
 _TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*:?\s*")
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 _MOST_TITLES: Final = 100
@@ -102,12 +102,12 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
         yield rest
 
 
-def plain_tables(blocks: Iterator[bytes], tables: Tables, console: Console) -> Iterator[bytes]:
+def plain_tables(blocks: Iterator[bytes], console: Console) -> Iterator[bytes]:
     """Yield blocks of whole lines as CSV that has nothing but tables."""
     first = _beginning(blocks)
     if b"\r" in first and b"\n" not in first:
         first = first.replace(b"\r", b"\n")
-    at = first_header(first, tables)
+    at = first_header(first, console.tables)
     if at is not None:
         console.title = ""
     for block in chain([first[at:]], blocks):
@@ -174,14 +174,14 @@ def _row(cells: Sequence[str]) -> bytes:
 
 def console_header(text: bytes, tables: Tables) -> Plan | None:
     """Return what to read of the first console table in a text, None where it has none."""
-    before = b""
-    for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
-        if _RULE.match(line) and before.strip():
+    before = ""
+    for line in text.decode(errors="replace").split("\n", _LOOKED_AT)[:_LOOKED_AT]:
+        is_rule = _RULE.match(line) is not None
+        if is_rule and before.strip():
             plan = tables.of_header(_names(before, _columns(line)))
             if plan is not None:
                 return plan
-        if not _RULE.match(line):
-            before = line
+        before = before if is_rule else line
     return None
 
 
@@ -193,10 +193,10 @@ class Console:
     """
 
     tables: Tables
-    before: bytes = b""
+    before: str = ""
     columns: tuple[tuple[int, int], ...] = ()
     plan: Plan | None = None
-    comma: bool | None = None
+    mark: str | None = None
     title: str = ""
     unread: list[str] = field(default_factory=list)
     _has_rows: bool = False
@@ -205,14 +205,14 @@ class Console:
         """Go on to what stands below a title, or to the end."""
         if self.title and self._has_rows and len(self.unread) < _MOST_TITLES:
             self.unread.append(self.title)
-        self.title, self._has_rows, self.plan, self.before = title, False, None, b""
+        self.title, self._has_rows, self.plan, self.before = title, False, None, ""
 
     def rows(self, text: bytes) -> Iterator[bytes]:
         """Yield the rows in some lines, each table behind its header."""
         lines = text.decode(errors="replace").splitlines()
-        self._tell_decimal_mark(lines)
+        self.mark = self.mark or decimal_mark(cell for line in lines for cell in line.split())
         for line in lines:
-            if _RULE.match(line.encode()):
+            if _RULE.match(line):
                 if self.before.strip():
                     yield from self._table(line)
                 continue
@@ -228,13 +228,13 @@ class Console:
                 has_number = any(cell[:1].isdigit() for cell in cells)
                 if has_number and len(cells) == self.plan.columns:
                     yield _row([self._plain(cell, at) for at, cell in enumerate(cells)])
-            self.before = line.encode()
+            self.before = line
 
     def _table(self, rule: str) -> Iterator[bytes]:
-        columns = _columns(rule.encode())
+        columns = _columns(rule)
         names = _names(self.before, columns)
         plan = self.tables.of_header(names)
-        self.before = b""
+        self.before = ""
         if plan is not None:
             self.plan, self.columns, self.title = plan, columns, ""
             yield _row(names)
@@ -248,13 +248,7 @@ class Console:
             return cell
         if kind == "integer":
             return re.sub(r"[^\d-]", "", cell)
-        return plain_decimal(cell, comma=bool(self.comma))
-
-    def _tell_decimal_mark(self, lines: Sequence[str]) -> None:
-        """Find out from numbers of which it is clear whether a comma is the decimal mark."""
-        if self.comma is None:
-            told = decimal_mark(cell for line in lines for cell in line.split())
-            self.comma = None if told is None else told == ","
+        return plain_decimal(cell, comma=self.mark == ",")
 
 
 def _has_numbers(line: str) -> bool:
@@ -262,12 +256,11 @@ def _has_numbers(line: str) -> bool:
     return sum(is_number(cell.strip('"')) for cell in _BETWEEN.split(line[:_MOST_NUMBERS])) > 1
 
 
-def _columns(rule: bytes) -> tuple[tuple[int, int], ...]:
+def _columns(rule: str) -> tuple[tuple[int, int], ...]:
     return tuple(found.span() for found in _DASHES.finditer(rule))
 
 
-def _names(line: bytes, columns: Sequence[tuple[int, int]]) -> list[str]:
-    text = line.decode(errors="replace")
+def _names(text: str, columns: Sequence[tuple[int, int]]) -> list[str]:
     if "|" in text:
         return [cell.strip() for cell in text.strip().strip("|").split("|")]
     cells = [text[begin : max(end, begin)].strip() for begin, end in columns]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import Lookup, NoteTable, by_distinct, rank_in_name, text_notes
-from traceflops.parsers.nsight.stats.read import StatsFile
+from traceflops.parsers.nsight.stats.read import StatsFile, labels_of
 from traceflops.parsers.nsight.stats.rows import ReportPart
 from traceflops.parsers.shared import (
     DeviceFacts,
@@ -189,13 +189,10 @@ class Assembly:
 
     def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         process = self._number(ABSENT)
-        numbers: dict[str, int] = {}
-        for text in sorted(texts, key=lambda one: (_local_id(one), one)):
-            product = _DEVICE.match(text)
-            name = (product[1] if product else text).strip()
-            facts = DeviceFacts(product=name if name and not name.isdecimal() else None)
-            numbers[text] = self.gathered.device(text, process, _local_id(text), facts)
-        codes = np.array([numbers[text] for text in texts], np.int64)
+        known = {text: _device(text) for text in texts}
+        for text in sorted(texts, key=lambda one: (known[one][0], one)):
+            self.gathered.device(text, process, *known[text])
+        codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
 
@@ -301,11 +298,13 @@ def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
     return {pid: min(r) for pid, r in found.items() if len(r) == 1 and 0 <= min(r) < _MOST_RANKS}
 
 
-def _local_id(text: str) -> int:
+def _device(text: str) -> tuple[int, DeviceFacts]:
+    """Return the number and the facts of a device that is called `NVIDIA H100 (0)`, or `0`."""
     found = _DEVICE.match(text)
-    if found is not None:
-        return int(found[2])
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    name, number = (found[1].strip(), found[2]) if found else (text.strip(), text)
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    product = name if name and not name.isdecimal() else None
+    return int(number) if is_number else 0, DeviceFacts(product=product)
 
 
 def _give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:
@@ -331,12 +330,8 @@ def _give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuild
 
 def _with_sizes(totals: TableBuilder, sizes: TableBuilder) -> TableBuilder:
     """Put sizes of copies to the sums of their times; return those of other copies."""
-    kinds, names = ([*totals.names[c]] for c in ("kind", "name"))
-    own = zip(totals.column("kind").tolist(), totals.column("name").tolist(), strict=True)
-    place = {(kinds[kind], names[name]): row for row, (kind, name) in enumerate(own)}
-    kinds, names = ([*sizes.names[c]] for c in ("kind", "name"))
-    theirs = zip(sizes.column("kind").tolist(), sizes.column("name").tolist(), strict=True)
-    rows = np.array([place.get((kinds[k], names[n]), -1) for k, n in theirs], np.int64)
+    place = {label: row for row, label in enumerate(labels_of(totals))}
+    rows = np.array([place.get(label, -1) for label in labels_of(sizes)], np.int64)
     values = totals.column("bytes").copy()
     values[rows[rows >= 0]] = sizes.column("bytes")[rows >= 0]
     totals.replace("bytes", values)
