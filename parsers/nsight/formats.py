@@ -49,10 +49,10 @@ def _is_stats(head: bytes) -> bool:
     if _SIGN.search(head) is None or head.lstrip()[:1] in _NO_TABLE:
         return False
     from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
-    from traceflops.parsers.nsight.stats.text import console_header, first_header
+    from traceflops.parsers.nsight.stats.text import Console, first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None
-    return has_csv or console_header(head, STATS_TABLES) is not None
+    return has_csv or any(Console(STATS_TABLES).rows(head))
 
 
 def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:

@@ -24,7 +24,7 @@ Failed = tuple[str, InputError]
 
 
 def read_each(
-    sources: Iterable[ByteSource], read: Callable[[ByteSource], T]
+    sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
     """Return what is read of each source, and those that cannot be read."""
     done: list[T] = []
@@ -34,6 +34,9 @@ def read_each(
             done.append(read(source))
         except InputError as error:
             failed.append((source.label, error))
+        finally:
+            if close:
+                source.close()
     return done, failed
 
 

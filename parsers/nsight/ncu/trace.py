@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -68,12 +67,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     value.
     """
-
-    def read(source: ByteSource) -> NcuFile:
-        with closing(source):
-            return with_values(read_ncu(source))
-
-    files, failed = read_each(sources, read)
+    files, failed = read_each(sources, lambda one: with_values(read_ncu(one)), close=True)
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceflops.parsers.io import clear_mark, decimals, is_ambiguous
+from traceflops.parsers.nsight.stats.layouts import TIME_UNITS
 from traceflops.table import Array, BoolArray, IntArray, ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
@@ -29,13 +30,6 @@ _BOTH: Final = (False, True)
 """Whether the comma is the decimal mark."""
 _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
-_TIMES: Final = {
-    **dict.fromkeys(("ns", "nsecond", "nsec"), 0),
-    **dict.fromkeys(("us", "usecond", "usec", "µs", "μs"), 3),
-    **dict.fromkeys(("ms", "msecond", "msec"), 6),
-    **dict.fromkeys(("s", "second", "sec"), 9),
-}
-"""Spellings of times, as powers of ten of 1 ns."""
 LONGEST: Final = 60
 """Characters of a unit or a number."""
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
@@ -70,16 +64,16 @@ def unit_of(text: str) -> Unit:
     base, power = _part(top)
     if not bottom:
         return Unit(base, power)
-    if bottom.lower() in _TIMES:
+    if bottom.lower() in TIME_UNITS:
         # Per ns is 10^9 times per second.
-        power += 9 - _TIMES[bottom.lower()]
+        power += 9 - TIME_UNITS[bottom.lower()]
         return Unit("Hz" if base == "cycle" else f"{base}/s", power)
     return Unit(f"{base}/{bottom}", power)
 
 
 def _part(text: str) -> tuple[str, int]:
-    if text.lower() in _TIMES:
-        return "ns", _TIMES[text.lower()]
+    if text.lower() in TIME_UNITS:
+        return "ns", TIME_UNITS[text.lower()]
     found = _SCALED.fullmatch(text)
     if found is None:
         return text, 0
@@ -98,7 +92,7 @@ def fits(counter: str, unit: Unit) -> bool:
         return True
     top, _, bottom = unit.base.partition("/")
     if rollup.endswith("per_second"):
-        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in _TIMES
+        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in TIME_UNITS
     if "__time_duration" in name:
         return unit.base == "ns"
     if "__bytes" in name or "_t_bytes" in name:

@@ -172,7 +172,6 @@ class Devices:
     """What names each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
     only: int | None = None
     """The number of the GPU of a machine that has no other."""
-    _by_number: dict[int, set[int]] = field(default_factory=dict)
 
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
         """Return the number of the GPU that a process calls so; None where that is not said.
@@ -184,13 +183,8 @@ class Devices:
             return self.only
         if pid is not None:
             return self.gpus.get((pid, ordinal))
-        found = self._by_number.get(ordinal, set())
-        return next(iter(found)) if len(found) == 1 else None
-
-    def note_number(self, pid: int, ordinal: int, gpu: int) -> None:
-        """Note which GPU a process calls so; what is said first counts."""
-        found = self.gpus.setdefault((pid, ordinal), gpu)
-        self._by_number.setdefault(ordinal, set()).add(found)
+        called_so = {gpu for (_, own), gpu in self.gpus.items() if own == ordinal}
+        return called_so.pop() if len(called_so) == 1 else None
 
     def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
         """Return what is known of a GPU, or else of the one that a process calls so."""
@@ -260,13 +254,13 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> Iterator[tup
 
 
 def _read_numbers(tables: Tables, uuids: Mapping[str, int], found: Devices) -> None:
-    """Note which GPU each process means by its numbers."""
+    """Note which GPU each process means by its numbers; what is said first counts."""
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
             gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
-            found.note_number(row["pid"], row["cudaId"], gpu)
+            found.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
 
 
 def _read_old(tables: Tables, products: Mapping[int, str | None], found: Devices) -> None:

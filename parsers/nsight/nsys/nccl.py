@@ -28,6 +28,8 @@ _SIZE: Final = "message size"
 _RANKS: Final = "no. of ranks"
 _RANK: Final = "rank"
 _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
+_PARTS: Final = (_COMMUNICATOR, _SIZE)
+"""Words that may be a part of what a value is called."""
 _LONGEST: Final = 1 << 16
 _DEEPEST: Final = 4
 
@@ -164,12 +166,9 @@ def _collect(value: Any, found: dict[str, str], depth: int) -> None:
     if not depth or not isinstance(value, dict):
         return
     for key, one in list(value.items())[:64]:
-        word = next((w for w in _WORDS if _means(str(key).lower(), w)), None)
+        name = str(key).lower()
+        word = next((w for w in _WORDS if w == name or (w in name and w in _PARTS)), None)
         if word is not None and isinstance(one, int | str):
             found.setdefault(word, str(one)[:64])
         else:
             _collect(one, found, depth - 1)
-
-
-def _means(key: str, word: str) -> bool:
-    return word in key if word in (_COMMUNICATOR, _SIZE) else key == word

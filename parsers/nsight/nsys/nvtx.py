@@ -63,13 +63,12 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
     nccl: list[Batch] = []
     for batch in text_rows(reading.tables, _TABLE, _COLUMNS, "text"):
         reading.counts["NVTX"] += batch.rows.count
-        kind = batch.rows["eventType"]
-        known = batch.only(np.isin(kind, (*RANGES, MARK)))
-        own = known.only(known.has_text)
+        known = np.isin(batch.rows["eventType"], (*RANGES, MARK))
+        own = batch.only(known & batch.has_text)
         if own.rows.count:
             nccl += _add(reading, own.rows, np.arange(own.rows.count), op_texts(own.texts))
-        if not known.has_text.all():
-            registered.append(known.rows.only(~known.has_text))
+        others = batch.rows.only(known & ~batch.has_text)
+        registered += [others] if others.count else []
     if registered:
         nccl += _add_registered(reading, registered)
     return nccl

@@ -207,18 +207,19 @@ class People:
     def _settled_processes(self, gathered: Gathered) -> dict[int, int]:
         """Return the final number of each process; the order is that of ranks, then of ids."""
         final: dict[int, int] = {}
-        nobody = self.keys.get(ABSENT)
-        for local, key in sorted(self._owners.items(), key=lambda one: self._order(one[1])):
-            if key == ABSENT and final and not _has_rows(gathered, nobody):
+        nobody, ranks = self.keys.get(ABSENT), self.ranks.ranks
+        owners = [
+            (ranks.get(key, _NO_RANK), key == ABSENT, key, local)
+            for local, key in self._owners.items()
+        ]
+        for _, is_nobody, key, local in sorted(owners):
+            if is_nobody and final and not _has_rows(gathered, nobody):
                 final[local] = 0  # all of its rows have found their process
             else:
-                ranks = self.ranks.ranks.get(key), self.ranks.worlds.get(key)
-                facts = ProcessFacts(self.file, *ranks, self.host, _pid(key))
+                world = self.ranks.worlds.get(key)
+                facts = ProcessFacts(self.file, ranks.get(key), world, self.host, _pid(key))
                 final[local] = gathered.process(key, facts)
         return final
-
-    def _order(self, key: int) -> tuple[int, bool, int]:
-        return self.ranks.ranks.get(key, _NO_RANK), key == ABSENT, key
 
     def _settled_devices(
         self, gathered: Gathered, users: Mapping[int, int], owner: Mapping[int, int]

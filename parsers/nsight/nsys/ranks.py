@@ -140,20 +140,18 @@ def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
         by_communicator = any(note.code == BY_COMMUNICATOR for note in trace.notes)
         one = _without(trace, "world_size") if small or (clash and by_communicator) else trace
         if by_communicator and (small or clash):
-            one = replace(_without(one, "rank"), notes=_said_unknown(one))
+            unknown = _unknown_note(_workers(trace))
+            notes = (
+                replace(unknown, file=note.file) if note.code == BY_COMMUNICATOR else note
+                for note in trace.notes
+            )
+            one = replace(_without(one, "rank"), notes=tuple(notes))
         found.append(one)
     return found
 
 
 def _workers(trace: Trace) -> int:
     return len(distinct(numbers(trace.activities["process"])))
-
-
-def _said_unknown(trace: Trace) -> tuple[Note, ...]:
-    count = _workers(trace)
-    file = next((note.file for note in trace.notes if note.code == BY_COMMUNICATOR), None)
-    said = replace(_unknown_note(count), file=file)
-    return tuple(said if note.code == BY_COMMUNICATOR else note for note in trace.notes)
 
 
 def _without(trace: Trace, column: str) -> Trace:

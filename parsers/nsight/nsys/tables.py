@@ -102,7 +102,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_uint64(kind):
-        values = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.uint64)
+        values = np.asarray(column.fill_null(0), dtype=np.uint64)
         return np.where(_valid(column), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
@@ -124,8 +124,8 @@ def _integer(text: str | None) -> int:
 def _reals(column: pa.Array) -> Array:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.where(_valid(column) & np.isfinite(values), values, np.nan)
+    values = np.asarray(column.cast(pa.float64(), safe=False), dtype=np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
@@ -140,8 +140,7 @@ def _as_text(value: Any) -> str | None:
 
 
 def _valid(column: pa.Array) -> BoolArray:
-    valid: BoolArray = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return valid
+    return np.asarray(column.is_valid(), dtype=np.bool_)
 
 
 def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:

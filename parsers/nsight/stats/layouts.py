@@ -17,12 +17,13 @@ Records = Literal["activities", "calls", "marks", "launches", "totals", "sizes",
 _UNIT: Final = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 
 TIME_UNITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 1),
-    **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 10**3),
-    **dict.fromkeys(("ms", "msec", "msecond"), 10**6),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 10**9),
+    **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),
+    **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 3),
+    **dict.fromkeys(("ms", "msec", "msecond"), 6),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 9),
 }
-BYTE_UNITS: Final[Mapping[str, int]] = {
+"""Spellings of times, as powers of ten of 1 ns."""
+_BYTE_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
     **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},
@@ -31,43 +32,39 @@ BYTE_UNITS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One report: its name, the columns that make it, and what its rows are.
+    """One report: its name, the columns that make it (with | between them), what its rows are.
 
     `kind` is what its sums are of; empty where each row says it.
     """
 
     name: str
-    needs: frozenset[str]
+    needs: str
     records: Records
     kind: str = ""
-
-
-def _report(name: str, needs: str, records: Records, kind: str = "") -> Report:
-    return Report(name, frozenset(needs.split("|")), records, kind)
 
 
 RANGE_SUM: Final = "nvtx_pushpop_sum"
 """Also what nvtx_startend_sum looks like: only its name tells which of the two a table is."""
 
 REPORTS: Final = (
-    _report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
-    _report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
-    _report("cuda_api_trace", "start|duration|name|corrid", "calls"),
-    _report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
-    _report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
-    _report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
-    _report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "gpu_mark"),
-    _report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
-    _report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
-    _report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
-    _report(RANGE_SUM, "total time|instances|range", "totals", "mark"),
-    _report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
-    _report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
-    _report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
-    _report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
-    _report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
-    _report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
-    _report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
+    Report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
+    Report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
+    Report("cuda_api_trace", "start|duration|name|corrid", "calls"),
+    Report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
+    Report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
+    Report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
+    Report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "gpu_mark"),
+    Report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
+    Report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
+    Report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
+    Report(RANGE_SUM, "total time|instances|range", "totals", "mark"),
+    Report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
+    Report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
+    Report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
+    Report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
+    Report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
+    Report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
+    Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
 """In the order in which a header is asked whether it is theirs: those with more columns first."""
 
@@ -150,7 +147,7 @@ class StatsTables:
             return None
         columns = [_named(name) for name in names]
         words = [word for word, _ in columns]
-        report = next((one for one in REPORTS if one.needs.issubset(words)), None)
+        report = next((one for one in REPORTS if {*one.needs.split("|")} <= {*words}), None)
         if report is None:
             return None
         fields: dict[str, Field] = {}
@@ -184,8 +181,6 @@ STATS_TABLES: Final = StatsTables()
 
 def _scale(kind: str, unit: str | None) -> int | None:
     """Return how many ns or bytes a unit is; None for one that is not known."""
-    if kind == "time":
-        return 1 if unit is None else TIME_UNITS.get(unit)
-    if kind == "size":
-        return None if unit is None else BYTE_UNITS.get(unit)
-    return 1
+    if kind == "time" and unit is not None:
+        return 10 ** TIME_UNITS[unit] if unit in TIME_UNITS else None
+    return _BYTE_UNITS.get(unit or "") if kind == "size" else 1

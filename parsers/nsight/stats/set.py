@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -16,7 +15,7 @@ from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import NOTES, Assembly
 from traceflops.parsers.nsight.unreadable_files import read_each
-from traceflops.table import Note, Trace
+from traceflops.table import Trace
 
 _OLD_NAMES: Final = (
     *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),
@@ -52,19 +51,11 @@ _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
 """What is odd about rows that cannot be used, and what to say of files with no other."""
 
 
-def key_of(name: str) -> str:
-    """Return the name of a file without its endings and what says which report it is."""
+def _parted(name: str) -> tuple[str, str]:
+    """Return the name of a file without its endings and the report, and the name of that."""
     stem = _ENDINGS.sub("", name)
-    return _REPORT.sub("", stem).strip("_.-")
-
-
-def _named(file: StatsFile) -> StatsFile:
-    """Return a file, its only report under the name that the file's own name gives it."""
-    found = _REPORT.search(_ENDINGS.sub("", file.source.name))
-    if found is not None and len(file.parts) == 1:
-        part = file.parts[0]
-        part.report = report_named(part.report, found[1])
-    return file
+    found = _REPORT.search(stem)
+    return (stem[: found.start()].strip("_.-"), found[1]) if found else (stem.strip("_.-"), "")
 
 
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -73,18 +64,15 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     row that can be used.
     """
-
-    def read(source: ByteSource) -> list[StatsFile]:
-        with closing(source):
-            return read_stats(source)
-
-    read_files, failed = read_each(sources, read)
-    if not read_files:
+    read, failed = read_each(sources, read_stats, close=True)
+    if not read:
         raise failed[0][1]
     sets: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
-    for file in chain.from_iterable(read_files):
-        key = file.source.folder, key_of(file.source.name), file.profile
-        sets[key].append(_named(file))
+    for file in chain.from_iterable(read):
+        stem, report = _parted(file.source.name)
+        if len(file.parts) == 1:
+            file.parts[0].report = report_named(file.parts[0].report, report)
+        sets[file.source.folder, stem, file.profile].append(file)
     traces, empty = [], []
     for files in sets.values():
         trace = Assembly(files).trace()
@@ -94,7 +82,10 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
             traces.append(trace)
     if not traces:
         raise _nothing(empty)
-    notes = [_not_read(label, error) for label, error in failed]
+    notes = [
+        replace(NOTES.note("file-not-read", 1, name=label, reason=error.message), file=label)
+        for label, error in failed
+    ]
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
@@ -112,8 +103,3 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
         f"no rows: {name} (header only)",
         "nothing was launched while recording; record again with nsys profile --trace=cuda",
     )
-
-
-def _not_read(label: str, error: InputError) -> Note:
-    note = NOTES.note("file-not-read", 1, name=label, reason=error.message)
-    return replace(note, file=label)

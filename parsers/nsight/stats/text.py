@@ -172,19 +172,6 @@ def _row(cells: Sequence[str]) -> bytes:
     return ",".join(quoted).encode() + b"\n"
 
 
-def console_header(text: bytes, tables: Tables) -> Plan | None:
-    """Return what to read of the first console table in a text, None where it has none."""
-    before = ""
-    for line in text.decode(errors="replace").split("\n", _LOOKED_AT)[:_LOOKED_AT]:
-        is_rule = _RULE.match(line) is not None
-        if is_rule and before.strip():
-            plan = tables.of_header(_names(before, _columns(line)))
-            if plan is not None:
-                return plan
-        before = before if is_rule else line
-    return None
-
-
 @dataclass(slots=True)
 class Console:
     """Makes rows of CSV of console tables, line by line.
