@@ -116,8 +116,8 @@ class People:
     file: str
     host: str | None = None
     told_ranks: Mapping[int, int] = field(default_factory=dict)
-    places: dict[int, RankPlace] = field(default_factory=dict)
     rank_in_name: int | None = None
+    places: dict[int, RankPlace] = field(default_factory=dict)
     ranks: Ranks = field(default_factory=Ranks)
     moved_streams: int = 0
     keys: dict[int, int] = field(default_factory=dict)

@@ -54,8 +54,8 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     `name` is the report's own.
     """
     host = host_of(tables)
-    people = People(devices_of(tables, host), name, host, ranks_of(tables))
-    people.rank_in_name = rank_in_name(name)
+    own_rank = rank_in_name(name)
+    people = People(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
     reading = ReportReading(tables, people)
     _read(reading)
     facts = facts_of(tables)

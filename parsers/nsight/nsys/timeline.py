@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,7 +25,7 @@ from traceflops.parsers.nsight.nsys.enums import (
 )
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown, texts_of
 from traceflops.parsers.shared import at_least
-from traceflops.table import ABSENT, IntArray, TableBuilder, distinct
+from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -37,6 +37,8 @@ _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
 _KIND_NUMBERS: Final = 32
 """Kinds of copies and of memory are smaller than that; larger ones are not known."""
 
+_WAYS: Final = {kind: way for kind, (way, _) in COPIES.items()}
+_FILLS: Final = {kind: f"Memset ({name})" for kind, name in MEMORY.items()}
 _SPAN: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _NAMES: Final = ("demangledName", "shortName", "mangledName")
@@ -64,12 +66,23 @@ def call_name(text: str) -> str:
     return _API_VERSION.sub("", text)
 
 
-def _kernels(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+def _coded(
+    names: Names, values: IntArray, labels: Mapping[int, str], otherwise: str | None
+) -> IntArray:
+    """Return the codes of what values are called, -1 for those that have no name."""
+
+    def code(value: int, _: int) -> int:
+        text = labels.get(value, otherwise)
+        return -1 if text is None else names[text]
+
+    return by_distinct(values, code)
+
+
+def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
     fixed, asked = (at_least(0, rows[column]) for column in _SHARED)
     has_both = (fixed != ABSENT) & (asked != ABSENT)
     return {
         "name": _name_ids(rows),
-        "kind": table.names["kind"]["kernel"],
         "grid": _axes(rows, _GRID),
         "block": _axes(rows, _BLOCK),
         "registers_per_thread": at_least(0, rows["registersPerThread"]),
@@ -95,24 +108,13 @@ def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    labels, ways, kind = table.names["name"], table.names["direction"], rows["copyKind"]
+    kind = rows["copyKind"]
     reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
-
-    def label(kinds: int, _: int) -> int:
-        rest, target_kind = divmod(kinds, _KIND_NUMBERS)
-        copy, source_kind = divmod(rest, _KIND_NUMBERS)
-        name = COPIES.get(copy, ("", "Memcpy"))[1]
-        source, target = MEMORY.get(source_kind), MEMORY.get(target_kind)
-        return labels[f"{name} ({source} -> {target})" if source and target else name]
-
-    def way(kind: int, _: int) -> int:
-        return ways[COPIES[kind][0]] if kind in COPIES else -1
-
+    kinds, names = _joined(kind, rows["srcKind"], rows["dstKind"]), table.names["name"]
     return {
-        "kind": table.names["kind"]["memcpy"],
-        "name": by_distinct(_joined(kind, rows["srcKind"], rows["dstKind"]), label),
+        "name": by_distinct(kinds, lambda one, _: names[_copy_name(one)]),
         "bytes": at_least(0, rows["bytes"]),
-        "direction": by_distinct(kind, way),
+        "direction": _coded(table.names["direction"], kind, _WAYS, None),
     }
 
 
@@ -124,64 +126,52 @@ def _joined(*kinds: IntArray) -> IntArray:
     return joined
 
 
+def _copy_name(kinds: int) -> str:
+    rest, target = divmod(kinds, _KIND_NUMBERS)
+    kind, source = divmod(rest, _KIND_NUMBERS)
+    name = COPIES.get(kind, ("", "Memcpy"))[1]
+    ends = source in MEMORY and target in MEMORY
+    return f"{name} ({MEMORY[source]} -> {MEMORY[target]})" if ends else name
+
+
 def _fills(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    labels = table.names["name"]
-
-    def label(kind: int, _: int) -> int:
-        return labels[f"Memset ({MEMORY[kind]})" if kind in MEMORY else "Memset"]
-
-    return {
-        "kind": table.names["kind"]["memset"],
-        "name": by_distinct(rows["memKind"], label),
-        "bytes": at_least(0, rows["bytes"]),
-    }
+    name = _coded(table.names["name"], rows["memKind"], _FILLS, "Memset")
+    return {"name": name, "bytes": at_least(0, rows["bytes"])}
 
 
 def _graphs(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
     """Return replays of graphs whose kernels were not recorded one by one."""
-    labels, graph = table.names["name"], present(rows["graphId"])
-
-    def label(graph: int, _: int) -> int:
-        return labels["graph" if graph == ABSENT else f"graph {graph}"]
-
-    called = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
-    return {"kind": table.names["kind"]["graph"], "name": by_distinct(called, label)}
+    graph, names = present(rows["graphId"]), table.names["name"]
+    graph = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
+    labels = {one: f"graph {one}" for one in distinct(graph).tolist() if one != ABSENT}
+    return {"name": _coded(names, graph, labels, "graph")}
 
 
 def _calls(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
     reading.callers.append(distinct(rows["globalTid"]))
-
-    def api(kind: int, _: int) -> int:
-        return table.names["api"]["driver" if kind == DRIVER else "runtime"]
-
-    return {"name": rows["nameId"], "api": by_distinct(rows["eventClass"], api)}
+    api = _coded(table.names["api"], rows["eventClass"], {DRIVER: "driver"}, "runtime")
+    return {"name": rows["nameId"], "api": api}
 
 
 def _waits(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    def code(column: str) -> IntArray:
-        names = table.names[column]
-        return by_distinct(rows["syncType"], lambda kind, _: names[WAITS.get(kind, "Synchronize")])
-
-    return {
-        "kind": table.names["kind"]["sync"],
-        "name": code("name"),
-        "sync_kind": code("sync_kind"),
-    }
+    kinds, names = rows["syncType"], table.names
+    return {n: _coded(names[n], kinds, WAITS, "Synchronize") for n in ("name", "sync_kind")}
 
 
-def _events(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    return {"kind": table.names["kind"]["event"], "name": table.names["name"]["CUDA event"]}
+def _events(_: ReportReading, table: TableBuilder, __: Batch) -> Columns:
+    return {"name": table.names["name"]["CUDA event"]}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Records of one table: the table of a trace that takes them, their columns, what these say.
+    """Records of one table: the table of a trace that takes them, their kind, what they have.
 
     Names are ids of texts where `unnamed` stands for those without one.
     """
 
     table: str
     into: str
+    kind: str
     columns: tuple[str, ...]
     fill: Callable[[ReportReading, TableBuilder, Batch], Columns]
     unnamed: str | None = None
@@ -195,14 +185,15 @@ _OF_KERNELS: Final = (
 _OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind")
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
+_OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
 _KINDS: Final = (
-    _Kind("KERNEL", "activities", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
-    _Kind("MEMCPY", "activities", _OF_COPIES, _copies),
-    _Kind("MEMSET", "activities", _OF_FILLS, _fills),
-    _Kind("GRAPH_TRACE", "activities", (*_SPAN, *_PLACE, "graphId", "graphExecId"), _graphs),
-    _Kind("RUNTIME", "calls", _OF_CALLS, _calls, _UNNAMED, call_name),
-    _Kind("SYNCHRONIZATION", "marks", (*_SPAN, *_PLACE, "syncType"), _waits),
-    _Kind("CUDA_EVENT", "marks", ("timestamp", *_PLACE), _events),
+    _Kind("KERNEL", "activities", "kernel", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
+    _Kind("MEMCPY", "activities", "memcpy", _OF_COPIES, _copies),
+    _Kind("MEMSET", "activities", "memset", _OF_FILLS, _fills),
+    _Kind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS, _graphs),
+    _Kind("RUNTIME", "calls", "", _OF_CALLS, _calls, _UNNAMED, call_name),
+    _Kind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType"), _waits),
+    _Kind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE), _events),
 )
 
 
@@ -218,6 +209,8 @@ def read_records(reading: ReportReading) -> None:
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
             columns = kind.fill(reading, table, rows)
+            if kind.kind:
+                columns["kind"] = table.names["kind"][kind.kind]
             reading.add(kind.into, rows, kind.unnamed, kind.shown, **columns)
 
 

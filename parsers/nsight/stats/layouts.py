@@ -43,9 +43,6 @@ class Report:
     kind: str = ""
 
 
-RANGE_SUM: Final = "nvtx_pushpop_sum"
-"""Also what nvtx_startend_sum looks like: only its name tells which of the two a table is."""
-
 REPORTS: Final = (
     Report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
     Report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
@@ -57,7 +54,7 @@ REPORTS: Final = (
     Report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
     Report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
     Report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
-    Report(RANGE_SUM, "total time|instances|range", "totals", "mark"),
+    Report("nvtx_pushpop_sum", "total time|instances|range", "totals", "mark"),
     Report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
     Report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
     Report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
@@ -101,11 +98,11 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 """Each role, the columns that have it, the best first, and what its cells are."""
 
 
-_SAME_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    RANGE_SUM: ("nvtx_startend_sum", "nvtxsssum"),
-    "cuda_api_sum": ("osrt_sum", "osrtsum"),
+_TWINS: Final = {
+    **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
+    **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
 }
-"""Reports that look like another one: only what names them tells them from it."""
+"""What a report is called: the one that it looks like, and the one that it is."""
 _MOST_COLUMNS: Final = 200
 
 
@@ -116,10 +113,10 @@ def _named(column: str) -> tuple[str, str | None]:
     return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
 
 
-def report_named(report: Report, *names: str) -> Report:
+def report_named(report: Report, name: str) -> Report:
     """Return a report under the name that it is given, where several have its columns."""
-    twins = _SAME_COLUMNS.get(report.name, ())
-    return replace(report, name=twins[0]) if any(name in twins for name in names) else report
+    like, own = _TWINS.get(name, ("", ""))
+    return replace(report, name=own) if report.name == like else report
 
 
 @dataclass(frozen=True, slots=True)
