@@ -262,7 +262,7 @@ def _take_raw(cut: Cut, file: NcuFile) -> None:
             _add_raw(cut, kernels[begin:end], row_of_units[begin:end], page, file.marks)
     if len(units):
         page = file.pages[-1]
-        page.units = {role: _cell(cut, role, int(units[-1])) for role in page.page.metrics}
+        page.units = {r: _units(cut, r, units[-1:], "")[0][0] for r in page.page.metrics}
 
 
 def _add_raw(
@@ -310,11 +310,6 @@ def _note_facts(page: NcuPage, metric: str, texts: Sequence[str], device: Array 
     names = list(page.devices)
     for number, at in zip(*np.unique(device, return_index=True), strict=True):
         page.facts.setdefault(names[number], {}).setdefault(metric, texts[at].strip())
-
-
-def _cell(cut: Cut, role: str, row: int) -> str:
-    column = cut.columns.get(role)
-    return column.values[column.codes[row]] if isinstance(column, Texts) else ""
 
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:

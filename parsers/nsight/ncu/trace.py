@@ -87,7 +87,9 @@ def trace_of(run: NcuRun) -> Trace:
         counts += page.rows
         if page.table.count:
             _place(page, gathered)
-            launches |= _launches(page)
+            process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
+            _, first = group_rows([process, dispatch])
+            launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
             gathered["kernel_counters"].absorb(page.table)
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.page.layout for page in run.pages)
@@ -140,12 +142,6 @@ def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
 
 def _is_small(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 6
-
-
-def _launches(page: NcuPage) -> set[tuple[int, ...]]:
-    process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
-    _, first = group_rows([process, dispatch])
-    return set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
 
 
 def _nothing(file: NcuFile) -> InputError:

@@ -26,8 +26,6 @@ from traceflops.table import Array, BoolArray, IntArray, ranked
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
 """What a cell is: a number, or the code of the note on what is none."""
 _NUMBER, _NOT_AVAILABLE, _INSTANCES, _TEXT = range(len(WHATS))
-_BOTH: Final = (False, True)
-"""Whether the comma is the decimal mark."""
 _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
 LONGEST: Final = 60
@@ -153,8 +151,8 @@ def values_of(
     fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
     known = np.array(fitting, np.bool_)[counter]
     power = np.array([unit.power for unit in units], np.int64)[counter]
-    ways = _BOTH[: 1 + has_marks(texts)]
-    read = [_read(texts, text, known, power, comma=comma) for comma in ways]
+    commas = (False, True) if has_marks(texts) else (False,)
+    read = [_read(texts, text, known, power, comma=comma) for comma in commas]
     for total, (_, found) in zip(odd, (read[0], read[-1]), strict=True):
         total.update(found)
     return np.stack([read[0][0], read[-1][0]])

@@ -80,9 +80,9 @@ def threads_of(ids: IntArray) -> IntArray:
     return np.where(ids == ABSENT, ABSENT, ids & _MASK)
 
 
-def pid_of(process: int) -> int:
-    """Return the operating system's number of a process."""
-    return process & _MASK
+def pid_of(process: int) -> int | None:
+    """Return the operating system's number of a process; None where it is not known."""
+    return None if process == ABSENT else process & _MASK
 
 
 def present(values: IntArray) -> IntArray:

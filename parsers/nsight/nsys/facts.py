@@ -78,7 +78,6 @@ _CUDA_DEVICE: Final = Wanted(integers=("gpuId", "cudaId", "pid"), texts=("uuid",
 _SLOWEST_HZ: Final = 10**8
 """No GPU is clocked as slowly as that; a smaller number is in kHz."""
 _MOST: Final = 4_096
-_ANY: Final = None
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -190,7 +189,7 @@ class Devices:
         """Return what is known of a GPU, or else of the one that a process calls so."""
         if gpu is not None and gpu in self.by_gpu:
             return self.by_gpu[gpu]
-        for key in ((pid, ordinal), (_ANY, ordinal)):
+        for key in ((pid, ordinal), (None, ordinal)):
             if key in self.by_ordinal:
                 return self.by_ordinal[key]
         # Which of several it is depends on CUDA_VISIBLE_DEVICES, which is not read.
@@ -268,10 +267,10 @@ def _read_old(tables: Tables, products: Mapping[int, str | None], found: Devices
     for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
         ordinal = row["deviceId"]
         facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
-        for pid in (_known(row["pid"]), _ANY):
+        for pid in (_known(row["pid"]), None):
             found.by_ordinal.setdefault((pid, ordinal), facts)
     for ordinal, product in products.items():
-        found.by_ordinal.setdefault((_ANY, ordinal), DeviceFacts(product=product))
+        found.by_ordinal.setdefault((None, ordinal), DeviceFacts(product=product))
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:

@@ -50,7 +50,9 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
     payloads = _payloads(reading, of_nccl) if of_nccl.values else {}
     if of_nccl.values and not payloads:
-        reading.odd["nccl-blobs"] += _blobs(reading, of_nccl)
+        # Payloads may be there as bytes, which only their own schema tells to read.
+        blobs = reading.tables.batches(_TABLE, Wanted(), (of_nccl, Present("binaryData")))
+        reading.odd["nccl-blobs"] += sum(batch.count for batch in blobs)
     reading.odd["nccl-ranges"] += count
     reading.odd["nccl-payloads"] += len(payloads)
     # The kernels are filled in where they are; the calls are those that matter here.
@@ -122,13 +124,6 @@ def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload
     places = reading.people.places
     if process not in places or world > places[process].ranks:
         places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
-
-
-def _blobs(reading: ReportReading, of_nccl: Among) -> int:
-    """Return how many payloads there are as bytes, which only their own schema tells to read."""
-    conditions = of_nccl, Present("binaryData")
-    batches = reading.tables.batches(_TABLE, Wanted(integers=("start",)), conditions)
-    return sum(batch.count for batch in batches)
 
 
 def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:

@@ -193,7 +193,7 @@ class People:
 
     def _gpu(self, key: int, ordinal: int) -> int | None:
         """Return the GPU that a process means by a number, if that is said."""
-        return self.devices.gpu_of(_pid(key), ordinal)
+        return self.devices.gpu_of(pid_of(key), ordinal)
 
     def _workers(self, gathered: Gathered) -> tuple[int, ...]:
         """Return the processes with work on a device; all of them where there is no such work."""
@@ -217,7 +217,7 @@ class People:
                 final[local] = 0  # all of its rows have found their process
             else:
                 world = self.ranks.worlds.get(key)
-                facts = ProcessFacts(self.file, ranks.get(key), world, self.host, _pid(key))
+                facts = ProcessFacts(self.file, ranks.get(key), world, self.host, pid_of(key))
                 final[local] = gathered.process(key, facts)
         return final
 
@@ -241,17 +241,13 @@ class People:
         final = {}
         for process, ordinal, key, local in sorted(places):
             gpu = self._gpu(key, ordinal)
-            facts = self.devices.facts_of(gpu, _pid(key), ordinal)
+            facts = self.devices.facts_of(gpu, pid_of(key), ordinal)
             if gpu is None:
                 final[local] = gathered.device((process, ordinal), process, ordinal, facts)
             else:
                 place = self.devices.places.get(gpu)
                 final[local] = gathered.device(("gpu", gpu), process, gpu, facts, place)
         return final
-
-
-def _pid(key: int) -> int | None:
-    return None if key == ABSENT else pid_of(key)
 
 
 def _has_rows(gathered: Gathered, process: int | None) -> bool:

@@ -29,8 +29,8 @@ from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
-OF_PROFILER: Final = "profiler: "
-"""How the name of an overhead begins that a program without a profiler would not have."""
+_OF_PROFILER: Final = "profiler: {}".format
+"""The name of an overhead that a program without a profiler would not have."""
 _SHORTEST_WAIT_NS: Final = 100_000
 """Waits for the operating system that are shorter explain no gap, and there are very many."""
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
@@ -231,13 +231,9 @@ def read_overheads(reading: ReportReading) -> None:
             if not table.startswith(CUPTI):
                 # The table says whose its rows are where they have no type of their own.
                 profiler |= rows["overheadType"] == ABSENT
-            for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _of_profiler)):
+            for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _OF_PROFILER)):
                 columns: Columns = {"name": some["nameId"], "kind": kind["overhead"]}
                 reading.add("marks", some, shown(_UNNAMED), shown, **columns)
-
-
-def _of_profiler(text: str) -> str:
-    return f"{OF_PROFILER}{text}"
 
 
 def read_os_waits(reading: ReportReading) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from traceflops.parsers.io import Field, Kind, Plan
-
-Records = Literal["activities", "calls", "marks", "launches", "totals", "sizes", "nested"]
 
 _UNIT: Final = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 
@@ -39,7 +37,7 @@ class Report:
 
     name: str
     needs: str
-    records: Records
+    records: str
     kind: str = ""
 
 
@@ -96,7 +94,6 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("rank", ("rank",), "integer"),
 )
 """Each role, the columns that have it, the best first, and what its cells are."""
-
 
 _TWINS: Final = {
     **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),

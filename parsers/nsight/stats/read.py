@@ -107,13 +107,9 @@ def _sections(source: ByteSource, console: Console) -> Iterator[tuple[_Said, Byt
     """Yield the sections of a source, each of one profile and to be read before the next."""
     for said, blocks in groupby(_said(source), key=itemgetter(0)):
         console.begin(said.report)
-        plain = plain_tables((text for _, text in blocks), console)
-        yield said, Filtered(source, partial(_given, plain))
+        texts = (text for _, text in blocks)
+        yield said, Filtered(source, partial(plain_tables, texts, console))
     console.begin("")
-
-
-def _given(blocks: Iterator[bytes], _: ByteSource) -> Iterator[bytes]:
-    return blocks
 
 
 def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
@@ -130,18 +126,14 @@ def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
                 if found.start() > at:
                     yield said, block[at : found.start()]
                 profile, script = (found[1], found[2]) if found[1] else (found[4], found[3])
-                said = _Said(said.number + 1, _text(profile), _report(_text(script)))
+                report = PureWindowsPath(_text(script)).name.partition(".py")[0]
+                said = _Said(said.number + 1, _text(profile), report)
                 at = found.end()
         yield said, block[at:]
 
 
 def _text(text: bytes) -> str:
     return text.decode(errors="replace").strip()
-
-
-def _report(script: str) -> str:
-    """Return the report that a script writes, by its path: reports/cuda_gpu_trace.py."""
-    return PureWindowsPath(script).name.partition(".py")[0]
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ class ReportPart:
     """The rows of one report in one file, of a profile as the file names it.
 
     The column `process` of its tables holds process ids, `device` places in `devices`, the texts by
-    which the report names them. `ranks` are those that a process id is said to be.
+    which the report names them. `ranks` are process ids with a rank that each is said to be.
     """
 
     report: Report
@@ -87,7 +87,7 @@ class ReportPart:
     tables: dict[str, TableBuilder] = field(default_factory=dict)
     devices: Names = field(default_factory=Names)
     odd: Counter[str] = field(default_factory=Counter)
-    ranks: dict[int, set[int]] = field(default_factory=dict)
+    ranks: set[tuple[int, int]] = field(default_factory=set)
     rows: int = 0
     resolution_ns: int | None = None
 
@@ -105,8 +105,7 @@ class ReportPart:
                 if name == "activities":
                     columns["device"] = places[columns["device"]].astype(np.int64)
             self[name].absorb(table)
-        for pid, ranks in other.ranks.items():
-            self.ranks.setdefault(pid, set()).update(ranks)
+        self.ranks |= other.ranks
         self.odd.update(other.odd)
         self.rows += other.rows
         self.resolution_ns = finest(self.resolution_ns, other.resolution_ns)
@@ -257,9 +256,9 @@ def _add_marks(rows: _Rows) -> None:
     is_projected = rows.part.report.name == "nvtx_gpu_proj_trace"
     rows = rows.timed()
     if rows.cut.has("rank"):
-        pairs = np.stack([at_least(0, rows.cut.numbers(role)) for role in ("pid", "rank")])
-        for pid, rank in np.unique(pairs, axis=1).T.tolist():
-            rows.part.ranks.setdefault(pid, set()).add(rank)
+        pids, ranks = (rows.cut.numbers(role) for role in ("pid", "rank"))
+        _, first = group_rows([pids, ranks])
+        rows.part.ranks |= {(int(pids[row]), int(ranks[row])) for row in first.tolist()}
     names = rows.part["marks"].names
     kind = names["kind"]["gpu_annotation" if is_projected else "annotation"]
     rows.add("marks", kind=kind, name=_ranges(rows, names["name"]))

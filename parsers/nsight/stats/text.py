@@ -102,8 +102,8 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
         yield rest
 
 
-def plain_tables(blocks: Iterator[bytes], console: Console) -> Iterator[bytes]:
-    """Yield blocks of whole lines as CSV that has nothing but tables."""
+def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
+    """Yield blocks of whole lines, which are of a source, as CSV that has nothing but tables."""
     first = _beginning(blocks)
     if b"\r" in first and b"\n" not in first:
         first = first.replace(b"\r", b"\n")
@@ -218,7 +218,7 @@ class Console:
             self.before = line
 
     def _table(self, rule: str) -> Iterator[bytes]:
-        columns = _columns(rule)
+        columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
         names = _names(self.before, columns)
         plan = self.tables.of_header(names)
         self.before = ""
@@ -241,10 +241,6 @@ class Console:
 def _has_numbers(line: str) -> bool:
     """Return whether a line has two numbers, as rows of all reports have."""
     return sum(is_number(cell.strip('"')) for cell in _BETWEEN.split(line[:_MOST_NUMBERS])) > 1
-
-
-def _columns(rule: str) -> tuple[tuple[int, int], ...]:
-    return tuple(found.span() for found in _DASHES.finditer(rule))
 
 
 def _names(text: str, columns: Sequence[tuple[int, int]]) -> list[str]:

@@ -39,9 +39,7 @@ _DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
 _PROJECTED: Final = "projected marks"
 _TIMELINES: Final = {
-    "kernel": "activities",
-    "memcpy": "activities",
-    "memset": "activities",
+    **dict.fromkeys(("kernel", "memcpy", "memset"), "activities"),
     "call": "calls",
     "mark": "marks",
     "gpu_mark": _PROJECTED,
@@ -291,11 +289,9 @@ def _pids(part: ReportPart) -> set[int]:
 
 def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
     """Return the rank of each process id that is said to be of one only."""
-    found: dict[int, set[int]] = {}
-    for part in parts:
-        for pid, ranks in part.ranks.items():
-            found.setdefault(pid, set()).update(ranks)
-    return {pid: min(r) for pid, r in found.items() if len(r) == 1 and 0 <= min(r) < _MOST_RANKS}
+    pairs = {pair for part in parts for pair in part.ranks}
+    times = Counter(pid for pid, _ in pairs)
+    return {pid: rank for pid, rank in pairs if times[pid] == 1 and 0 <= rank < _MOST_RANKS}
 
 
 def _device(text: str) -> tuple[int, DeviceFacts]:
