@@ -134,33 +134,33 @@ def _refuse_packed(stream: Any, source: ByteSource) -> None:
 
 def _claims(message: Any) -> Iterator[int]:
     """Yield the bytes that each compressed buffer of a message claims to unpack to."""
-    told = message.metadata.to_pybytes()
-    batch = _table(told, _table(told, 0, None), _HEADER)
+    metadata = message.metadata.to_pybytes()
+    batch = _table(metadata, _table(metadata, 0, None), _HEADER)
     if message.type == "dictionary":
-        batch = _table(told, batch, _DATA)
-    if not _place(told, batch, _COMPRESSION):
+        batch = _table(metadata, batch, _DATA)
+    if not _place(metadata, batch, _COMPRESSION):
         return
-    buffers = _table(told, batch, _BUFFERS)
-    first, count = buffers + 4, _whole(told, buffers, 4)
-    for at in range(first, min(first + 16 * count, len(told)), 16):
-        start, size = _whole(told, at, 8), _whole(told, at + 8, 8)
+    buffers = _table(metadata, batch, _BUFFERS)
+    first, count = buffers + 4, _integer(metadata, buffers, 4)
+    for at in range(first, min(first + 16 * count, len(metadata)), 16):
+        start, size = _integer(metadata, at, 8), _integer(metadata, at + 8, 8)
         if size >= 8:
-            yield max(0, _whole(message.body.slice(start, 8).to_pybytes(), 0, 8))
+            yield max(0, _integer(message.body.slice(start, 8).to_pybytes(), 0, 8))
 
 
-def _table(told: bytes, table: int, field: int | None) -> int:
+def _table(metadata: bytes, table: int, field: int | None) -> int:
     """Return where the table or vector of a field is; of no field, where the outermost is."""
-    place = 0 if field is None else _place(told, table, field)
-    return place + _whole(told, place, 4)
+    place = 0 if field is None else _place(metadata, table, field)
+    return place + _integer(metadata, place, 4)
 
 
-def _place(told: bytes, table: int, field: int) -> int:
+def _place(metadata: bytes, table: int, field: int) -> int:
     """Return where a field of a table is, 0 where it is left out."""
-    fields = table - _whole(told, table, 4)
+    fields = table - _integer(metadata, table, 4)
     entry = 4 + 2 * field
-    offset = _whole(told, fields + entry, 2) if entry < _whole(told, fields, 2) else 0
+    offset = _integer(metadata, fields + entry, 2) if entry < _integer(metadata, fields, 2) else 0
     return table + offset if offset else 0
 
 
-def _whole(told: bytes, at: int, size: int) -> int:
-    return int.from_bytes(told[at : at + size], "little", signed=True)
+def _integer(metadata: bytes, at: int, size: int) -> int:
+    return int.from_bytes(metadata[at : at + size], "little", signed=True)

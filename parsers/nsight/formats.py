@@ -87,10 +87,10 @@ def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _version(head: bytes) -> str | None:
     """Return the version behind the magic words, None where it cannot be told."""
-    found = _VERSION.match(head, len(_NSYS))
-    if found is None:
+    match = _VERSION.match(head, len(_NSYS))
+    if match is None:
         return None
-    text = found[1].decode()
+    text = match[1].decode()
     year = _YEAR.match(text)
     return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
 

@@ -74,8 +74,8 @@ def _has_ranges(file: ArrowTable) -> bool:
 
 def _pair_of(column: str) -> tuple[str, str] | None:
     """Return the two words of a column that is named by the text of a pair, else None."""
-    found = _TUPLE.match(column[:200])
-    return (found[1], found[2]) if found else None
+    match = _TUPLE.match(column[:200])
+    return (match[1], match[2]) if match else None
 
 
 def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:

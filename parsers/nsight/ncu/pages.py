@@ -278,11 +278,11 @@ def _add_raw(
         mine, text = texts_of(cut, role)
         if metric in _FACTS:
             _note_facts(page, metric, [mine[one] for one in text.tolist()], launch["device"])
-        found, unit = _units(block, role, row_of_units, page.units.get(role, ""))
+        own, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
         unit_of_row.append(unit + len(units))
         texts += mine
-        units += [(metric, one) for one in found]
+        units += [(metric, one) for one in own]
         counters.append(page.table.names["counter"][metric])
     every = np.tile(np.arange(cut.count), len(counters))
     text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
@@ -342,8 +342,8 @@ def _devices(cut: Cut, names: Names) -> Array:
 def product(text: str) -> int:
     """Return the product of sizes such as (224, 1, 1); -1 where there are none."""
     sizes = sizes_in(text)
-    found = math.prod(sizes)
-    return found if 0 < len(sizes) <= 3 and 0 < found < 2**62 else -1
+    total = math.prod(sizes)
+    return total if 0 < len(sizes) <= 3 and 0 < total < 2**62 else -1
 
 
 def fill_sizes(table: TableBuilder) -> None:
@@ -365,8 +365,8 @@ def _of_launch(table: TableBuilder, launch: IntArray, wanted: Iterable[str]) -> 
     names = table.names["counter"]
     codes = [code for name, code in names.items() if name.startswith(tuple(wanted))]
     rows = np.isin(table.column("counter"), codes)
-    found = np.zeros(int(launch.max(initial=0)) + 1)
+    by_launch = np.zeros(int(launch.max(initial=0)) + 1)
     value = table.column("value")
     usable = rows & (value > 0) & (value < 2**31)
-    found[launch[usable]] = value[usable]
-    return found[launch].astype(np.int64)
+    by_launch[launch[usable]] = value[usable]
+    return by_launch[launch].astype(np.int64)

@@ -171,17 +171,17 @@ class NcuRun:
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     """Return the runs of some files: those whose pages are passes of each other are one."""
-    found: list[tuple[Hashable, NcuRun]] = []
+    placed: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         place = (file.source.folder, rank_in_name(file.source.name))
-        mine = [run for where, run in found if where == place and _is_pass_of(file, run)]
+        mine = [run for where, run in placed if where == place and _is_pass_of(file, run)]
         run = mine[0] if mine else NcuRun()
         if not mine:
-            found.append((place, run))
+            placed.append((place, run))
         run.files.append(file)
         for page in file.pages:
             _add(page, run)
-    return [run for _, run in found]
+    return [run for _, run in placed]
 
 
 def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:

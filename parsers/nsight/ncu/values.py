@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,11 +71,11 @@ def unit_of(text: str) -> Unit:
 def _part(text: str) -> tuple[str, int]:
     if text.lower() in TIME_UNITS:
         return "ns", TIME_UNITS[text.lower()]
-    found = _SCALED.fullmatch(text)
-    if found is None:
+    match = _SCALED.fullmatch(text)
+    if match is None:
         return text, 0
-    word = found[2].lower()
-    return "Hz" if word == "hz" else word, _PREFIXES[found[1].lower()]
+    word = match[2].lower()
+    return "Hz" if word == "hz" else word, _PREFIXES[match[1].lower()]
 
 
 def fits(counter: str, unit: Unit) -> bool:
@@ -153,8 +152,8 @@ def values_of(
     power = np.array([unit.power for unit in units], np.int64)[counter]
     commas = (False, True) if has_marks(texts) else (False,)
     read = [_read(texts, text, known, power, comma=comma) for comma in commas]
-    for total, (_, found) in zip(odd, (read[0], read[-1]), strict=True):
-        total.update(found)
+    for total, (_, counts) in zip(odd, (read[0], read[-1]), strict=True):
+        total.update(counts)
     return np.stack([read[0][0], read[-1][0]])
 
 
@@ -188,16 +187,16 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
     easy = _is_easy(cells)
     is_number = easy & _matches(plain, _PLAIN)
-    is_text = easy & (_array(pc.count_substring(plain, ".")) > 1)
+    is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)
     what = np.where(is_number, _NUMBER, _TEXT)
-    found = pc.if_else(pa.array(is_number), plain, None)
+    values = pc.if_else(pa.array(is_number), plain, None)
     others = ~(is_number | is_text)
     if others.any():
         read = [_value_of(texts[at], comma=comma) for at in np.flatnonzero(others).tolist()]
         what[others] = [kind for kind, _ in read]
-        told = pa.array([value for _, value in read], pa.string())
-        found = pc.replace_with_mask(found, pa.array(others), told)
-    return found, what
+        read_values = pa.array([value for _, value in read], pa.string())
+        values = pc.replace_with_mask(values, pa.array(others), read_values)
+    return values, what
 
 
 def _value_of(text: str, *, comma: bool) -> tuple[int, str | None]:
@@ -229,14 +228,8 @@ def has_marks(texts: Sequence[str]) -> bool:
 
 def _is_easy(cells: pa.Array) -> BoolArray:
     """Return which cells are nothing but digits and marks, and no longer than a number is."""
-    return _matches(cells, _DIGITS_AND_MARKS) & (_array(pc.binary_length(cells)) <= LONGEST)
+    return _matches(cells, _DIGITS_AND_MARKS) & (np.asarray(pc.binary_length(cells)) <= LONGEST)
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:
-    found: BoolArray = _array(pc.match_substring_regex(cells, pattern))
-    return found
-
-
-def _array(values: pa.Array) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(pc.match_substring_regex(cells, pattern), dtype=np.bool_)

@@ -204,25 +204,25 @@ class Devices:
 
 def devices_of(tables: Tables, host: str | None = None) -> Devices:
     """Return what a report of a machine says of its GPUs."""
-    found = Devices()
+    devices = Devices()
     uuids: dict[str, int] = {}
     products: dict[int, str | None] = {}
     rows = _rows(tables, "TARGET_INFO_GPU", _GPU)
     if "id" in tables.columns("TARGET_INFO_GPU"):
         for row in rows:
             if row["id"] != ABSENT:
-                found.by_gpu.setdefault(row["id"], _facts(row["name"], row, _FACTS))
+                devices.by_gpu.setdefault(row["id"], _facts(row["name"], row, _FACTS))
                 uuids.setdefault((row["uuid"] or "").lower(), row["id"])
-        found.places = dict(_places(rows, host))
+        devices.places = dict(_places(rows, host))
     else:
         products = {row["deviceId"]: row["name"] for row in rows}
-    if len(found.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
-        found.only = next(iter(found.by_gpu))
-    _read_old(tables, products, found)
-    if not found.by_gpu and not found.by_ordinal:
-        found.by_gpu = _of_text(tables)
-    _read_numbers(tables, uuids, found)
-    return found
+    if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
+        devices.only = next(iter(devices.by_gpu))
+    _read_old(tables, products, devices)
+    if not devices.by_gpu and not devices.by_ordinal:
+        devices.by_gpu = _of_text(tables)
+    _read_numbers(tables, uuids, devices)
+    return devices
 
 
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
@@ -252,25 +252,25 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> Iterator[tup
             yield number, text
 
 
-def _read_numbers(tables: Tables, uuids: Mapping[str, int], found: Devices) -> None:
+def _read_numbers(tables: Tables, uuids: Mapping[str, int], devices: Devices) -> None:
     """Note which GPU each process means by its numbers; what is said first counts."""
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
             gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
-            found.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
+            devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
 
 
-def _read_old(tables: Tables, products: Mapping[int, str | None], found: Devices) -> None:
+def _read_old(tables: Tables, products: Mapping[int, str | None], devices: Devices) -> None:
     """Note the GPUs as exports of 2020 and 2021 list them, by process and its number for each."""
     for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
         ordinal = row["deviceId"]
         facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
         for pid in (_known(row["pid"]), None):
-            found.by_ordinal.setdefault((pid, ordinal), facts)
+            devices.by_ordinal.setdefault((pid, ordinal), facts)
     for ordinal, product in products.items():
-        found.by_ordinal.setdefault((None, ordinal), DeviceFacts(product=product))
+        devices.by_ordinal.setdefault((None, ordinal), DeviceFacts(product=product))
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
@@ -284,14 +284,14 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
 def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
     """Return the GPUs that a text of JSON lists; it may be there where the table is not."""
     words = [name[0].upper() + name[1:] for name in _FACTS]
-    found: dict[int, DeviceFacts] = {}
+    gpus: dict[int, DeviceFacts] = {}
     for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
         for place, entry in enumerate(_listed(text)):
             if isinstance(entry, dict):
                 number = entry.get("Id")
                 number = number if type(number) is int else place
-                found[number] = _facts(entry.get("Name"), entry, words)
-    return found
+                gpus[number] = _facts(entry.get("Name"), entry, words)
+    return gpus
 
 
 def _listed(text: str) -> list[Any]:

@@ -107,13 +107,13 @@ def _add_ranges(
 
 def _arguments(name: str, payload: Payload) -> dict[str, str]:
     """Return a payload as the arguments of the call; sizes are in bytes, so they count bytes."""
-    found = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
+    arguments = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
     kind = rccl.COLLECTIVES.get(name)
     if kind is not None and kind.count is not None and _SIZE in payload:
-        found |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
+        arguments |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
     if name in rccl.SIZES and _RANKS in payload:
-        found |= {"newcomm": found["comm"], rccl.SIZES[name] or "nranks": payload[_RANKS]}
-    return found
+        arguments |= {"newcomm": arguments["comm"], rccl.SIZES[name] or "nranks": payload[_RANKS]}
+    return arguments
 
 
 def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload) -> None:
@@ -130,14 +130,14 @@ def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
     """Return what is in the payloads of ranges, which stand in the rows or among the texts."""
     if reading.tables.columns(_TABLE).isdisjoint(("jsonText", "jsonTextId")):
         return {}
-    told: list[tuple[Key, str | None, int]] = []
+    with_payload: list[tuple[Key, str | None, int]] = []
     for batch in reading.tables.batches(_TABLE, _PAYLOAD, (of_nccl,)):
         keys = zip(batch["globalTid"].tolist(), batch["start"].tolist(), strict=True)
         rows = zip(keys, batch.texts["jsonText"], batch["jsonTextId"].tolist(), strict=True)
-        told += [row for row in rows if row[1] or row[2] != ABSENT]
-    ids, texts = texts_of(reading.tables, [np.array([id_ for _, _, id_ in told], np.int64)])
+        with_payload += [row for row in rows if row[1] or row[2] != ABSENT]
+    ids, texts = texts_of(reading.tables, [np.array([id_ for _, _, id_ in with_payload], np.int64)])
     by_id = dict(zip(ids.tolist(), texts, strict=True))
-    payloads = {key: _payload(by_id.get(id_) or text or "") for key, text, id_ in told}
+    payloads = {key: _payload(by_id.get(id_) or text or "") for key, text, id_ in with_payload}
     return {key: payload for key, payload in payloads.items() if payload}
 
 
@@ -149,21 +149,21 @@ def _payload(text: str) -> Payload:
         decoded = msgspec.json.decode(text)
     except UNDECODABLE:
         return {}
-    found: dict[str, str] = {}
-    _collect(decoded, found, _DEEPEST)
-    return found
+    words: dict[str, str] = {}
+    _collect(decoded, words, _DEEPEST)
+    return words
 
 
-def _collect(value: Any, found: dict[str, str], depth: int) -> None:
+def _collect(value: Any, words: dict[str, str], depth: int) -> None:
     if depth and isinstance(value, list):
         for one in value[:64]:
-            _collect(one, found, depth - 1)
+            _collect(one, words, depth - 1)
     if not depth or not isinstance(value, dict):
         return
     for key, one in list(value.items())[:64]:
         name = str(key).lower()
         word = next((w for w in _WORDS if w == name or (w in name and w in _PARTS)), None)
         if word is not None and isinstance(one, int | str):
-            found.setdefault(word, str(one)[:64])
+            words.setdefault(word, str(one)[:64])
         else:
-            _collect(one, found, depth - 1)
+            _collect(one, words, depth - 1)

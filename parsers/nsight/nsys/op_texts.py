@@ -91,16 +91,16 @@ def _bytes(column: pa.Array) -> tuple[Bytes, IntArray]:
 
 def _first(data: Bytes, commas: IntArray, word: bytes, offsets: IntArray) -> IntArray:
     """Return where a word first stands in each text, -1 where it does not."""
-    found = np.full(len(offsets) - 1, -1, dtype=np.int64)
+    first = np.full(len(offsets) - 1, -1, dtype=np.int64)
     places = commas[commas + len(word) <= len(data)]
     for step in range(1, len(word)):
         places = places[data[places + step] == word[step]]
     text = np.searchsorted(offsets, places, side="right") - 1
-    inside = (text >= 0) & (text < len(found))
+    inside = (text >= 0) & (text < len(first))
     places, text = places[inside], text[inside]
-    whole = places + len(word) <= offsets[text + 1]
-    found[text[whole][::-1]] = places[whole][::-1]  # the first of a text is written last
-    return found
+    fits = places + len(word) <= offsets[text + 1]
+    first[text[fits][::-1]] = places[fits][::-1]  # the first of a text is written last
+    return first
 
 
 def _number(data: Bytes, at: IntArray, skipped: int, end: IntArray) -> IntArray:
@@ -129,9 +129,9 @@ def _sizes(
     rows = np.flatnonzero(at >= 0)
     stop = np.where(behind[rows] > at[rows], behind[rows], end[rows])
     codes, texts = _texts(data, at[rows] + len(_SIZES), stop)
-    found = np.full(len(at), -1, dtype=np.int64)
-    found[rows] = codes
-    return found, [text if _is_sizes(text) else None for text in texts]
+    places = np.full(len(at), -1, dtype=np.int64)
+    places[rows] = codes
+    return places, [text if _is_sizes(text) else None for text in texts]
 
 
 def _is_sizes(text: str) -> bool:

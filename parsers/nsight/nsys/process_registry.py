@@ -198,10 +198,10 @@ class People:
     def _workers(self, gathered: Gathered) -> tuple[int, ...]:
         """Return the processes with work on a device; all of them where there is no such work."""
         owners = self._owners
-        found: set[int] = set()
+        working: set[int] = set()
         for _, piece in gathered["activities"].pieces:
-            found |= set(distinct(np.atleast_1d(piece["process"])).tolist())
-        keys = {owners[local] for local in found or owners}
+            working |= set(distinct(np.atleast_1d(piece["process"])).tolist())
+        keys = {owners[local] for local in working or owners}
         return tuple(sorted(keys - {ABSENT} or keys))
 
     def _settled_processes(self, gathered: Gathered) -> dict[int, int]:
@@ -289,29 +289,29 @@ def _adopted(
         if process != nobody and (process, local) in users:
             by_ordinal[ordinal].add(process)
     workers = set().union(*by_ordinal.values())
-    found = {}
+    adopted = {}
     for (process, ordinal), local in ordinals.items():
         can_be = by_ordinal.get(ordinal) or workers
         if process == nobody and len(can_be) == 1:
-            found[local] = next(iter(can_be))
-    _rewrite(gathered, nobody, found)
-    return found
+            adopted[local] = next(iter(can_be))
+    _rewrite(gathered, nobody, adopted)
+    return adopted
 
 
 def _users(gathered: Gathered) -> set[tuple[int, int]]:
     """Return the processes with the devices on which each did work."""
-    found: set[tuple[int, int]] = set()
+    users: set[tuple[int, int]] = set()
     for count, piece in gathered["activities"].pieces:
         pair = [np.broadcast_to(piece[name], count) for name in ("process", "device")]
         _, first = group_rows(pair)
-        found |= set(zip(*(column[first].tolist() for column in pair), strict=True))
-    return found
+        users |= set(zip(*(column[first].tolist() for column in pair), strict=True))
+    return users
 
 
-def _rewrite(gathered: Gathered, nobody: int, found: Mapping[int, int]) -> None:
+def _rewrite(gathered: Gathered, nobody: int, adopted: Mapping[int, int]) -> None:
     """Write processes into the rows of nobody, by their devices."""
-    owner = _lookup(found)
-    for name in _WITH_DEVICE if found else ():
+    owner = _lookup(adopted)
+    for name in _WITH_DEVICE if adopted else ():
         for _, piece in gathered[name].pieces:
             if "device" in piece:
                 process, adopter = np.asarray(piece["process"]), owner(np.asarray(piece["device"]))

@@ -130,10 +130,10 @@ def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
     processes = sum(_workers(trace) for trace in mine)
     clash = len(mine) > 1 and any(count > 1 for count in ranks.values())
     highest = max(ranks, default=0)
-    found = []
+    kept = []
     for trace in traces:
         if not trace.source.format.startswith(_FORMATS):
-            found.append(trace)
+            kept.append(trace)
             continue
         sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
         small = bool(sizes) and (min(sizes) < processes or min(sizes) <= highest)
@@ -146,8 +146,8 @@ def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
                 for note in trace.notes
             )
             one = replace(_without(one, "rank"), notes=tuple(notes))
-        found.append(one)
-    return found
+        kept.append(one)
+    return kept
 
 
 def _workers(trace: Trace) -> int:

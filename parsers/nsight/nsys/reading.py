@@ -108,14 +108,14 @@ class ReportReading:
         there = rows.numbers
         owner = rows["globalTid" if "globalTid" in there else "globalPid"]
         process = self.people.processes(processes_of(owner))
-        found: Columns = {"process": process}
+        columns: Columns = {"process": process}
         if "globalTid" in there:
-            found["thread"] = threads_of(owner)
+            columns["thread"] = threads_of(owner)
         if "deviceId" in there:
             place = (rows[name] for name in ("deviceId", "contextId", "streamId"))
-            found |= self.people.place(process, *place)
-        found |= {column: present(rows[own]) for column, own in _IDS.items() if own in there}
-        return found | {name: rows[name] for name in ("start_ns", "dur_ns")}
+            columns |= self.people.place(process, *place)
+        columns |= {column: present(rows[own]) for column, own in _IDS.items() if own in there}
+        return columns | {name: rows[name] for name in ("start_ns", "dur_ns")}
 
 
 def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:

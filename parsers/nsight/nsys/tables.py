@@ -42,11 +42,11 @@ class Folder:
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
-        found = [no_rows(wanted), *self.batches(table, wanted, conditions)]
+        parts = [no_rows(wanted), *self.batches(table, wanted, conditions)]
         return Batch(
-            sum(batch.count for batch in found),
-            {name: np.concatenate([b[name] for b in found]) for name in found[0].numbers},
-            {name: [text for b in found for text in b.texts[name]] for name in wanted.texts},
+            sum(batch.count for batch in parts),
+            {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
+            {name: [text for b in parts for text in b.texts[name]] for name in wanted.texts},
         )
 
     def batches(
@@ -85,9 +85,9 @@ Tables: TypeAlias = Database | Folder
 
 def _batch(rows: pa.RecordBatch, wanted: Wanted) -> Batch:
     """Return columns as numbers and texts; one that is not there is absent in all rows."""
-    found = {name: integers(rows, name) for name in wanted.integers}
-    found |= {name: _reals(_column(rows, name)) for name in wanted.reals}
-    return Batch(rows.num_rows, found, {name: _texts(rows, name) for name in wanted.texts})
+    columns = {name: integers(rows, name) for name in wanted.integers}
+    columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
+    return Batch(rows.num_rows, columns, {name: _texts(rows, name) for name in wanted.texts})
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
@@ -148,7 +148,6 @@ def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
     if isinstance(condition, Present):
         return _valid(_column(rows, condition.column))
     if isinstance(condition.values[0], int):
-        found: BoolArray = np.isin(integers(rows, condition.column), condition.values)
-        return found
+        return np.isin(integers(rows, condition.column), condition.values)
     texts = _texts(rows, condition.column)
     return np.array([text in condition.values for text in texts], dtype=np.bool_)

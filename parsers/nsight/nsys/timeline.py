@@ -92,13 +92,13 @@ def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
 
 def _name_ids(rows: Batch) -> IntArray:
     """Return the ids of kernels' names: with their arguments, else short, else mangled."""
-    found = rows[_NAMES[0]]
+    ids = rows[_NAMES[0]]
     for other in _NAMES[1:]:
-        unknown = found == ABSENT
+        unknown = ids == ABSENT
         if not unknown.any():
             break
-        found = np.where(unknown, rows[other], found)
-    return found
+        ids = np.where(unknown, rows[other], ids)
+    return ids
 
 
 def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:

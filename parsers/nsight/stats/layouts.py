@@ -105,8 +105,8 @@ _MOST_COLUMNS: Final = 200
 
 def _named(column: str) -> tuple[str, str | None]:
     """Return what a column is called and its unit, both in small letters."""
-    found = _UNIT.match(column.strip())
-    word, unit = (found[1], found[2]) if found else (column, None)
+    match = _UNIT.match(column.strip())
+    word, unit = (match[1], match[2]) if match else (column, None)
     return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
 
 

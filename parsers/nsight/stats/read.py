@@ -120,15 +120,15 @@ def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
             block = block.removeprefix(b"\xef\xbb\xbf")
         at = 0
         if any(word in block for word in _BEGINNINGS):
-            for found in _SAID.finditer(block):
-                if said.number >= _MOST or is_row(found[0]):
+            for match in _SAID.finditer(block):
+                if said.number >= _MOST or is_row(match[0]):
                     continue
-                if found.start() > at:
-                    yield said, block[at : found.start()]
-                profile, script = (found[1], found[2]) if found[1] else (found[4], found[3])
+                if match.start() > at:
+                    yield said, block[at : match.start()]
+                profile, script = (match[1], match[2]) if match[1] else (match[4], match[3])
                 report = PureWindowsPath(_text(script)).name.partition(".py")[0]
                 said = _Said(said.number + 1, _text(profile), report)
-                at = found.end()
+                at = match.end()
         yield said, block[at:]
 
 
@@ -174,27 +174,30 @@ def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """
     named = dict.fromkeys(part.profile for part in parts if part.profile)
     only = next(iter(named)) if len(named) == 1 else ""
-    found: list[_Profile] = []
+    separate: list[_Profile] = []
     current: dict[str, _Profile] = {}
     for part in parts:
         name = part.profile or only
         if name not in current or not current[name].takes(part):
             current[name] = _Profile(name)
             current[name].takes(part)
-            found.append(current[name])
-    return {name: list(one.tables.values()) for name, one in zip(_names(found), found, strict=True)}
+            separate.append(current[name])
+    return {
+        name: list(one.tables.values())
+        for name, one in zip(_names(separate), separate, strict=True)
+    }
 
 
-def _names(found: Sequence[_Profile]) -> list[str]:
+def _names(profiles: Sequence[_Profile]) -> list[str]:
     """Return a name for each profile that no other has."""
-    if len(found) < 2:
-        return [""] * len(found)
-    names = [PureWindowsPath(one.name).name for one in found]
-    times, seen = Counter(names), Counter[str]()
+    if len(profiles) < 2:
+        return [""] * len(profiles)
+    names = [PureWindowsPath(one.name).name for one in profiles]
+    times, used = Counter(names), Counter[str]()
     unique = []
     for name in names:
-        seen[name] += 1
-        unique.append(f"{name} {seen[name]}".strip() if times[name] > 1 or not name else name)
+        used[name] += 1
+        unique.append(f"{name} {used[name]}".strip() if times[name] > 1 or not name else name)
     return unique
 
 

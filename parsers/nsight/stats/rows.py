@@ -67,10 +67,10 @@ def direction_of(name: str) -> str | None:
 
 
 def _way(name: str) -> str | None:
-    found = _WAY.search(name)
-    if found is None:
+    match = _WAY.search(name)
+    if match is None:
         return "PtoP" if _PEER.search(name) else None
-    ends = [_ENDS[end[0].lower()] for end in found.groups()]
+    ends = [_ENDS[end[0].lower()] for end in match.groups()]
     return "PtoP" if "P" in ends else f"{ends[0]}to{ends[1]}"
 
 
@@ -303,12 +303,12 @@ def _kinds(rows: _Rows) -> Array:
         of_name = ["call" if _CUDA_CALL.match(text) else "" for text in names]
     else:
         of_name = [kind_of(text) if kind in ("memcpy", "") else kind for text in names]
-    found = np.array(of_name, dtype=object)[name]
+    kinds = np.array(of_name, dtype=object)[name]
     if kind or not rows.cut.has("category"):
-        return found
+        return kinds
     categories, category = rows.texts("category")
     own = np.array([_CATEGORIES.get(one.upper(), "") for one in categories], dtype=object)[category]
-    return np.where(own == "memcpy", found, own)
+    return np.where(own == "memcpy", kinds, own)
 
 
 def _add_nothing(rows: _Rows) -> None:

@@ -54,8 +54,8 @@ _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
 def _parted(name: str) -> tuple[str, str]:
     """Return the name of a file without its endings and the report, and the name of that."""
     stem = _ENDINGS.sub("", name)
-    found = _REPORT.search(stem)
-    return (stem[: found.start()].strip("_.-"), found[1]) if found else (stem.strip("_.-"), "")
+    match = _REPORT.search(stem)
+    return (stem[: match.start()].strip("_.-"), match[1]) if match else (stem.strip("_.-"), "")
 
 
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:

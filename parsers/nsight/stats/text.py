@@ -119,22 +119,21 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
 
 def _beginning(blocks: Iterator[bytes]) -> bytes:
     """Return so many blocks that a header is among them where there is one."""
-    found = b""
+    beginning = b""
     for block in blocks:
-        found += block
-        if len(found) >= _LEAST_BYTES:
+        beginning += block
+        if len(beginning) >= _LEAST_BYTES:
             break
-    return found
+    return beginning
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:
     """Return where the first header of CSV begins, None where there is none."""
     begin = 0
     for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
-        if any(mark.encode() in line for mark in _SEPARATORS):
-            found = header_in(line.removesuffix(b"\r"), tables, _SEPARATORS, 0)
-            if found is not None:
-                return begin
+        has_cells = any(mark.encode() in line for mark in _SEPARATORS)
+        if has_cells and header_in(line.removesuffix(b"\r"), tables, _SEPARATORS, 0):
+            return begin
         begin += len(line) + 1
     return None
 

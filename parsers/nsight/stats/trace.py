@@ -296,8 +296,8 @@ def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
 
 def _device(text: str) -> tuple[int, DeviceFacts]:
     """Return the number and the facts of a device that is called `NVIDIA H100 (0)`, or `0`."""
-    found = _DEVICE.match(text)
-    name, number = (found[1].strip(), found[2]) if found else (text.strip(), text)
+    match = _DEVICE.match(text)
+    name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
     is_number = number.isascii() and number.isdecimal() and len(number) < 10
     product = name if name and not name.isdecimal() else None
     return int(number) if is_number else 0, DeviceFacts(product=product)
