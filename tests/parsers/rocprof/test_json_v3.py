@@ -433,6 +433,14 @@ def test_times_come_from_the_pass_that_counted_nothing(tmp_path: Path) -> None:
     assert {"repeated-passes", "text-cut"} <= notes(trace).keys()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_rank_in_the_name_is_that_of_the_only_process(count: int) -> None:
+    data = json.dumps(document(*[process(dispatch(START, START + 1))] * count)).encode()
+    (trace,) = ROCPROF_JSON.read([source(data, "rank3_results.json")], Reading(Crew()))
+    assert trace.processes["rank"].to_pylist() == ([3] if count == 1 else [None, None])
+    assert ("rank-from-name" in notes(trace)) == (count == 1)
+
+
 # Numbers, strings, processes
 
 
