@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing, PagedAttention
+from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward, OneGradient
 from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight
 from traceflops.flops.ops.types import INT32
-from traceflops.flops.ops.vector_table import VECTOR_OPS, VECTOR_WRAPPERS
-from traceflops.flops.ops.work import Children, Formula, Kind, Role, Rule
+from traceflops.flops.ops.vector_table import CHILDREN, VECTOR_OPS, VECTOR_WRAPPERS
+from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
 
@@ -50,6 +50,9 @@ def _sdpa_backward(causal: int, bias: int | None = None) -> Attention:
 def _before_1_11(groups: int, mask: int) -> ConvolutionBackward:
     return ConvolutionBackward(1, 0, 2, transposed=False, groups=groups, mask=mask)
 
+
+_PAGED: Final = NeverCounted("not-in-trace")
+"""Attention over cached keys: their length is in no argument that is recorded."""
 
 _CUDNN, _MIOPEN, _MKLDNN = (_before_1_11(6, mask) for mask in (10, 9, 7))
 """Older torch had a backward op per library, around one op per gradient."""
@@ -133,9 +136,9 @@ _OPS: Final[Rows] = {
         "aiter::mha_varlen_fwd aiter::fmha_v3_varlen_fwd": _tokens_first(
             _flash(12, 11, 10), Packing((3, 4), (5, 6))
         ),
-        "aiter::mha_batch_prefill": PagedAttention(),
-        "vllm::unified_attention vllm::unified_attention_with_output": PagedAttention(),
-        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": PagedAttention(),
+        "aiter::mha_batch_prefill": _PAGED,
+        "vllm::unified_attention vllm::unified_attention_with_output": _PAGED,
+        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": _PAGED,
     },
     "attention_backward": {
         "_scaled_dot_product_flash_attention_backward": Attention(
@@ -173,15 +176,15 @@ _WRAPPERS: Final[Rows] = {
         "linear": MatrixProduct("linear", added=2, most=4),
         "matmul linalg_matmul": MatrixProduct("matmul", most=3),
         "mv": MatrixProduct("mv"),
-        "einsum tensordot inner bilinear _trilinear addbmm addbmm_ kron": Children(),
-        "chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu": Children(),
+        "einsum tensordot inner bilinear _trilinear addbmm addbmm_ kron": CHILDREN,
+        "chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu": CHILDREN,
     },
     "convolution": {
         "conv1d conv2d conv3d": Convolution(3, 4, 5, 6),
         "conv_transpose1d conv_transpose2d conv_transpose3d": Convolution(3, 4, 7, 6, True, 5),
         "convolution _convolution": Convolution(3, 4, 5, 8, transposed=6, output_padding=7),
         "thnn_conv2d slow_conv3d": Convolution(4, 5, None, None, bias=3),
-        "_convolution_mode": Children(),
+        "_convolution_mode": CHILDREN,
     },
     "convolution_backward": {
         "cudnn_convolution_backward": _CUDNN,

@@ -13,21 +13,24 @@ from traceflops.flops.ops.types import BOOL, INT64
 from traceflops.flops.ops.vector import (
     EachOfList,
     Elementwise,
-    Lookup,
     LookupBackward,
     OptimizerStep,
     Pass,
     Reduction,
-    Selection,
-    View,
+    lookup,
     rows_of_layer_norm,
+    selection,
     two_per_channel,
     two_per_group,
     two_rows_of_layer_norm,
+    view,
 )
-from traceflops.flops.ops.work import Children, Formula, Kind
+from traceflops.flops.ops.work import Formula, Kind, NeverCounted
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
+
+CHILDREN: Final = NeverCounted("children")
+"""A wrapper: the ops below it tell its work."""
 
 _ONE, _TWO, _THREE = (0,), (0, 1), (0, 1, 2)
 
@@ -114,7 +117,7 @@ VECTOR_OPS: Final[Rows] = {
         "cumsum cumprod": Pass("reduction", 1),
     },
     "gather": {
-        "index_select": Selection(),
+        "index_select": selection,
         "embedding_dense_backward": LookupBackward(),
     },
     "optimizer": {
@@ -133,26 +136,20 @@ VECTOR_OPS: Final[Rows] = {
         "_foreach_lerp _foreach_lerp_": EachOfList("optimizer", 3),
     },
     "view": {
-        "view as_strided as_strided_ transpose t permute expand slice select narrow": View(),
-        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": View(),
-        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": View(),
-        "empty empty_like empty_strided new_empty resize_ set_ result_type": View(),
-        "resolve_conj resolve_neg movedim lift_fresh is_pinned": View(),
+        "view as_strided as_strided_ transpose t permute expand slice select narrow": view,
+        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": view,
+        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": view,
+        "empty empty_like empty_strided new_empty resize_ set_ result_type": view,
+        "resolve_conj resolve_neg movedim lift_fresh is_pinned": view,
     },
 }
 
 VECTOR_WRAPPERS: Final[Rows] = {
-    "gather": {
-        "embedding": Lookup(),
-    },
-    "norm": {
-        "layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": Children(),
-    },
-    "softmax": {
-        "softmax log_softmax _safe_softmax cross_entropy_loss": Children(),
-    },
+    "gather": {"embedding": lookup},
+    "norm": {"layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": CHILDREN},
+    "softmax": {"softmax log_softmax _safe_softmax cross_entropy_loss": CHILDREN},
     "copy": {
-        "to _to_copy contiguous clone reshape flatten type_as stack": Children(),
-        "zeros ones full zeros_like ones_like full_like new_zeros": Children(),
+        "to _to_copy contiguous clone reshape flatten type_as stack": CHILDREN,
+        "zeros ones full zeros_like ones_like full_like new_zeros": CHILDREN,
     },
 }

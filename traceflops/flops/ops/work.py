@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape
+from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
 
 Kind = Literal[
     "gemm",
@@ -223,8 +223,17 @@ class Unknown:
     reason: Reason
 
 
+class NotCounted(Exception):
+    """Raised by a formula that cannot tell the work of an op; carries the reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
 Result = Work | Unknown
-Formula = Callable[[Arguments], Result]
+Formula = Callable[[Arguments], Work]
+"""Returns the work of a call, or raises NotCounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +251,22 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
-    """A wrapper that its own arguments do not tell the work of."""
+class NeverCounted:
+    """The formula of ops whose work their arguments never tell, for one reason."""
 
-    def __call__(self, _args: Arguments) -> Result:
-        """Return unknown."""
-        return Unknown("children")
+    reason: Reason
+
+    def __call__(self, _args: Arguments) -> Work:
+        """Raise the reason."""
+        raise NotCounted(self.reason)
+
+
+def operands(args: Arguments, *places: int) -> list[Tensor]:
+    """Return the tensors at these places; not counted where one has no shape."""
+    tensors = [tensor for place in places if (tensor := args.tensor(place)) is not None]
+    if len(tensors) < len(places):
+        raise NotCounted("no-shapes")
+    return tensors
 
 
 def total_bytes(*counts: int | None) -> int | None:
