@@ -90,7 +90,7 @@ class Lora:
     def adapters(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
         """Return the adapters as matrices: in x rank and rank x out for each target."""
         if self.params is not None:
-            count = Linear(name="adapters", inputs=self.params, outputs=1, group="adapters")
+            count = Linear("adapters", self.params, 1, "adapters")
             return (PlacedLinear(count, in_blocks=True),)
         names = {one.linear.name for one in card.placed()}
         for target in self.targets:

@@ -8,7 +8,7 @@ value_dim)` where `pairs` are the attended (query, key) pairs of one head.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -73,7 +73,7 @@ CAUSAL = Mask()
 FULL = Mask("full")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Linear:
     """A weight matrix, or `copies` alike of which one token uses `used`.
 
@@ -85,6 +85,7 @@ class Linear:
     inputs: int
     outputs: int
     group: str
+    _: KW_ONLY
     copies: int = 1
     used: int = 1
     bias: bool = False
@@ -153,24 +154,13 @@ class Attention:
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections; keys and values of cross-attention read the encoder."""
-        group, reads = self._reading()
+        group = "cross" if self.cross else "attention"
+        source, reads = (memory, "memory") if self.cross else (hidden, "token")
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        source = memory if self.cross else hidden
-        yield Linear(name="q", inputs=hidden, outputs=width, group=group, bias=self.qkv_bias)
+        yield Linear("q", hidden, width, group, bias=self.qkv_bias)
         for name in ("k", "v"):
-            yield Linear(
-                name=name,
-                inputs=source,
-                outputs=kv_width,
-                group=group,
-                bias=self.qkv_bias,
-                reads=reads,
-            )
-        yield Linear(name="o", inputs=width, outputs=hidden, group=group, bias=self.out_bias)
-
-    def _reading(self) -> tuple[str, Reads]:
-        """Return the ledger's sub-name, and what keys and values read."""
-        return ("cross", "memory") if self.cross else ("attention", "token")
+            yield Linear(name, source, kv_width, group, bias=self.qkv_bias, reads=reads)
+        yield Linear("o", width, hidden, group, bias=self.out_bias)
 
     @property
     def core(self) -> Core:
@@ -208,7 +198,7 @@ class LatentAttention:
         yield self._linear("o", self.heads * self.value_dim, hidden, self.bias)
 
     def _linear(self, name: str, inputs: int, outputs: int, bias: bool = False) -> Linear:
-        return Linear(name=name, inputs=inputs, outputs=outputs, group="attention", bias=bias)
+        return Linear(name, inputs, outputs, "attention", bias=bias)
 
     @property
     def vectors(self) -> int:
@@ -235,7 +225,7 @@ class FeedForward:
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield gate (where there is one), up and down."""
-        return _mlp("ffn", "", hidden, self.width, glu=self.glu, bias=self.bias)
+        return _mlp(self, "ffn", "", hidden, self.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,62 +263,25 @@ class Experts:
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield router, routed experts and shared experts."""
-        yield Linear(
-            name="router",
-            inputs=hidden,
-            outputs=self.count,
-            group="router",
-            bias=self.router_bias,
-        )
+        yield Linear("router", hidden, self.count, "router", bias=self.router_bias)
         if self.latent is not None:
-            yield Linear(name="latent_in", inputs=hidden, outputs=self.latent, group="experts")
-            yield Linear(name="latent_out", inputs=self.latent, outputs=hidden, group="experts")
-        yield from _mlp(
-            "experts",
-            "expert_",
-            self.latent or hidden,
-            self.width,
-            glu=self.glu,
-            bias=self.bias,
-            copies=self.count,
-            used=self.topk,
-        )
+            yield Linear("latent_in", hidden, self.latent, "experts")
+            yield Linear("latent_out", self.latent, hidden, "experts")
+        inner = self.latent or hidden
+        for linear in _mlp(self, "experts", "expert_", inner, self.width):
+            yield replace(linear, copies=self.count, used=self.topk)
         if self.shared:
-            yield from _mlp("shared", "shared_", hidden, self.shared, glu=self.glu, bias=self.bias)
+            yield from _mlp(self, "shared", "shared_", hidden, self.shared)
         if self.shared_gate:
-            yield Linear(name="shared_router", inputs=hidden, outputs=1, group="router")
+            yield Linear("shared_router", hidden, 1, "router")
 
 
 def _mlp(
-    group: str,
-    prefix: str,
-    hidden: int,
-    width: int,
-    *,
-    glu: bool,
-    bias: bool,
-    copies: int = 1,
-    used: int = 1,
+    network: FeedForward | Experts, group: str, prefix: str, hidden: int, width: int
 ) -> Iterator[Linear]:
-    for name in ("gate", "up") if glu else ("up",):
-        yield Linear(
-            name=f"{prefix}{name}",
-            inputs=hidden,
-            outputs=width,
-            group=group,
-            copies=copies,
-            used=used,
-            bias=bias,
-        )
-    yield Linear(
-        name=f"{prefix}down",
-        inputs=width,
-        outputs=hidden,
-        group=group,
-        copies=copies,
-        used=used,
-        bias=bias,
-    )
+    for name in ("gate", "up") if network.glu else ("up",):
+        yield Linear(f"{prefix}{name}", hidden, width, group, bias=network.bias)
+    yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

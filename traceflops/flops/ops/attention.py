@@ -14,9 +14,9 @@ from typing import Final, Literal
 from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
 from traceflops.flops.ops.work import (
+    CannotCount,
     Core,
     FlopsPart,
-    NotCounted,
     NoteCode,
     Work,
     operands,
@@ -108,7 +108,7 @@ class Attention:
         first = int(self.backward)
         q, k, v = operands(args, first, first + 1, first + 2)
         if _any_given(args, self.packing.paged):
-            raise NotCounted("not-in-trace")
+            raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
         return Work(
             "attention_backward" if self.backward else "attention",
@@ -124,7 +124,7 @@ class Attention:
         if offsets is not None:
             return self._packed_core(args, q, k, v, offsets)
         if _any_given(args, self.packing.used):
-            raise NotCounted("not-in-trace")
+            raise CannotCount("not-in-trace")
         core = _fitted(*(_dense(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
         loose, tight = band or Band(), band or self.masking.unrecorded()
@@ -139,10 +139,10 @@ class Attention:
         self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
     ) -> Core:
         if (len(q.shape), len(k.shape)) == (3, 4):
-            raise NotCounted("not-in-trace")  # keys in pages: no profiler records the used length
+            raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
         core = _fitted(*(_packed(tensor) for tensor in (q, k, v)))
         if core.batch != 1 or len(offsets.shape) != 1:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
         band, unrecorded = self.masking.band(args), self.masking.unrecorded()
         longest = self._longest(args, core)
@@ -227,7 +227,7 @@ def _dense(tensor: Tensor, order: Order) -> _Side:
         batch, length, heads, size = tensor.shape
         return _Side(batch, heads, length, size)
     if order == "tokens-first" or len(tensor.shape) < 2:
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     *lead, length, size = tensor.shape
     return _Side(prod(lead[:-1]), lead[-1] if lead else 1, length, size)
 
@@ -235,7 +235,7 @@ def _dense(tensor: Tensor, order: Order) -> _Side:
 def _packed(tensor: Tensor) -> _Side:
     """Return the sizes of packed tokens: [total, H, D], or [1, total, H, D]."""
     if len(tensor.shape) not in (3, 4):
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     *lead, total, heads, size = tensor.shape
     return _Side(prod(lead), heads, total, size)
 
@@ -245,7 +245,7 @@ def _fitted(q: _Side, k: _Side, v: _Side) -> Core:
     alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
     shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
     if not (alike and shared and q.size == k.size):
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     return Core(q.batch, q.heads, k.heads, q.length, k.length, q.size, v.size, 0, 0, None)
 
 

@@ -16,9 +16,9 @@ from math import prod
 from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import (
+    CannotCount,
     Correlation,
     FlopsPart,
-    NotCounted,
     NoteCode,
     PartName,
     Work,
@@ -56,10 +56,10 @@ class Convolution:
         geometry = _forward_geometry(x, w, transposed, groups)
         steps = self._steps(args, len(geometry.input))
         if steps is None and args.output is None:
-            raise NotCounted("no-values")
+            raise CannotCount("no-values")
         output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
         if output is None:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         work = _forward(x, w, args.tensor(self.bias), replace(geometry, output=output))
         return work if steps else replace(work, notes=("output-from-gradient",))
 
@@ -126,7 +126,7 @@ class OneGradient:
     def __call__(self, args: Arguments) -> Work:
         """Return the work; not counted where the op around is not recorded."""
         if args.enclosing is None:
-            raise NotCounted("no-shapes")
+            raise CannotCount("no-shapes")
         return self.whole.gradients(args.enclosing, (self.input, not self.input))
 
 
@@ -196,7 +196,7 @@ def _forward_geometry(
     """Return the sizes without the output; not counted if input and weight do not fit together."""
     fitting = _readings(x, w, transposed, groups)
     if len(fitting) != 1:
-        raise NotCounted("no-values" if fitting else "odd-shapes")
+        raise CannotCount("no-values" if fitting else "odd-shapes")
     return fitting[0]
 
 
@@ -222,11 +222,11 @@ def _backward_geometry(
     mirrored = None if transposed is None else not transposed
     forward, backward = _readings(x, w, transposed, groups), _readings(dy, w, mirrored, groups)
     if not forward or not backward or dy.shape[0] != x.shape[0]:
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     certain = [side for side in (forward, backward) if len(side) == 1]
     flags = {side[0].transposed is (side is forward) for side in certain}
     if len(flags) != 1:
-        raise NotCounted("odd-shapes" if flags else "no-values")
+        raise CannotCount("odd-shapes" if flags else "no-values")
     groups = max(side[0].groups for side in certain)
     return Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, groups, flags.pop())
 

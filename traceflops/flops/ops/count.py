@@ -25,7 +25,7 @@ from traceflops.flops.ops.arguments import (
     read_values,
 )
 from traceflops.flops.ops.table import ENCLOSING, RULES
-from traceflops.flops.ops.work import NotCounted, Result, Rule, Unknown, Work
+from traceflops.flops.ops.work import CannotCount, Result, Rule, Unknown, Work
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -166,7 +166,7 @@ class _ArgumentReader:
         )
         try:
             work = rule.formula(hinted)
-        except NotCounted as error:
+        except CannotCount as error:
             return Unknown(error.reason), rule
         return (work if work.fits else Unknown("too-large")), rule
 

@@ -10,10 +10,10 @@ from typing import Literal
 from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.types import PACKED_FP4, ElementType
 from traceflops.flops.ops.work import (
+    CannotCount,
     FlopsPart,
     Kind,
     Layout,
-    NotCounted,
     Product,
     Work,
     operands,
@@ -54,7 +54,7 @@ class MatrixProduct:
         left, right = operands(args, self.left, self.right)
         signature = product_of(self.spelling, left, right)
         if len(args.shapes) > self.most:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         kind = self._result_type(args) or left.type
         out = Tensor((signature.batch, signature.m, signature.n), None, kind)
         moved = (left.bytes, right.bytes, out.bytes, *self._others(args))
@@ -87,7 +87,7 @@ class PackedWeight:
         argument, dimension = self.columns
         left, weight, source = operands(args, 0, self.weight, argument)
         if not left.shape or len(source.shape) <= dimension:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         *rows, k = left.shape
         signature = Product(1, prod(rows), source.shape[dimension], k)
         out = left.like((signature.m, signature.n))
@@ -152,7 +152,7 @@ def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
         b = (*b[:-2], *b[-2:][::-1])
     sizes = _SIZES[spelling](a, b)
     if sizes is None:
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     batch, m, n, k = sizes
     right_layout = layout(right)
     if spelling == "linear" and right_layout:
@@ -248,7 +248,7 @@ def _grouped_product(left: Tensor, right: Tensor) -> Product:
     a, b = left.shape, right.shape
     stacked = len(a) == len(b) == 3
     if not {len(a), len(b)} <= {2, 3} or a[-1] != b[-2] or (stacked and a[0] != b[0]):
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     batch, k = a[0] if stacked else 1, a[-1] * _packed(left, right)
     return Product(batch, a[-2], b[-1], k, layout(left), layout(right))
 

@@ -15,7 +15,7 @@ from typing import Literal
 from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import broadcast
 from traceflops.flops.ops.types import BOOL, FLOAT, ElementType, promoted
-from traceflops.flops.ops.work import Kind, NotCounted, Work, operands, total_bytes
+from traceflops.flops.ops.work import CannotCount, Kind, Work, operands, total_bytes
 
 _OPTIMIZER_ELEMENT_BYTES = 2
 """The smallest type that torch's fused optimizers take is of two bytes."""
@@ -46,10 +46,10 @@ class Elementwise:
         given = [args.tensor(place) for place in self.operands]
         tensors = [tensor for tensor in given if tensor is not None]
         if not tensors or (self.in_place and given[0] is None):
-            raise NotCounted("no-shapes")
+            raise CannotCount("no-shapes")
         shape = tensors[0].shape if self.in_place else broadcast(*(one.shape for one in tensors))
         if shape is None:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
         written = tensors[0].bytes if self.in_place else self._result(tensors, shape).bytes
         return Work(
@@ -135,7 +135,7 @@ def lookup(args: Arguments) -> Work:
     """Return the work of rows of a table by their numbers: read (each at most once) and written."""
     table, indices = operands(args, 0, 1)
     if len(table.shape) != 2:
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     rows, width = table.shape
     moved = table.like((indices.elements + min(indices.elements, rows), width))
     return Work("gather", min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
@@ -156,7 +156,7 @@ class LookupBackward:
         """Return the work; not counted where a shape is missing."""
         gradient, indices = operands(args, self.gradient, self.indices)
         if not gradient.shape:
-            raise NotCounted("odd-shapes")
+            raise CannotCount("odd-shapes")
         rows = args.integer(self.rows)
         touched = indices.elements if rows is None else min(indices.elements, max(rows, 0))
         added = gradient.like((touched if rows is not None else 0, gradient.shape[-1]))
@@ -172,9 +172,9 @@ def selection(args: Arguments) -> Work:
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
-        raise NotCounted("no-values")
+        raise CannotCount("no-values")
     if not -len(tensor.shape) <= along < len(tensor.shape):
-        raise NotCounted("odd-shapes")
+        raise CannotCount("odd-shapes")
     sizes = list(tensor.shape)
     read = min(index.elements, sizes.pop(along)) + index.elements
     moved = tensor.like((read, *sizes))
@@ -266,5 +266,5 @@ def _elements(args: Arguments, place: int, *, needed: bool = False) -> int:
     """Return the elements of all tensors of a list; its shapes may be missing unless needed."""
     tensors = args.tensors(place)
     if tensors is None and needed:
-        raise NotCounted("no-shapes")
+        raise CannotCount("no-shapes")
     return sum(tensor.elements for tensor in tensors or ())

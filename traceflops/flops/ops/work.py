@@ -223,7 +223,7 @@ class Unknown:
     reason: Reason
 
 
-class NotCounted(Exception):
+class CannotCount(Exception):
     """Raised by a formula that cannot tell the work of an op; carries the reason."""
 
     def __init__(self, reason: Reason) -> None:
@@ -233,7 +233,7 @@ class NotCounted(Exception):
 
 Result = Work | Unknown
 Formula = Callable[[Arguments], Work]
-"""Returns the work of a call, or raises NotCounted."""
+"""Returns the work of a call, or raises CannotCount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +258,14 @@ class NeverCounted:
 
     def __call__(self, _args: Arguments) -> Work:
         """Raise the reason."""
-        raise NotCounted(self.reason)
+        raise CannotCount(self.reason)
 
 
 def operands(args: Arguments, *places: int) -> list[Tensor]:
     """Return the tensors at these places; not counted where one has no shape."""
     tensors = [tensor for place in places if (tensor := args.tensor(place)) is not None]
     if len(tensors) < len(places):
-        raise NotCounted("no-shapes")
+        raise CannotCount("no-shapes")
     return tensors
 
 
