@@ -15,6 +15,11 @@ Values = dict[str, Any]
 Rule = Callable[[TomlTable, Values], None]
 
 _LAYERS_KEY = "num_hidden_layers"
+LAYER_TYPES = {
+    "full_attention": "causal",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+}
 
 
 def _layers(table: TomlTable) -> int:
@@ -38,24 +43,17 @@ def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
         )
 
 
-def biases(table: TomlTable, values: Values) -> None:
-    """Add the biases that `attention_bias` and `mlp_bias` switch on."""
-    attention, mlp = table.flag("attention_bias", False), table.flag("mlp_bias", False)
-    values["bias"] = [*["qkv", "out"] * attention, *["ffn"] * mlp]
+def switched(key: str, *parts: str, default: bool = False) -> Rule:
+    """Return the rule that gives some matrices biases where a flag is set."""
+
+    def add(table: TomlTable, values: Values) -> None:
+        if table.flag(key, default):
+            values["bias"] = [*values.get("bias", ()), *parts]
+
+    return add
 
 
-LAYER_TYPES = {
-    "full_attention": "causal",
-    "sliding_attention": "window",
-    "chunked_attention": "chunk",
-}
-
-
-def _listed(table: TomlTable) -> list[str]:
-    """Return the masks that `layer_types` names, nothing where the config does not list them."""
-    kinds = table.words("layer_types", LAYER_TYPES)
-    _each(table, "layer_types", kinds)
-    return [LAYER_TYPES[kind] for kind in kinds]
+biases = (switched("attention_bias", "qkv", "out"), switched("mlp_bias", "ffn"))
 
 
 def _narrowed(
@@ -66,8 +64,9 @@ def _narrowed(
     Without a size no layer has it. That is refused where the config lists such layers, and where
     it is `needed`: some layers of the family always have one.
     """
-    listed, size = _listed(table), table.maybe(key)
-    pattern = listed or by_family
+    listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
+    _each(table, "layer_types", listed)
+    pattern = [LAYER_TYPES[kind] for kind in listed] or by_family
     if word not in pattern or (size is None and not listed and not needed):
         return
     if size is None:
@@ -119,11 +118,13 @@ def chunks(table: TomlTable, values: Values) -> None:
 
 def mixtral_experts(table: TomlTable, values: Values) -> None:
     """Experts in every layer, in place of the feed-forward network."""
-    values["experts"] = {
-        "count": table.count("num_local_experts"),
-        "topk": table.count("num_experts_per_tok"),
-        "width": table.count("intermediate_size"),
-    }
+    values["experts"] = _counts(
+        table, count="num_local_experts", topk="num_experts_per_tok", width="intermediate_size"
+    )
+
+
+def _counts(table: TomlTable, **keys: str) -> Values:
+    return {name: table.count(key) for name, key in keys.items()}
 
 
 def qwen_experts(table: TomlTable, values: Values) -> None:
@@ -177,33 +178,9 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
 
 def mla(table: TomlTable, values: Values) -> None:
     """Multi-head latent attention."""
-    values["mla"] = {
-        "q_rank": table.maybe("q_lora_rank"),
-        "kv_rank": table.count("kv_lora_rank"),
-        "nope_dim": table.count("qk_nope_head_dim"),
-        "rope_dim": table.count("qk_rope_head_dim"),
-        "value_dim": table.count("v_head_dim"),
-    }
-
-
-def routing_bias(table: TomlTable, values: Values) -> None:
-    """Add the correction bias of the router: one number per expert."""
-    values["bias"] = [*values.get("bias", ()), "router"]
-
-
-def routing_and_expert_bias(table: TomlTable, values: Values) -> None:
-    """Add the biases of router and experts."""
-    values["bias"] = [*values.get("bias", ()), "router", "ffn"]
-
-
-def neox_bias(table: TomlTable, values: Values) -> None:
-    """Biases everywhere, unless attention has none."""
-    values["bias"] = [*["qkv", "out"] * table.flag("attention_bias", True), "ffn"]
-
-
-def vit_bias(table: TomlTable, values: Values) -> None:
-    """Biases everywhere, unless queries, keys and values have none."""
-    values["bias"] = [*["qkv"] * table.flag("qkv_bias", True), "out", "ffn"]
+    sizes = {"kv_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim"}
+    sizes |= {"rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
+    values["mla"] = {"q_rank": table.maybe("q_lora_rank"), **_counts(table, **sizes)}
 
 
 def next_tokens(table: TomlTable, values: Values) -> None:

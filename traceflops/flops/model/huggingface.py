@@ -28,14 +28,11 @@ from traceflops.flops.model.config_rules import (
     llama4_experts,
     mixtral_experts,
     mla,
-    neox_bias,
     next_tokens,
     qwen_experts,
-    routing_and_expert_bias,
-    routing_bias,
+    switched,
     t5,
     vit,
-    vit_bias,
     window_but_every_nth,
     window_every_other,
     window_everywhere,
@@ -165,7 +162,7 @@ _PLAIN = {"glu": False, "norm": "layernorm"}
 _GATED = {"glu": True, "norm": "rms"}
 _QWEN_BIAS = {**_GATED, "bias": ["qkv"]}
 _WITH_POSITIONS = {**_SHORT, "positions": "n_positions n_ctx", "tied": "tie_word_embeddings"}
-_DEEPSEEK = (biases, mla, deepseek_experts)
+_DEEPSEEK = (*biases, mla, deepseek_experts)
 _QWEN3 = {**_GATED, "qk_norm": True}
 _GEMMA = {**_GATED, "norms_per_block": 4}
 _WINDOW = {"sliding_window": 4096}
@@ -188,11 +185,8 @@ _T5_KEYS = {
     "vocab": "vocab_size",
     "tied": "tie_word_embeddings",
 }
-_V3 = Family(_USUAL, _GATED, (*_DEEPSEEK, routing_bias, next_tokens), _UNTIED)
-_GPT_OSS = (
-    *(biases, routing_and_expert_bias),
-    *(window_every_other, mixtral_experts),
-)
+_V3 = Family(_USUAL, {**_GATED, "bias": ["router"]}, (*_DEEPSEEK, next_tokens), _UNTIED)
+_GPT_OSS_BIAS = {"bias": ["router", "ffn"], "sinks": True}
 
 
 def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
@@ -201,7 +195,7 @@ def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family(_USUAL, _GATED, (biases,), _UNTIED),
+    "llama": Family(_USUAL, _GATED, biases, _UNTIED),
     "mistral": Family(_USUAL, _GATED, (window_everywhere,), _UNTIED, _grouped(8, **_WINDOW)),
     "mixtral": Family(_USUAL, _GATED, (window_everywhere, mixtral_experts), _UNTIED, _grouped(8)),
     "qwen2": Family(_USUAL, _QWEN_BIAS, (window_late,), _UNTIED, _grouped(32, **_WINDOW)),
@@ -210,23 +204,26 @@ FAMILIES: Mapping[str, Family] = {
         _grouped(16, **_WINDOW),
     ),
     "qwen3": Family(
-        _USUAL, _QWEN3, (biases, window_late), _UNTIED, _grouped(32, head_dim=128, **_WINDOW)
+        _USUAL, _QWEN3, (*biases, window_late), _UNTIED, _grouped(32, head_dim=128, **_WINDOW)
     ),
     "qwen3_moe": Family(
-        *(_USUAL, _QWEN3, (biases, window_late, qwen_experts)),
+        *(_USUAL, _QWEN3, (*biases, window_late, qwen_experts)),
         *(_UNTIED, _grouped(4, **_WINDOW)),
     ),
-    "gemma": Family(_USUAL, _GATED, (biases,), _TIED, _grouped(16, head_dim=256)),
+    "gemma": Family(_USUAL, _GATED, biases, _TIED, _grouped(16, head_dim=256)),
     "gemma2": Family(
-        *(_USUAL, _GEMMA, (biases, window_every_other)),
+        *(_USUAL, _GEMMA, (*biases, window_every_other)),
         *(_TIED, _grouped(4, head_dim=256, **_WINDOW)),
     ),
     "gemma3_text": Family(
-        *(_USUAL, {**_GEMMA, "qk_norm": True}, (biases, window_but_every_nth)),
+        *(_USUAL, {**_GEMMA, "qk_norm": True}, (*biases, window_but_every_nth)),
         *(_TIED, _GEMMA3_SIZES),
     ),
     "gpt2": Family(_WITH_POSITIONS, {**_PLAIN, "bias": True}, (gpt2_width,), _TIED),
-    "gpt_neox": Family(_USUAL, {**_PLAIN, "bias": ["ffn"]}, (neox_bias,), _UNTIED),
+    "gpt_neox": Family(
+        *(_USUAL, {**_PLAIN, "bias": ["ffn"]}),
+        *((switched("attention_bias", "qkv", "out", default=True),), _UNTIED),
+    ),
     "falcon": Family(
         {**_USUAL, "layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"},
         _PLAIN,
@@ -244,15 +241,19 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": _V3,
     "kimi_k2": _V3,
     "gpt_oss": Family(
-        *(_USUAL, {**_GATED, "sinks": True}, _GPT_OSS, {**_UNTIED, "attention_bias": True}),
+        *(_USUAL, {**_GATED, **_GPT_OSS_BIAS}, (*biases, window_every_other, mixtral_experts)),
+        {**_UNTIED, "attention_bias": True},
         _grouped(8, head_dim=64, sliding_window=128),
     ),
     "llama4_text": Family(
-        *(_USUAL, _GATED, (biases, chunks, llama4_experts), _UNTIED),
+        *(_USUAL, _GATED, (*biases, chunks, llama4_experts), _UNTIED),
         _grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
     ),
     "bert": Family(_USUAL, {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, (bert,), _TIED),
-    "vit": Family(_USUAL, {**_PLAIN, "mask": "full"}, (vit_bias, vit), {"qkv_bias": True}),
+    "vit": Family(
+        *(_USUAL, {**_PLAIN, "mask": "full", "bias": ["out", "ffn"]}),
+        (switched("qkv_bias", "qkv", default=True), vit),
+    ),
     "t5": Family(_T5_KEYS, {"norm": "rms"}, (t5,), _TIED),
 }
 """Model types that are understood."""
