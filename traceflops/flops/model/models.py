@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.model.blocks import Block, Experts
+from traceflops.flops.model.blocks import Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
 from traceflops.flops.model.huggingface import card_of_config, parse_json
 
 CARD_SUFFIXES = (".json", ".toml")
 FOLDERS_CONFIG = "config.json"
+LARGEST_FILE = 1024 * 1024
 
 
 def find_model(text: str) -> ModelCard:
@@ -64,14 +65,13 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with so many expert rows computed per row needed. Raises UsageError."""
     if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
         raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
-    blocks = tuple((count, _roomier(block, capacity)) for count, block in card.blocks)
-    return replace(card, blocks=blocks)
-
-
-def _roomier(block: Block, capacity: Fraction) -> Block:
-    if not isinstance(block.feed_forward, Experts):
-        return block
-    return replace(block, feed_forward=replace(block.feed_forward, capacity=capacity))
+    blocks = [
+        (count, replace(block, feed_forward=replace(experts, capacity=capacity)))
+        if isinstance(experts := block.feed_forward, Experts)
+        else (count, block)
+        for count, block in card.blocks
+    ]
+    return replace(card, blocks=tuple(blocks))
 
 
 def _is_path(text: str) -> bool:
@@ -80,15 +80,7 @@ def _is_path(text: str) -> bool:
         return False
     if path.suffix.lower() in CARD_SUFFIXES or path.is_absolute() or text.startswith((".", "~")):
         return True
-    return _exists(path) and (len(path.parts) > 1 or not _is_preset(text))
-
-
-def _is_preset(text: str) -> bool:
-    try:
-        preset(text)
-    except UsageError:
-        return False
-    return True
+    return _exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids())
 
 
 def _config_in(path: Path) -> Path:
@@ -109,24 +101,20 @@ def listed_models() -> tuple[tuple[str, ModelCard], ...]:
     return tuple((name, preset(name)) for name in preset_names())
 
 
-# Models by name: the cards that come with traceflops, from `presets.toml`.
-
-
 def preset(name: str) -> ModelCard:
     """Return the card of a model by id, name or alias; case and punctuation do not matter.
 
     Raises UsageError with the nearest names.
     """
-    wanted = _plain(name)
-    found = _ids().get(wanted)
-    if found is None:
-        near = difflib.get_close_matches(wanted, _ids(), 3)
-        meant = ", ".join(dict.fromkeys(_ids()[one] for one in near))
-        raise UsageError(
-            f"unknown model {name[:60]!r}",
-            f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
-        )
-    return _card(found)
+    wanted, ids = _plain(name), _ids()
+    if wanted in ids:
+        return _card(ids[wanted])
+    near = difflib.get_close_matches(wanted, ids, 3)
+    meant = ", ".join(dict.fromkeys(ids[spelling] for spelling in near))
+    raise UsageError(
+        f"unknown model {name[:60]!r}",
+        f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
+    )
 
 
 def preset_names() -> tuple[str, ...]:
@@ -160,12 +148,6 @@ def _card(key: str) -> ModelCard:
 def _plain(name: str) -> str:
     """Return the letters and digits of a name; of `meta-llama/X` those of X."""
     return "".join(sign for sign in name.rpartition("/")[2].casefold() if sign.isalnum())
-
-
-# Model cards in files: a TOML card or a Hugging Face config.json, by what is in it.
-
-
-LARGEST_FILE = 1024 * 1024
 
 
 def read_card(path: Path) -> ModelCard:
