@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     )
     from traceflops.flops.analytic.run_flops import (
         default_convention,
-        every_convention,
         model_flops,
         obstacle,
         refusal,

@@ -131,11 +131,11 @@ class Explanation:
     @property
     def _honest(self) -> str:
         rate = self.honest
-        as_hfu = self.metric == "hfu" and not (rate.is_hfu or rate.is_published)
+        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
         text = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
             return f"{text} is impossible: check time, tokens, GPUs and peak"
-        if rate.is_published:
+        if not rate.is_counted:
             return f"the published rate is {text}; how its FLOPs were counted is unknown"
         beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
         return f"the honest figure is {text}{beside}"

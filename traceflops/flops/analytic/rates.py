@@ -9,8 +9,8 @@ from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.analytic.above_100_percent import Case, Metric, reasons
 from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.work import PUBLISHED, TERA, DescribedWork, work
-from traceflops.flops.ledger import Count, Ledger
+from traceflops.flops.analytic.work import DescribedWork, work
+from traceflops.flops.ledger import Count
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal, exact_percent
 
@@ -48,14 +48,11 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(DescribedWork):
     """How much of the machine one step used, under one convention."""
 
-    ledger: Ledger
     seconds: Fraction
-    devices: int
     peak: Peak
-    tokens: int | None
 
     @property
     def convention(self) -> str:
@@ -83,38 +80,20 @@ class Rate:
         return self.hfu if self.is_hfu else self.mfu
 
     @property
-    def tflops_per_device(self) -> Fraction:
-        """Return model TFLOP/s per device (executed ones where that is the convention's figure)."""
-        return self.ledger.figure / (self.seconds * self.devices * TERA)
-
-    @property
-    def flops_per_token(self) -> Fraction | None:
-        """Return the convention's FLOPs per computed token; None where there are no tokens."""
-        return Fraction(self.ledger.figure) / self.tokens if self.tokens else None
-
-    @property
     def doubt(self) -> str | None:
         """Return what to check where the share is tiny, else None."""
         if self.figure >= DOUBTFUL:
             return None
-        if self.is_published:
-            what = "is the rate for one GPU, and in TFLOP/s?"
-        else:
-            what = (
-                f"are {decimal(self.seconds, 6)} s, the tokens and the GPU count "
-                "those of one step of the whole job?"
-            )
+        what = "is the rate for one GPU, and in TFLOP/s?"
+        if self.is_counted:
+            time = f"{decimal(self.seconds, 6)} s"
+            what = f"are {time}, the tokens and the GPU count those of one step of the whole job?"
         return f"{exact_percent(self.figure)} is very low: {what}"
-
-    @property
-    def is_published(self) -> bool:
-        """Return whether it is a published rate that is only divided: nothing took a time."""
-        return self.ledger.convention == PUBLISHED
 
     @property
     def terms(self) -> tuple[str, ...]:
         """Return what the figure is of: convention, peak, and the time where there is one."""
-        time = () if self.is_published else (f"{decimal(self.seconds, 6)} s per step",)
+        time = (f"{decimal(self.seconds, 6)} s per step",) if self.is_counted else ()
         return (self.convention, self.peak.text, *time)
 
     @property
@@ -137,32 +116,32 @@ def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate
 
     Raises UsageError where a number is missing, and InputError for more than 100 %.
     """
-    found = raw_rate(card, run, peak, name)
-    check_possible(found, card, run)
-    return found
+    possible = raw_rate(card, run, peak, name)
+    check_possible(possible, card, run)
+    return possible
 
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
     """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
-    found = rate_of(work(card, run, name), peak)
-    if found is None:
+    share_of_peak = rate_of(work(card, run, name), peak)
+    if share_of_peak is None:
         raise UsageError("the step time is unknown", TIME_HINT)
-    return found
+    return share_of_peak
 
 
-def rate_of(done: DescribedWork, peak: Peak) -> Rate | None:
-    """Return the share of a peak that some work is; None where its time is not known."""
-    if done.seconds is None:
+def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
+    """Return the share of a peak that some work is; None where its time or peak is not known."""
+    if done.seconds is None or peak is None:
         return None
-    return Rate(done.ledger, done.seconds, done.devices, peak, done.tokens)
+    return Rate(done.ledger, done.seconds, done.devices, done.tokens, peak)
 
 
-def check_possible(found: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
+def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, for more than the devices can do.
 
     `spec` is the device, where it is known.
     """
-    rate, peak = found, found.peak.flops_per_ns
+    peak = rate.peak.flops_per_ns
     shares: tuple[tuple[Metric, Fraction], ...] = (("MFU", rate.mfu), ("HFU", rate.hfu))
     for metric, value in shares:
         if value > 1:

@@ -13,7 +13,6 @@ from fractions import Fraction
 
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import (
-    CONVENTIONS,
     DEFAULT,
     RULE_OF_THUMB,
     RULE_OF_THUMB_FROZEN,
@@ -45,8 +44,8 @@ ELSE = "choose another convention, or describe the model fully (preset, config.j
 def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
     """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
     rule = convention(name)
-    if (found := refusal(card, run, name)) is not None:
-        raise UsageError(f"{name} cannot be computed: {found.message}", found.hint)
+    if (refused := refusal(card, run, name)) is not None:
+        raise UsageError(f"{name} cannot be computed: {refused.message}", refused.hint)
     return _Count(card, run, rule, run.shape(card)).ledger()
 
 
@@ -60,26 +59,6 @@ def default_convention(card: ModelCard, run: Run) -> str:
     return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """One entry of the vector of conventions: its ledger, or why there is none."""
-
-    convention: str
-    ledger: Ledger | None
-    problem: str = ""
-
-
-def every_convention(card: ModelCard, run: Run) -> tuple[Counted, ...]:
-    """Return the run counted under every convention, with the reason where one cannot be."""
-    return tuple(_counted(card, run, name) for name in CONVENTIONS)
-
-
-def _counted(card: ModelCard, run: Run, name: str) -> Counted:
-    if (problem := obstacle(card, run, name)) is not None:
-        return Counted(name, None, problem)
-    return Counted(name, model_flops(card, run, name))
-
-
 def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
     """Return (2 + adapters/frozen)/3: what NeMo Automodel multiplies full training with."""
     return (2 + Fraction(adapters, frozen)) / 3
@@ -87,8 +66,8 @@ def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
 
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
     """Return in one line why a convention cannot be computed, or None if it can."""
-    found = refusal(card, run, name)
-    return found.message if found is not None else None
+    refused = refusal(card, run, name)
+    return refused.message if refused is not None else None
 
 
 def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
@@ -166,10 +145,9 @@ class _Count:
         for conv in self.card.convs:
             yield from self._conv(conv)
         if self.rule.context != "none":
-            for core in self._cores():
+            card = square(self.card) if self.rule.weights == "square" else self.card
+            for core in card.cores():
                 yield from self._attention(core)
-
-    # Weight matrices
 
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
         flops = 2 * placed.linear.active * self._rows(placed)
@@ -225,8 +203,6 @@ class _Count:
                 "overcompute.padding.vocab", Fraction(padded, self.card.vocab) * executed - executed
             )
 
-    # What is trained
-
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
         if self.run.forward_only:
@@ -264,8 +240,6 @@ class _Count:
     def _still_encoder(self) -> bool:
         return "encoder" in self.run.frozen
 
-    # Convolutions
-
     def _conv(self, conv: Conv) -> Iterator[Line]:
         """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
         forward = conv.flops * count_of(self.shape.of(self.rule.real))
@@ -276,11 +250,6 @@ class _Count:
         yield from self._pass_lines("conv", "conv", forward, passes, conv.groups if counted else 1)
         again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
         yield Line("recompute.conv", again)
-
-    # Attention
-
-    def _cores(self) -> tuple[PlacedCore, ...]:
-        return square(self.card).cores() if self.rule.weights == "square" else self.card.cores()
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         twice = self._twice_pairs(placed)
@@ -293,16 +262,14 @@ class _Count:
                 yield Line("convention.attention", (self.rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             runs = 1 + 2 * passes.backward + again
-            if passes.backward and (self._flash or self.rule.id == "flopcounter"):
+            if passes.backward and (
+                self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
+            ):
                 yield Line("algorithmic.attention", placed.core.scores(twice) * passes.times)
             if self.rule.context == "exact":
                 yield from self._masked(placed, twice, passes.times * runs)
         if self.rule.id == "levanter":
             yield Line("convention.vector", self._vectors(placed))
-
-    @property
-    def _flash(self) -> bool:
-        return self.run.attention_kernel == "flash"
 
     def _masked(self, placed: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
         """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
@@ -348,8 +315,6 @@ class _Count:
         """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
         ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
         return 2 * memory * tokens_of(sequences)
-
-    # Recomputation
 
     @property
     def _checkpoint(self) -> Checkpoint:
