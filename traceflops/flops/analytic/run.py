@@ -11,7 +11,7 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.lengths import Lengths as Lengths
 from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
-from traceflops.flops.model.blocks import Linear
+from traceflops.flops.model.blocks import Linear, positive
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
@@ -21,6 +21,13 @@ PARTS = (
     *("patch", "conv"),
 )
 """What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
+
+COUNTS = (
+    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
+    *("encoder_seq", "devices"),
+)
+MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
+MOST_RECOMPUTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,6 @@ class Checkpoint:
             )
 
 
-MOST_RECOMPUTED = 3
 NO_CHECKPOINT = Checkpoint()
 SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
 FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
@@ -60,15 +66,14 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
     name = text.strip().casefold()
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]
-    linear, comma, attention = name.partition(",")
-    shares = [parse_share(part) for part in (linear, attention)]
-    if not comma or shares[0] is None or shares[1] is None:
+    linear, _, attention = (parse_share(part) for part in name.partition(","))
+    if linear is None or attention is None:
         raise UsageError(
             f"unknown {option}: {text[:60]!r}",
             f"use {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and "
             "attention: 0.75,1",
         )
-    return Checkpoint(f"custom {name}", shares[0], shares[1])
+    return Checkpoint(f"custom {name}", linear, attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +123,9 @@ class Lora:
         linear, rank = placed.linear, self.rank
         assert rank is not None, "only adapters with a rank are pairs"
         for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
-            adapter = replace(
-                linear,
-                name=f"{linear.name}_{half}",
-                inputs=inputs,
-                outputs=outputs,
-                group="adapters",
-                bias=False,
-                copies=max(linear.copies, 1),
-            )
+            adapter = Linear(f"{linear.name}_{half}", inputs, outputs, "adapters")
+            copies = max(linear.copies, 1)
+            adapter = replace(adapter, copies=copies, used=linear.used, reads=linear.reads)
             yield replace(placed, linear=adapter)
 
 
@@ -160,13 +159,13 @@ class RunShape:
 
     def of(self, real: bool) -> Sequences:
         """Return the real sequences or the slots; a UsageError where neither is known."""
-        found = (self.documents if real else self.slots) or self.sums
-        if found is None:
+        sequences = (self.documents if real else self.slots) or self.sums
+        if sequences is None:
             raise UsageError(
                 "the sequence length is unknown",
                 "set --seq, or choose a convention without attention (6N)",
             )
-        return found
+        return sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +209,7 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, and measurements that contradict each other."""
-        for name in COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}", f"give a {name} of at least 1")
+        positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
         if any(length < 1 for length in self.documents):
             raise UsageError("a document has no tokens", "give lengths of at least 1")
         self._check_sums()
@@ -268,14 +264,13 @@ class Run:
             return self._packed(seq)
         if seq is None and self.batch is not None and self.tokens is not None:
             seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
-        if seq is None:
-            if self.tokens is None:
-                raise UsageError(
-                    "the number of tokens per step is unknown",
-                    "set --batch and --seq, or --tokens",
-                )
-            return RunShape(self.real_tokens or self.tokens, self.tokens)
-        return self._slots(seq)
+        if seq is not None:
+            return self._slots(seq)
+        if self.tokens is None:
+            raise UsageError(
+                "the number of tokens per step is unknown", "set --batch and --seq, or --tokens"
+            )
+        return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _slots(self, seq: int) -> RunShape:
         """Return sequences of one length; real tokens are shared out evenly, the least pairs."""
@@ -354,13 +349,6 @@ class Run:
                 "set --batch or --seq, or use --tokens-per-s",
             )
         return shape.sequences / self.samples_per_s
-
-
-COUNTS = (
-    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "devices"),
-)
-MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 
 
 def _whole(total: int, part: int, what: str) -> int:
