@@ -8,7 +8,7 @@ replaced wherever they occur, as are addresses of machines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -56,37 +56,35 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 def redacted(trace: Trace) -> Trace:
     """Return the trace with paths, host and user names shortened in every text."""
-    scrub = _Scrubber(trace.source.identities)
-    tables = {name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()}
-    source = trace.source
+    scrub = _scrubber(trace.source.identities)
     return replace(
         trace,
-        tables=tables,
-        source=_scrub_source(source, scrub),
+        tables={name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()},
+        source=_scrub_source(trace.source, scrub),
         notes=tuple(_scrub_note(note, scrub) for note in trace.notes),
     )
 
 
-class _Scrubber:
-    def __init__(self, identities: Iterable[str]) -> None:
-        known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
-        self._identity = (
-            re.compile(
-                r"(?<![A-Za-z0-9])(?:" + "|".join(map(re.escape, known)) + r")(?![A-Za-z0-9])"
-            )
-            if known
-            else None
-        )
+Scrub = Callable[[str], str]
+"""Gives a text without paths, addresses and names of the machine."""
 
-    def __call__(self, text: str) -> str:
+
+def _scrubber(identities: Iterable[str]) -> Scrub:
+    known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
+    names_of_it = "|".join(map(re.escape, known))
+    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{names_of_it})(?![A-Za-z0-9])") if known else None
+
+    def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
             text = without_folders(_HOME.sub("~", without_frame_folders(text)))
         if ":" in text:
             text = _ADDRESS.sub("[address]", text)
-        return self._identity.sub("[name]", text) if self._identity else text
+        return identity.sub("[name]", text) if identity else text
+
+    return scrub
 
 
-def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
+def _scrub_table(name: str, table: pa.Table, scrub: Scrub) -> pa.Table:
     for place, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
@@ -96,8 +94,7 @@ def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
         old = names(table[field.name])
         new = [scrub(text) for text in old]
         if new != old:
-            column = _recoded(codes(table[field.name]), new)
-            table = table.set_column(place, field, column)
+            table = table.set_column(place, field, recoded(codes(table[field.name]), new))
     return table
 
 
@@ -111,38 +108,30 @@ def _numbered(hosts: pa.ChunkedArray) -> pa.Array:
     return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(found))])
 
 
-def _recoded(old_codes: IntArray, texts: list[str]) -> pa.DictionaryArray:
-    """Return the column with other texts for its codes; texts that became equal share one."""
+def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:
+    """Return the column with other texts, or none, for its codes; equal texts share one code."""
     interned = Names()
-    recode = np.append(interned.codes(texts), -1)
+    recode = np.array([-1 if text is None else interned[text] for text in texts] + [-1], np.int64)
     return dictionary_column(recode[old_codes], list(interned))
 
 
-def _scrub_source(source: Source, scrub: _Scrubber) -> Source:
+def _scrub_source(source: Source, scrub: Scrub) -> Source:
     files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
     facts = {key: scrub(value) for key, value in source.facts.items()}
     described = source.description
-    return replace(
-        source,
-        files=files,
-        facts=facts,
-        identities=(),
-        description=_scrub_values(described, scrub) if described is not None else None,
-    )
+    if described is not None:
+        described = {key: _scrub_value(value, scrub) for key, value in described.items()}
+    return replace(source, files=files, facts=facts, identities=(), description=described)
 
 
-def _scrub_values(values: Mapping[str, object], scrub: _Scrubber) -> dict[str, object]:
-    return {key: _scrub_value(value, scrub) for key, value in values.items()}
-
-
-def _scrub_value(value: object, scrub: _Scrubber) -> object:
+def _scrub_value(value: object, scrub: Scrub) -> object:
     """Return a JSON value with every text in it shortened; keys are words, and stay."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, Mapping):
-        return _scrub_values(value, scrub)
+        return {key: _scrub_value(inner, scrub) for key, inner in value.items()}
     return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
 
 
-def _scrub_note(note: Note, scrub: _Scrubber) -> Note:
+def _scrub_note(note: Note, scrub: Scrub) -> Note:
     return replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)
