@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -72,23 +71,21 @@ class Placeholders:
         made = replaced_addresses(text[:_LONGEST], self._word)
         return _TOKEN.sub(partial(self._once, is_tensile(made)), made)
 
-    def _once(self, of_tensile: bool, found: re.Match[str]) -> str:
+    def _once(self, of_tensile: bool, token: re.Match[str]) -> str:
         """Return what a token becomes; names are made of few tokens, so each is looked at once."""
-        token = found.group()
-        made = self._tokens.get((of_tensile, token))
-        if made is None:
-            is_code = is_tensile_code if of_tensile else _no_code
-            made = self._tokens[of_tensile, token] = self._token(token, is_code)
-        return made
+        key = (of_tensile, token.group())
+        if key not in self._tokens:
+            self._tokens[key] = self._token(*key)
+        return self._tokens[key]
 
-    def _token(self, token: str, is_code: Callable[[str], bool]) -> str:
+    def _token(self, of_tensile: bool, token: str) -> str:
         """Return a token as it is, or with what no library uses replaced in it.
 
         Where a digit stands beside an unknown word, both together may be a name.
         """
         if not token.isascii():
             return self._word(token)
-        if is_code(token):
+        if of_tensile and is_tensile_code(token):
             return token
         parts = list(pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
@@ -100,10 +97,6 @@ class Placeholders:
 
     def _word(self, word: str) -> str:
         return f"name{self._words[word] + 1}"
-
-
-def _no_code(_: str) -> bool:
-    return False
 
 
 def _is_known(kind: str, part: str, *, alone: bool) -> bool:

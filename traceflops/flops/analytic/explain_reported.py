@@ -156,7 +156,7 @@ def explain(
     simply. Raises UsageError where no convention can be computed.
     """
     readings = (reported, reported.percent) if reported.percent is not None else (reported,)
-    found = []
+    explanations = []
     for reading in readings:
         ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
         if not ways:
@@ -165,8 +165,8 @@ def explain(
                 "give batch, sequence length, time, and a model card or parameter count",
             )
         ranked = tuple(sorted(ways, key=_rank))
-        found.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
-    return min(found, key=lambda one: _rank(one.candidates[0]))
+        explanations.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
+    return min(explanations, key=lambda explanation: _rank(explanation.candidates[0]))
 
 
 def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
@@ -185,11 +185,11 @@ def _merged(found: Iterator[Candidate]) -> list[Candidate]:
     for one in found:
         key = (one.peak, one.treatment, None if one.reproduces else one.value)
         groups.setdefault(key, []).append(one)
-    return [_as_one(sorted(group, key=_rank)) for group in groups.values()]
-
-
-def _as_one(group: list[Candidate]) -> Candidate:
-    return replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
+    ranked = [sorted(group, key=_rank) for group in groups.values()]
+    return [
+        replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
+        for group in ranked
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +203,28 @@ class _Search:
 
     def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
         """Yield every combination."""
+        peaks = [
+            (peak, stated.flops_per_ns / peak.flops_per_ns, cost)
+            for peak, cost in _alternatives(stated, others)
+        ]
         for rule in self._rules():
-            values: set[Fraction] = set()
-            for treatment, checkpoint, cost in self._treatments(rule):
-                run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
-                rate = raw_rate(self.card, run, stated, rule.id)
-                value = rate.hfu if checkpoint is not None else rate.figure
-                if value in values:  # recomputation of what is not there
-                    continue
-                values.add(value)
-                cost += self._oddity(rule)
-                yield from self._peaks(rule, stated, others, treatment, value, cost)
+            for treatment, value, cost in self._values(rule, stated):
+                for peak, factor, more in peaks:
+                    yield self._one(rule, peak, treatment, value * factor, cost + more)
+                mistakes = self._mistakes() if not treatment and rule.id != PUBLISHED else ()
+                for mistake, factor, more in mistakes:
+                    yield self._one(rule, stated, mistake, value * factor, cost + more)
+
+    def _values(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
+        """Yield the different figures of a convention, and what each supposes of the numerator."""
+        known: set[Fraction] = set()
+        for treatment, checkpoint, cost in self._treatments(rule):
+            run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
+            rate = raw_rate(self.card, run, stated, rule.id)
+            value = rate.hfu if checkpoint is not None else rate.figure
+            if value not in known:  # else recomputation of what is not there
+                known.add(value)
+                yield treatment, value, cost + self._oddity(rule)
 
     def _rules(self) -> Iterator[Convention]:
         """Yield what can be computed; of a rate counted who knows how, nothing but the division."""
@@ -241,23 +252,6 @@ class _Search:
         frozen, about_frozen = bool(self.run.frozen or self.run.lora), rule.frozen == "all"
         return 3 * rule.odd + rule.executed + (4 * about_frozen if not frozen else not about_frozen)
 
-    def _peaks(
-        self,
-        rule: Convention,
-        stated: Peak,
-        others: Sequence[Peak],
-        treatment: str,
-        value: Fraction,
-        cost: int,
-    ) -> Iterator[Candidate]:
-        yield self._one(rule, stated, treatment, value, cost)
-        for peak, extra in _alternatives(stated, others):
-            scaled = value * stated.flops_per_ns / peak.flops_per_ns
-            yield self._one(rule, peak, treatment, scaled, cost + extra)
-        if not treatment and rule.id != PUBLISHED:
-            for mistake, factor, extra in self._mistakes():
-                yield self._one(rule, stated, mistake, value * factor, cost + extra)
-
     def _mistakes(self) -> Iterator[tuple[str, Fraction, int]]:
         """Yield factors that come from miscounting; the least far-fetched cost the least."""
         yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
@@ -284,7 +278,8 @@ class _Search:
 
 
 def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:
-    """Yield peaks that may have been used instead, and what it costs to suppose so."""
+    """Yield peaks that may have been used, and what it costs to suppose so."""
+    yield stated, 0
     yield _sparse(stated), 2
     for other in others:
         for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
 
-Kind = Literal[
-    "gemm",
-    "grouped_gemm",
-    "convolution",
-    "convolution_backward",
-    "attention",
-    "attention_backward",
-    "softmax",
-    "norm",
-    "elementwise",
-    "reduction",
-    "gather",
-    "optimizer",
-    "copy",
-    "view",
+MatrixKind = Literal[
+    "gemm", "grouped_gemm", "convolution", "convolution_backward", "attention", "attention_backward"
 ]
-
-MATRIX_KINDS: Final[frozenset[Kind]] = frozenset(
-    {
-        *("gemm", "grouped_gemm", "convolution", "convolution_backward"),
-        *("attention", "attention_backward"),
-    }
-)
 """The kinds that do matrix work; all others have vector work at most."""
+
+VectorKind = Literal[
+    "softmax", "norm", "elementwise", "reduction", "gather", "optimizer", "copy", "view"
+]
+Kind = MatrixKind | VectorKind
 
 Role = Literal["op", "wrapper"]
 """A wrapper counts only where no modelled op below it does."""
@@ -247,7 +232,7 @@ class Rule:
     @property
     def matrix(self) -> bool:
         """Return whether the op does matrix work."""
-        return self.kind in MATRIX_KINDS
+        return self.kind in get_args(MatrixKind)
 
 
 @dataclass(frozen=True, slots=True)
