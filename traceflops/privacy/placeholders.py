@@ -58,7 +58,6 @@ class Placeholders:
             self.changed[kind] += 1
 
     def _distinct(self, text: str, made: str) -> str:
-        """Return what was made of a text, marked where the same was made of another one."""
         place, found = 1, made
         while self._taken.setdefault(found, text) != text:
             place += 1

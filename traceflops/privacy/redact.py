@@ -105,7 +105,6 @@ class Redaction:
         return name if name in _known_rules() else self._shown.whole("rule", name)
 
     def _renamed(self, rows: pa.Table, like: str) -> pa.Table:
-        """Return totals with other names, by the policy of the table they are of, and rules."""
         if not rows.num_rows:
             return rows
         rows = self._column(rows, "name", self._policies[like, "name"])

@@ -113,7 +113,6 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
 
 
 def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
-    """Return the policies of columns that have one of their own."""
     by_words = {column: _always(partial(shown.partly, kind)) for column, kind in _BY_WORDS.items()}
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
@@ -157,7 +156,6 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
-    """Return what is done with marks of a kind."""
     if kind == "module":
         return partial(shown.whole, "module")
     if kind == "python":
@@ -218,7 +216,6 @@ def is_of_products(word: str) -> bool:
 
 @cache
 def _words() -> frozenset[str]:
-    """Return the words of which names of products are made, in lower case."""
     texts = [f"{one.id} {one.product} {one.pattern}" for one in load_devices()]
     texts += [f"{one.pattern} {one.what}" for one in load_variants()]
     texts += [*generic_names(), *shared_names(), _MAKERS]

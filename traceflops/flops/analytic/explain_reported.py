@@ -194,8 +194,6 @@ def _merged(found: Iterator[Candidate]) -> list[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Everything that is tried for one figure."""
-
     card: ModelCard
     run: Run
     reported: Reported

@@ -31,7 +31,6 @@ class LengthSums:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sums that no lengths have."""
         said = f"no sequence lengths have sum {self.tokens} and sum of squares {self.squares}"
         if self.count is not None and self.count > self.tokens:
             raise UsageError(
@@ -134,7 +133,6 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
 
 
 def _needs_lengths(mask: Mask) -> UsageError:
-    """Return the error for sums where a mask needs each length."""
     return UsageError(
         f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
         "lengths, not sums",

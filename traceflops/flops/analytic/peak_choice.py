@@ -108,7 +108,6 @@ def _unlikely(own: DeviceSpec, other: DeviceSpec) -> int:
 
 
 def _row(device: str) -> DeviceSpec:
-    """Return the row with that id. Raises UsageError with the ids near it."""
     spec = chosen(device, None, SeenDevice()).spec
     assert spec is not None, "a device id selects a row"
     return spec

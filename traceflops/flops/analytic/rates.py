@@ -34,7 +34,6 @@ class Peak:
     unlikely: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a peak that no device has."""
         if not 0 < self.flops_per_ns <= LARGEST_PEAK:
             raise UsageError(
                 f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per GPU is impossible",

@@ -88,7 +88,6 @@ class Lora:
     params: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse adapters of unknown or contradictory size."""
         if (self.rank is None) == (self.params is None):
             raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
 
@@ -208,7 +207,6 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, and measurements that contradict each other."""
         positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
         if any(length < 1 for length in self.documents):
             raise UsageError("a document has no tokens", "give lengths of at least 1")

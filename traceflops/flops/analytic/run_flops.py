@@ -119,8 +119,6 @@ class _Passes:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """One run of one model under one convention."""
-
     card: ModelCard
     run: Run
     rule: Convention
@@ -168,7 +166,6 @@ class _Count:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _rows(self, placed: PlacedLinear) -> int:
-        """Return how many rows a step puts through a matrix."""
         reads, shape = placed.linear.reads, self._side(placed)
         if reads == "token":
             return self._tokens(shape)
@@ -181,7 +178,6 @@ class _Count:
         return shape.tokens if self.rule.real else shape.slot_tokens
 
     def _side(self, placed: PlacedLinear | PlacedCore) -> RunShape:
-        """Return the sequences that a matrix or core works on."""
         if placed.side == "encoder":
             return self.run.memory(self.card, self.shape)
         return self.shape
@@ -224,7 +220,6 @@ class _Count:
         return min(max(self.run.frozen_layers - placed.layer, 0), placed.times)
 
     def _gradients(self, placed: PlacedLinear | PlacedCore) -> tuple[bool, bool]:
-        """Return whether there are input and weight gradients."""
         if isinstance(placed, PlacedCore):
             return True, True
         linear, rule = placed.linear, self.rule
@@ -308,7 +303,6 @@ class _Count:
         return self._pairs(mask, cut) + rest
 
     def _pairs(self, mask: Mask, sequences: Sequences) -> int:
-        """Return twice the pairs that the mask leaves."""
         return 2 * pairs(mask, sequences, self.run.cached)
 
     def _cross_pairs(self, sequences: Sequences) -> int:

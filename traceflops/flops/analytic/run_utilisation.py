@@ -134,7 +134,6 @@ def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> E
 def _doubts(
     card: ModelCard, run: Run, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[str]:
-    """Yield what to know of a figure before it is believed."""
     if name is None and done.tokens is not None and not card.complete:
         yield (
             f"the description lacks {', '.join(card.lacks)}, so "

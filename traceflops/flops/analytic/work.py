@@ -74,7 +74,6 @@ def counted_by_nobody_knows_what(run: Run) -> bool:
 
 
 def _seconds(card: ModelCard, run: Run, shape: RunShape, ledger: Ledger) -> Fraction | None:
-    """Return the time of a step, also from an achieved rate in its own convention."""
     if run.achieved is None:
         return run.seconds(shape)
     basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)

@@ -30,7 +30,6 @@ class Mask:
     size: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a window or chunk without a size."""
         if self.kind in ("window", "chunk"):
             positive(self, "size")
 
@@ -65,7 +64,6 @@ def positive(owner: object, *names: str) -> None:
 
 
 def _upto(length: int) -> int:
-    """Return 1 + 2 + ... + length."""
     return length * (length + 1) // 2
 
 
@@ -149,7 +147,6 @@ class Attention:
     cross: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse heads that cannot be grouped."""
         positive(self, "heads", "kv_heads", "head_dim")
         require(
             self.heads % self.kv_heads == 0,
@@ -187,7 +184,6 @@ class LatentAttention:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse sizes below 1."""
         positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
@@ -225,7 +221,6 @@ class FeedForward:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a width below 1."""
         positive(self, "width")
 
     def linears(self, hidden: int) -> Iterator[Linear]:
@@ -253,7 +248,6 @@ class Experts:
     capacity: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        """Refuse more active experts than there are, and fewer rows than are needed."""
         positive(self, "count", "topk", "width")
         require(
             self.topk <= self.count,

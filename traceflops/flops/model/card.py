@@ -101,7 +101,6 @@ class ModelCard:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a card that describes nothing."""
         require(
             bool(self.blocks or self.convs or self.params),
             f"model {self.name!r} has neither layers nor a parameter count",

@@ -98,8 +98,6 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Makes the parts of one card, or of its encoder, from one table."""
-
     table: TomlTable
 
     def card(self) -> ModelCard:
@@ -131,7 +129,6 @@ class _Builder:
         )
 
     def _missing(self) -> tuple[str, ...]:
-        """Return the keys that a full description would have."""
         table = self.table
         if "conv" in table and "layers" not in table:
             return ()
@@ -232,7 +229,6 @@ class _Builder:
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
-        """Return for every layer whether it has experts."""
         experts, layers = self._expert_table(), self._layers
         if experts is None:
             return (False,) * layers

@@ -210,7 +210,6 @@ def falcon(table: TomlTable, values: Values) -> None:
 
 
 def _one_of(table: TomlTable, *names: str, default: int | None = None) -> int:
-    """Return the count under the first of the names that is there."""
     found = next((name for name in names if name in table), names[0])
     return table.count(found, default)
 

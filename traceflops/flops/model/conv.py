@@ -32,7 +32,6 @@ class Conv:
     stem: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse groups that do not divide the channels, and an empty result."""
         positive(self, "groups", "count")
         require(
             all(channels % self.groups == 0 for channels in self.channels),

@@ -114,7 +114,6 @@ def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
 
 
 def _renamed(hint: str, names: Mapping[str, str]) -> str:
-    """Return a hint in the words of a config in place of those of a card."""
     return re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), hint)
 
 

@@ -164,7 +164,6 @@ def read_card(path: Path) -> ModelCard:
 
 
 def _text(path: Path, where: str) -> str:
-    """Return the text of a small file."""
     hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "file not found"

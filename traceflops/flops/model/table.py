@@ -187,12 +187,10 @@ def _finite(value: object) -> Decimal | None:
 
 
 def _start(value: object) -> str:
-    """Return a number as text, cut where it is long."""
     text = str(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:
-    """Return a hint with the key that was probably meant."""
     near = difflib.get_close_matches(key, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -241,7 +241,6 @@ def _packed(tensor: Tensor) -> _Side:
 
 
 def _fitted(q: _Side, k: _Side, v: _Side) -> Core:
-    """Return the core without pairs; not counted if the three do not belong together."""
     alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
     shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
     if not (alike and shared and q.size == k.size):

@@ -257,7 +257,6 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
 
 
 def _named(ops: pa.Table, wanted: Callable[[str], object]) -> BoolArray:
-    """Return which ops have a name that is wanted."""
     chosen = [code for code, label in enumerate(names(ops["name"])) if wanted(label)]
     return np.isin(codes(ops["name"]), chosen)
 
