@@ -43,6 +43,16 @@ class LengthSums:
         if (self.squares - self.tokens) % 2:
             raise UsageError(said, "the sums must both be even or both be odd")
 
+    def number(self) -> int:
+        """Return how many sequences there are. Raises UsageError where that is not known."""
+        if self.count is None:
+            raise UsageError("the number of sequences per step is unknown", "set --sequences")
+        return self.count
+
+    def full_pairs(self, cached: int = 0) -> int:
+        """Return the (query, key) pairs of one head without a mask."""
+        return self.squares + cached * self.tokens
+
 
 Sequences = Lengths | LengthSums
 
@@ -76,32 +86,13 @@ def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
     return least, (tokens - count + 1) ** 2 + count - 1
 
 
-def count_of(sequences: Sequences) -> int:
-    """Return how many sequences there are. Raises UsageError where that is not known."""
-    if not isinstance(sequences, LengthSums):
-        return sum(count for _, count in sequences)
-    if sequences.count is None:
-        raise UsageError("the number of sequences per step is unknown", "set --sequences")
-    return sequences.count
-
-
-def tokens_of(sequences: Sequences) -> int:
-    """Return the tokens of all sequences."""
+def sums_of(sequences: Sequences) -> LengthSums:
+    """Return the sums over sequences, however they are known."""
     if isinstance(sequences, LengthSums):
-        return sequences.tokens
-    return sum(length * count for length, count in sequences)
-
-
-def squares_of(sequences: Sequences) -> int:
-    """Return the sum of the squared lengths."""
-    if isinstance(sequences, LengthSums):
-        return sequences.squares
-    return sum(count * length**2 for length, count in sequences)
-
-
-def full_pairs(sequences: Sequences, cached: int = 0) -> int:
-    """Return the (query, key) pairs of one head without a mask."""
-    return squares_of(sequences) + cached * tokens_of(sequences)
+        return sequences
+    tokens = sum(length * count for length, count in sequences)
+    squares = sum(length**2 * count for length, count in sequences)
+    return LengthSums(tokens, squares, sum(count for _, count in sequences))
 
 
 def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
@@ -112,7 +103,7 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
     if not isinstance(sequences, LengthSums):
         return sum(count * mask.pairs(length, cached) for length, count in sequences)
     if mask.kind == "full":
-        return full_pairs(sequences, cached)
+        return sequences.full_pairs(cached)
     cut_by(mask, sequences, cached)  # refuses a mask that may cut one
     return (sequences.squares + sequences.tokens) // 2 + cached * sequences.tokens
 

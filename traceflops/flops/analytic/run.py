@@ -10,7 +10,7 @@ from typing import Literal
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.lengths import Lengths as Lengths
-from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
+from traceflops.flops.analytic.lengths import LengthSums, Sequences, sums_of
 from traceflops.flops.model.blocks import Linear, positive
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
@@ -147,14 +147,14 @@ class RunShape:
         """Return how many real sequences there are."""
         if self.sums is not None:
             return self.sums.count
-        return count_of(self.documents) if self.documents is not None else None
+        return sums_of(self.documents).count if self.documents is not None else None
 
     @property
     def padded(self) -> bool:
         """Return whether each slot holds one document and some are longer than theirs."""
         if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
             return False
-        return self.sequences == count_of(self.slots)
+        return self.sequences == sums_of(self.slots).count
 
     def of(self, real: bool) -> Sequences:
         """Return the real sequences or the slots; a UsageError where neither is known."""
@@ -296,7 +296,7 @@ class Run:
         """Return documents, by lengths or by sums; packed into batch x seq if that is known."""
         sums = self.sums
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
-        real = tokens_of(sums or documents or ())
+        real = sums_of(sums or documents or ()).tokens
         given = (self.tokens, self.real_tokens)
         said = [one for one in given if one is not None and one != real]
         if said and not self._has_slack(real):
@@ -330,8 +330,8 @@ class Run:
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
             raise UsageError("the encoder's sequence length is unknown", "set --encoder-seq")
-        lengths = ((seq, shape.sequences),)
-        return RunShape(tokens_of(lengths), tokens_of(lengths), lengths, lengths)
+        lengths, tokens = ((seq, shape.sequences),), seq * shape.sequences
+        return RunShape(tokens, tokens, lengths, lengths)
 
     def seconds(self, shape: RunShape) -> Fraction | None:
         """Return the time of a step, from whatever was measured; None where it was not a time."""

@@ -19,15 +19,7 @@ from traceflops.flops.analytic.conventions import (
     Convention,
     convention,
 )
-from traceflops.flops.analytic.lengths import (
-    Sequences,
-    count_of,
-    cut_by,
-    full_pairs,
-    pairs,
-    squares_of,
-    tokens_of,
-)
+from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
 from traceflops.flops.model.blocks import Mask
@@ -171,7 +163,7 @@ class _Count:
             return self._tokens(shape)
         if reads == "memory":
             return self._tokens(self.run.memory(self.card, self.shape))
-        sequences = count_of(shape.of(self.rule.real))
+        sequences = sums_of(shape.of(self.rule.real)).number()
         return sequences if reads == "sequence" else self._tokens(shape) - sequences
 
     def _tokens(self, shape: RunShape) -> int:
@@ -195,9 +187,8 @@ class _Count:
             yield Line("overcompute.padding.tokens", rows * executed)
         padded = self.card.padded_vocab
         if padded is not None and placed.linear.name == "head":
-            yield Line(
-                "overcompute.padding.vocab", Fraction(padded, self.card.vocab) * executed - executed
-            )
+            rows = Fraction(padded, self.card.vocab) - 1
+            yield Line("overcompute.padding.vocab", rows * executed)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
@@ -237,7 +228,7 @@ class _Count:
 
     def _conv(self, conv: Conv) -> Iterator[Line]:
         """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
-        forward = conv.flops * count_of(self.shape.of(self.rule.real))
+        forward = conv.flops * sums_of(self.shape.of(self.rule.real)).number()
         counted = self.rule.id == "flopcounter"
         trained = not self.run.freezes("conv") or self.rule.frozen == "never"
         train = not self.run.forward_only
@@ -248,6 +239,7 @@ class _Count:
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         twice = self._twice_pairs(placed)
+        scores_again = self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
         for passes in self._passes(placed):
             forward = placed.core.flops(twice) * passes.times
             again = self._again(True, passes) * self._checkpoint.attention
@@ -257,9 +249,7 @@ class _Count:
                 yield Line("convention.attention", (self.rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             runs = 1 + 2 * passes.backward + again
-            if passes.backward and (
-                self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
-            ):
+            if passes.backward and scores_again:
                 yield Line("algorithmic.attention", placed.core.scores(twice) * passes.times)
             if self.rule.context == "exact":
                 yield from self._masked(placed, twice, passes.times * runs)
@@ -273,12 +263,12 @@ class _Count:
             padded = self._pairs(placed.core.mask, self.shape.of(False))
             yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not placed.core.cross:
-            full = 2 * full_pairs(self._side(placed).of(False), self.run.cached)
+            full = 2 * sums_of(self._side(placed).of(False)).full_pairs(self.run.cached)
             yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
 
     def _vectors(self, placed: PlacedCore) -> int:
         """Return what Levanter adds for masks and softmax, all three passes."""
-        squares = squares_of(self._side(placed).of(self.rule.real))
+        squares = sums_of(self._side(placed).of(self.rule.real)).squares
         passes = 1 if self.run.forward_only else 3
         return VECTOR_FLOPS_OF_LEVANTER * passes * placed.core.heads * squares * placed.times
 
@@ -296,10 +286,11 @@ class _Count:
         cut: Sequences = ()
         if self.rule.context == "half-window":
             cut, sequences = cut_by(mask, sequences, self.run.cached)
-        full = full_pairs(sequences, self.run.cached)
+        sums = sums_of(sequences)
+        full = sums.full_pairs(self.run.cached)
         half = self.rule.context != "full" and mask.kind != "full"
         # Half the context: the cache is seen by all queries, their own tokens by half of them.
-        rest = full + self.run.cached * tokens_of(sequences) if half else 2 * full
+        rest = full + self.run.cached * sums.tokens if half else 2 * full
         return self._pairs(mask, cut) + rest
 
     def _pairs(self, mask: Mask, sequences: Sequences) -> int:
@@ -308,7 +299,7 @@ class _Count:
     def _cross_pairs(self, sequences: Sequences) -> int:
         """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
         ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
-        return 2 * memory * tokens_of(sequences)
+        return 2 * memory * sums_of(sequences).tokens
 
     @property
     def _checkpoint(self) -> Checkpoint:
