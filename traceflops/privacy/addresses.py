@@ -26,7 +26,7 @@ _HARDWARE: Final = re.compile(
     r"(?![0-9A-Za-z])|(?<![0-9A-Za-z.])[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}(?![0-9A-Za-z])"
 )
 _V6: Final = re.compile(
-    r"(?<![0-9A-Za-z])(?P<open>\[?)(?P<run>[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?<!\.))"
+    r"(?<![0-9A-Za-z])(?P<open>\[?)(?P<run>[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?<!\.))(?![0-9A-Za-z])"
     r"(?:%[\w.-]+)?(?:\](?::\d{1,5}(?!\d))?)?"
 )
 _SHORTEST_V6, _MOST_COLONS = 5, 7
@@ -88,7 +88,7 @@ def _v6(found: re.Match[str], replace: Callable[[str], str]) -> str:
     run = found["run"].lstrip(":")
     is_short = not found["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
     parted = "::" in found["run"] or run.count(":") >= _MOST_COLONS
-    of_cpp = run.startswith("c10::") or not any(map(str.isdigit, run))
+    of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
     return found.group() if is_short or of_cpp or not parted else replace(found.group())
 
 
