@@ -77,21 +77,22 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
     kind, kinds = codes(activities["kind"]), names(activities["kind"])
-    _decide_by_name(activities, decisions, classifier)
+    left = _names_left(activities)
+    _decide_by_name(activities, decisions, classifier, left)
     for code, label in enumerate(kinds):
         if label in _KIND_CATEGORIES:
             decisions.decide(kind == code, _KIND_CATEGORIES[label], f"kind-{label}")
     _decide_special_copies(activities, decisions)
     _decide_collectives(trace, links, decisions, np.flatnonzero(kind == _place(kinds, "kernel")))
     rules = list(decisions.rules)
-    left = decisions.rule == _place(rules, _LEFT)
+    unknown = decisions.rule == _place(rules, _LEFT)
     return Categorised(
         decisions.category,
         tuple(decisions.categories),
         decisions.rule,
         tuple(rules),
         int(left.sum()),
-        int(numbers(activities["dur_ns"])[left].sum()),
+        int(numbers(activities["dur_ns"])[unknown].sum()),
     )
 
 
@@ -110,12 +111,10 @@ def _names_left(activities: pa.Table) -> BoolArray:
     return left
 
 
-def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> None:
-    name, labels, left = (
-        codes(activities["name"]),
-        names(activities["name"]),
-        _names_left(activities),
-    )
+def _decide_by_name(
+    activities: pa.Table, decisions: _Decisions, classifier: Classifier, left: BoolArray
+) -> None:
+    name, labels = codes(activities["name"]), names(activities["name"])
     is_op = codes(activities["kind"]) == _place(names(activities["kind"]), "op")
     for rows, decide in ((~is_op, classifier.kernel), (is_op, classifier.op)):
         of_name = np.zeros((2, len(labels)), dtype=np.int64)
