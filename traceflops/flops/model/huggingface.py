@@ -85,7 +85,7 @@ def _card(family: Family, config: Mapping[str, object], kind: str, where: str) -
     given = {key: value for key, value in config.items() if value is not None}
     # A size that is null is none: only what the config does not mention has the class's default.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
-    known = {**family.defaults, **assumed, **given}
+    known = {_TIED: family.tied, **family.defaults, **assumed, **given}
     table = TomlTable(known, where, known, {})
     values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
@@ -125,15 +125,16 @@ def _name(config: Mapping[str, object], kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one model type is read: card key -> names in the config, fixed values, rules.
+    """How one model type is read: rules, fixed values, card key -> names in the config.
 
-    `defaults` hold where the config lacks a key or has null. `assumed` are sizes that transformers
-    supplies where the config does not mention them, so that is told.
+    `tied` and `defaults` hold where the config lacks a key or has null. `assumed` are sizes that
+    transformers supplies where the config does not mention them, so that is told.
     """
 
-    keys: Mapping[str, str]
-    fixed: Mapping[str, object]
     rules: tuple[Rule, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=lambda: _GATED)
+    tied: bool = False
+    keys: Mapping[str, str] = field(default_factory=lambda: _USUAL)
     defaults: Mapping[str, object] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
 
@@ -148,22 +149,41 @@ _USUAL = {
     "vocab": "vocab_size",
     "tied": "tie_word_embeddings",
 }
+
 MASKED = {"sliding_window": "window", "attention_chunk_size": "chunk"}
 """Sizes that matter only where a layer has such a mask, and the card's keys for these."""
 
 NOT_COPIED = {"topk": "num_experts_per_tok"}
 """What a config calls further keys of a card."""
 
-_SHORT = {"hidden": "n_embd", "layers": "n_layer", "heads": "n_head", "vocab": "vocab_size"}
-_UNTIED = {"tie_word_embeddings": False}
-_TIED = {"tie_word_embeddings": True}
+_TIED = "tie_word_embeddings"
 _PLAIN = {"glu": False, "norm": "layernorm"}
 _GATED = {"glu": True, "norm": "rms"}
-_QWEN_BIAS = {**_GATED, "bias": ["qkv"]}
-_WITH_POSITIONS = {**_SHORT, "positions": "n_positions n_ctx", "tied": "tie_word_embeddings"}
-_DEEPSEEK = (*biases, mla, deepseek_experts)
+_QWEN2 = {**_GATED, "bias": ["qkv"]}
 _QWEN3 = {**_GATED, "qk_norm": True}
 _GEMMA = {**_GATED, "norms_per_block": 4}
+_GPT_OSS = {**_GATED, "bias": ["router", "ffn"], "sinks": True}
+_DEEPSEEK = (*biases, mla, deepseek_experts)
+_V3 = Family((*_DEEPSEEK, next_tokens), {**_GATED, "bias": ["router"]})
+_GPT2_KEYS = {
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "vocab": "vocab_size",
+    "positions": "n_positions n_ctx",
+    "tied": _TIED,
+}
+_T5_KEYS = {
+    "hidden": "d_model",
+    "layers": "num_decoder_layers num_layers",
+    "heads": "num_heads",
+    "head_dim": "d_kv",
+    "ffn": "d_ff",
+    "vocab": "vocab_size",
+    "tied": _TIED,
+}
+_FALCON_KEYS = {"layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"}
+_FALCON = {"new_decoder_architecture": False, "parallel_attn": True, "multi_query": True}
 _WINDOW = {"sliding_window": 4096}
 _GEMMA3_SIZES = {
     "vocab_size": 262208,
@@ -175,17 +195,6 @@ _GEMMA3_SIZES = {
     "head_dim": 256,
     **_WINDOW,
 }
-_T5_KEYS = {
-    "hidden": "d_model",
-    "layers": "num_decoder_layers num_layers",
-    "heads": "num_heads",
-    "head_dim": "d_kv",
-    "ffn": "d_ff",
-    "vocab": "vocab_size",
-    "tied": "tie_word_embeddings",
-}
-_V3 = Family(_USUAL, {**_GATED, "bias": ["router"]}, (*_DEEPSEEK, next_tokens), _UNTIED)
-_GPT_OSS_BIAS = {"bias": ["router", "ffn"], "sinks": True}
 
 
 def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
@@ -194,65 +203,48 @@ def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family(_USUAL, _GATED, biases, _UNTIED),
-    "mistral": Family(_USUAL, _GATED, (window_everywhere,), _UNTIED, _grouped(8, **_WINDOW)),
-    "mixtral": Family(_USUAL, _GATED, (window_everywhere, mixtral_experts), _UNTIED, _grouped(8)),
-    "qwen2": Family(_USUAL, _QWEN_BIAS, (window_late,), _UNTIED, _grouped(32, **_WINDOW)),
-    "qwen2_moe": Family(
-        *(_USUAL, _QWEN_BIAS, (window_late, qwen_experts), _UNTIED),
-        _grouped(16, **_WINDOW),
-    ),
-    "qwen3": Family(
-        _USUAL, _QWEN3, (*biases, window_late), _UNTIED, _grouped(32, head_dim=128, **_WINDOW)
-    ),
+    "llama": Family(biases),
+    "mistral": Family((window_everywhere,), assumed=_grouped(8, **_WINDOW)),
+    "mixtral": Family((window_everywhere, mixtral_experts), assumed=_grouped(8)),
+    "qwen2": Family((window_late,), _QWEN2, assumed=_grouped(32, **_WINDOW)),
+    "qwen2_moe": Family((window_late, qwen_experts), _QWEN2, assumed=_grouped(16, **_WINDOW)),
+    "qwen3": Family((*biases, window_late), _QWEN3, assumed=_grouped(32, head_dim=128, **_WINDOW)),
     "qwen3_moe": Family(
-        *(_USUAL, _QWEN3, (*biases, window_late, qwen_experts)),
-        *(_UNTIED, _grouped(4, **_WINDOW)),
+        (*biases, window_late, qwen_experts), _QWEN3, assumed=_grouped(4, **_WINDOW)
     ),
-    "gemma": Family(_USUAL, _GATED, biases, _TIED, _grouped(16, head_dim=256)),
+    "gemma": Family(biases, tied=True, assumed=_grouped(16, head_dim=256)),
     "gemma2": Family(
-        *(_USUAL, _GEMMA, (*biases, window_every_other)),
-        *(_TIED, _grouped(4, head_dim=256, **_WINDOW)),
+        *((*biases, window_every_other), _GEMMA, True),
+        assumed=_grouped(4, head_dim=256, **_WINDOW),
     ),
     "gemma3_text": Family(
-        *(_USUAL, {**_GEMMA, "qk_norm": True}, (*biases, window_but_every_nth)),
-        *(_TIED, _GEMMA3_SIZES),
+        *((*biases, window_but_every_nth), {**_GEMMA, "qk_norm": True}, True),
+        assumed=_GEMMA3_SIZES,
     ),
-    "gpt2": Family(_WITH_POSITIONS, {**_PLAIN, "bias": True}, (gpt2_width,), _TIED),
+    "gpt2": Family((gpt2_width,), {**_PLAIN, "bias": True}, True, _GPT2_KEYS),
     "gpt_neox": Family(
-        *(_USUAL, {**_PLAIN, "bias": ["ffn"]}),
-        *((switched("attention_bias", "qkv", "out", default=True),), _UNTIED),
+        (switched("attention_bias", "qkv", "out", default=True),), {**_PLAIN, "bias": ["ffn"]}
     ),
-    "falcon": Family(
-        {**_USUAL, "layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"},
-        _PLAIN,
-        (falcon,),
-        {**_TIED, "new_decoder_architecture": False, "parallel_attn": True, "multi_query": True},
-    ),
-    "phi": Family(
-        _USUAL,
-        {**_PLAIN, "bias": ["qkv", "out", "ffn", "head"], "norms_per_block": 1},
-        (),
-        _UNTIED,
-    ),
-    "phi3": Family(_USUAL, _GATED, (window_everywhere,), _UNTIED),
-    "deepseek_v2": Family(_USUAL, _GATED, _DEEPSEEK, _UNTIED),
+    "falcon": Family((falcon,), _PLAIN, True, {**_USUAL, **_FALCON_KEYS}, _FALCON),
+    "phi": Family((), {**_PLAIN, "bias": ["qkv", "out", "ffn", "head"], "norms_per_block": 1}),
+    "phi3": Family((window_everywhere,)),
+    "deepseek_v2": Family(_DEEPSEEK),
     "deepseek_v3": _V3,
     "kimi_k2": _V3,
     "gpt_oss": Family(
-        *(_USUAL, {**_GATED, **_GPT_OSS_BIAS}, (*biases, window_every_other, mixtral_experts)),
-        {**_UNTIED, "attention_bias": True},
-        _grouped(8, head_dim=64, sliding_window=128),
+        *((*biases, window_every_other, mixtral_experts), _GPT_OSS),
+        defaults={"attention_bias": True},
+        assumed=_grouped(8, head_dim=64, sliding_window=128),
     ),
     "llama4_text": Family(
-        *(_USUAL, _GATED, (*biases, chunks, llama4_experts), _UNTIED),
-        _grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
+        (*biases, chunks, llama4_experts),
+        assumed=_grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
     ),
-    "bert": Family(_USUAL, {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, (bert,), _TIED),
+    "bert": Family((bert,), {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, True),
     "vit": Family(
-        *(_USUAL, {**_PLAIN, "mask": "full", "bias": ["out", "ffn"]}),
         (switched("qkv_bias", "qkv", default=True), vit),
+        {**_PLAIN, "mask": "full", "bias": ["out", "ffn"]},
     ),
-    "t5": Family(_T5_KEYS, {"norm": "rms"}, (t5,), _TIED),
+    "t5": Family((t5,), {"norm": "rms"}, True, _T5_KEYS),
 }
 """Model types that are understood."""
