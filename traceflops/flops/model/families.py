@@ -1,11 +1,15 @@
-"""What of a Hugging Face config.json takes more than copying: masks, experts, biases, widths.
+"""Families of Hugging Face models: which keys a config.json has, what is fixed, further rules.
 
-A rule reads a config and adds to the values of a card.
+Each family says which keys it uses, what holds where a key is left out, and what its code fixes:
+biases, norms, tied embeddings. A rule reads what takes more than copying and adds to the values of
+a card. Read from the configuration and modelling files of transformers (4.x and 5.x); the parameter
+counts of published checkpoints are the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from traceflops.flops.model.card_table import layers_of
@@ -257,3 +261,124 @@ def t5(table: TomlTable, values: Values) -> None:
     loose = buckets * table.count("num_heads")
     values |= {"glu": gated, "loose": loose}
     values["encoder"] = {**alike, "layers": table.count("num_layers"), "glu": gated, "loose": loose}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one model type is read: rules, fixed values, card key -> names in the config.
+
+    `tied` and `defaults` hold where the config lacks a key or has null. `assumed` are sizes that
+    transformers supplies where the config does not mention them, so that is told.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=lambda: _GATED)
+    tied: bool = False
+    keys: Mapping[str, str] = field(default_factory=lambda: _USUAL)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    assumed: Mapping[str, int] = field(default_factory=dict)
+
+
+_USUAL = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+}
+
+TIED = "tie_word_embeddings"
+_PLAIN = {"glu": False, "norm": "layernorm"}
+_GATED = {"glu": True, "norm": "rms"}
+_QWEN2 = {**_GATED, "bias": ["qkv"]}
+_QWEN3 = {**_GATED, "qk_norm": True}
+_GEMMA = {**_GATED, "norms_per_block": 4}
+_GPT_OSS = {**_GATED, "bias": ["router", "ffn"], "sinks": True}
+_DEEPSEEK = (*biases, mla, deepseek_experts)
+_V3 = Family((*_DEEPSEEK, next_tokens), {**_GATED, "bias": ["router"]})
+_GPT2_KEYS = {
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "vocab": "vocab_size",
+    "positions": "n_positions n_ctx",
+    "tied": TIED,
+}
+_T5_KEYS = {
+    "hidden": "d_model",
+    "layers": "num_decoder_layers num_layers",
+    "heads": "num_heads",
+    "head_dim": "d_kv",
+    "ffn": "d_ff",
+    "vocab": "vocab_size",
+    "tied": TIED,
+}
+_FALCON_KEYS = {"layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"}
+_FALCON = {"new_decoder_architecture": False, "parallel_attn": True, "multi_query": True}
+_WINDOW = {"sliding_window": 4096}
+_GEMMA3_SIZES = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    **_WINDOW,
+}
+
+
+def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
+    """Return the sizes assumed for a family whose class has a number of key and value heads."""
+    return {"num_key_value_heads": kv_heads, **more}
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(biases),
+    "mistral": Family((window_everywhere,), assumed=_grouped(8, **_WINDOW)),
+    "mixtral": Family((window_everywhere, mixtral_experts), assumed=_grouped(8)),
+    "qwen2": Family((window_late,), _QWEN2, assumed=_grouped(32, **_WINDOW)),
+    "qwen2_moe": Family((window_late, qwen_experts), _QWEN2, assumed=_grouped(16, **_WINDOW)),
+    "qwen3": Family((*biases, window_late), _QWEN3, assumed=_grouped(32, head_dim=128, **_WINDOW)),
+    "qwen3_moe": Family(
+        (*biases, window_late, qwen_experts), _QWEN3, assumed=_grouped(4, **_WINDOW)
+    ),
+    "gemma": Family(biases, tied=True, assumed=_grouped(16, head_dim=256)),
+    "gemma2": Family(
+        *((*biases, window_every_other), _GEMMA, True),
+        assumed=_grouped(4, head_dim=256, **_WINDOW),
+    ),
+    "gemma3_text": Family(
+        *((*biases, window_but_every_nth), {**_GEMMA, "qk_norm": True}, True),
+        assumed=_GEMMA3_SIZES,
+    ),
+    "gpt2": Family((gpt2_width,), {**_PLAIN, "bias": True}, True, _GPT2_KEYS),
+    "gpt_neox": Family(
+        (switched("attention_bias", "qkv", "out", default=True),), {**_PLAIN, "bias": ["ffn"]}
+    ),
+    "falcon": Family((falcon,), _PLAIN, True, {**_USUAL, **_FALCON_KEYS}, _FALCON),
+    "phi": Family((), {**_PLAIN, "bias": ["qkv", "out", "ffn", "head"], "norms_per_block": 1}),
+    "phi3": Family((window_everywhere,)),
+    "deepseek_v2": Family(_DEEPSEEK),
+    "deepseek_v3": _V3,
+    "kimi_k2": _V3,
+    "gpt_oss": Family(
+        *((*biases, window_every_other, mixtral_experts), _GPT_OSS),
+        defaults={"attention_bias": True},
+        assumed=_grouped(8, head_dim=64, sliding_window=128),
+    ),
+    "llama4_text": Family(
+        (*biases, chunks, llama4_experts),
+        assumed=_grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
+    ),
+    "bert": Family((bert,), {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, True),
+    "vit": Family(
+        (switched("qkv_bias", "qkv", default=True), vit),
+        {**_PLAIN, "mask": "full", "bias": ["out", "ffn"]},
+    ),
+    "t5": Family((t5,), {"norm": "rms"}, True, _T5_KEYS),
+}
+"""Model types that are understood."""
