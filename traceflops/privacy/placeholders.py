@@ -8,8 +8,13 @@ from functools import partial
 from typing import Final
 
 from traceflops.privacy.addresses import replaced_addresses
-from traceflops.privacy.library_codes import is_plain_number, is_tensile, is_tensile_code, pieces
-from traceflops.privacy.library_words import is_library_word
+from traceflops.privacy.library_words import (
+    is_library_word,
+    is_plain_number,
+    is_tensile,
+    is_tensile_code,
+    pieces,
+)
 from traceflops.table import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")

@@ -15,10 +15,15 @@ from typing import Literal
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
-from traceflops.flops.analytic.rates import Peak, Rate, raw_rate
+from traceflops.flops.analytic.rates import (
+    PUBLISHED,
+    Peak,
+    Rate,
+    counted_by_nobody_knows_what,
+    raw_rate,
+)
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
 from traceflops.flops.analytic.run_flops import obstacle
-from traceflops.flops.analytic.work import PUBLISHED, counted_by_nobody_knows_what
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import Reported, exact_percent
 

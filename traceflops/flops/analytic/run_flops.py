@@ -22,9 +22,8 @@ from traceflops.flops.analytic.conventions import (
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
-from traceflops.flops.model.blocks import Mask
+from traceflops.flops.model.blocks import Conv, Mask
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
-from traceflops.flops.model.conv import Conv
 from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
 
 VECTOR_FLOPS_OF_LEVANTER = 3

@@ -12,20 +12,18 @@ from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.peak_choice import PeakChoice, fastest_rates
 from traceflops.flops.analytic.rates import (
+    PUBLISHED,
     TIME_HINT,
+    DescribedWork,
     Rate,
     check_possible,
     check_speed,
+    counted_by_nobody_knows_what,
     rate_of,
+    work,
 )
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import obstacle
-from traceflops.flops.analytic.work import (
-    PUBLISHED,
-    DescribedWork,
-    counted_by_nobody_knows_what,
-    work,
-)
 from traceflops.flops.model.blocks import require
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.flops.model.blocks import ROUTING, Block, Core, Linear, require
-from traceflops.flops.model.conv import Conv
+from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Linear, require
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]

@@ -18,6 +18,7 @@ from traceflops.errors import InputError, UsageError
 from traceflops.flops.model.blocks import (
     Attention,
     Block,
+    Conv,
     Experts,
     FeedForward,
     LatentAttention,
@@ -27,7 +28,6 @@ from traceflops.flops.model.blocks import (
     Reads,
 )
 from traceflops.flops.model.card import NORM_VECTORS, ModelCard
-from traceflops.flops.model.conv import Conv
 from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000

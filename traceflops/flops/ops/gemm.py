@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
-from traceflops.flops.ops.types import PACKED_FP4, ElementType
+from traceflops.flops.ops.arguments import PACKED_FP4, Arguments, ElementType, Shape, Tensor
 from traceflops.flops.ops.work import (
     CannotCount,
     FlopsPart,

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from traceflops.flops.ops.arguments import INT32
 from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward, OneGradient
 from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight
-from traceflops.flops.ops.types import INT32
 from traceflops.flops.ops.vector_table import CHILDREN, VECTOR_OPS, VECTOR_WRAPPERS
 from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 

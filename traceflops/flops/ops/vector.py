@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
+from traceflops.flops.ops.arguments import (
+    BOOL,
+    FLOAT,
+    Arguments,
+    ElementType,
+    Shape,
+    Tensor,
+    promoted,
+)
 from traceflops.flops.ops.gemm import broadcast
-from traceflops.flops.ops.types import BOOL, FLOAT, ElementType, promoted
 from traceflops.flops.ops.work import CannotCount, Kind, Work, operands, total_bytes
 
 _OPTIMIZER_ELEMENT_BYTES = 2

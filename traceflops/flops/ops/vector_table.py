@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from traceflops.flops.ops.types import BOOL, INT64
+from traceflops.flops.ops.arguments import BOOL, INT64
 from traceflops.flops.ops.vector import (
     EachOfList,
     Elementwise,
