@@ -116,7 +116,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
     by_words = {column: _always(partial(shown.partly, kind)) for column, kind in _BY_WORDS.items()}
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
-    in_total = {"call": partial(shown.partly, "call name")}
+    in_total: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
     in_total |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
     direction = partial(shown.partly, "direction of a copy")
     architecture = partial(shown.partly, "product of a device")

@@ -159,7 +159,8 @@ class Attention:
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections; keys and values of cross-attention read the encoder."""
         group = "cross" if self.cross else "attention"
-        source, reads = (memory, "memory") if self.cross else (hidden, "token")
+        reads: Reads = "memory" if self.cross else "token"
+        source = memory if self.cross else hidden
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         yield Linear("q", hidden, width, group, bias=self.qkv_bias)
         for name in ("k", "v"):

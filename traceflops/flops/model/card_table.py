@@ -194,7 +194,9 @@ class _Builder:
         table = self.table
         default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))
         kinds: tuple[MaskKind, ...] = ("window", "chunk")
-        narrowed = {kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))}
+        narrowed: dict[str, Mask] = {
+            kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
+        }
         if "pattern" in table:
             return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **narrowed}))
         if len(narrowed) > 1:

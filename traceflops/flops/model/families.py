@@ -18,6 +18,17 @@ from traceflops.flops.model.table import HINT, TomlTable
 Values = dict[str, Any]
 Rule = Callable[[TomlTable, Values], None]
 
+_USUAL: Mapping[str, str] = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+}
+_GATED: Mapping[str, object] = {"glu": True, "norm": "rms"}
 _LAYERS_KEY = "num_hidden_layers"
 LAYER_TYPES = {
     "full_attention": "causal",
@@ -279,20 +290,8 @@ class Family:
     assumed: Mapping[str, int] = field(default_factory=dict)
 
 
-_USUAL = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-    "tied": "tie_word_embeddings",
-}
-
 TIED = "tie_word_embeddings"
 _PLAIN = {"glu": False, "norm": "layernorm"}
-_GATED = {"glu": True, "norm": "rms"}
 _QWEN2 = {**_GATED, "bias": ["qkv"]}
 _QWEN3 = {**_GATED, "qk_norm": True}
 _GEMMA = {**_GATED, "norms_per_block": 4}
