@@ -17,6 +17,7 @@ from traceflops.flops.ops.work import (
     CannotCount,
     Core,
     FlopsPart,
+    Kind,
     NoteCode,
     Work,
     operands,
@@ -98,12 +99,13 @@ class Attention:
     masking: Masking
     packing: Packing = DENSE
     backward: bool = False
+    """The table sets it by the kind of the row."""
     unfused: bool = False
     """Computes all pairs by plain products, whatever the mask."""
     statistics: int | None = None
     """The place of whether the forward writes its log-sum-exp; always where there is none."""
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where lengths are not recorded or shapes do not fit."""
         first = int(self.backward)
         q, k, v = operands(args, first, first + 1, first + 2)
@@ -111,7 +113,7 @@ class Attention:
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
         return Work(
-            "attention_backward" if self.backward else "attention",
+            kind,
             parts=self._parts(core),
             min_bytes=self._moved(args, q, k, v, core),
             dtype=matrix_type(q, k),

@@ -19,6 +19,7 @@ from traceflops.flops.ops.work import (
     CannotCount,
     Correlation,
     FlopsPart,
+    Kind,
     NoteCode,
     PartName,
     Work,
@@ -47,7 +48,7 @@ class Convolution:
     output_padding: int | None = None
     bias: int | None = 2
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the size of the output cannot be known."""
         x, w = operands(args, 0, 1)
         x = _batched(x, w)
@@ -60,7 +61,7 @@ class Convolution:
         output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
         if output is None:
             raise CannotCount("odd-shapes")
-        work = _forward(x, w, args.tensor(self.bias), replace(geometry, output=output))
+        work = _forward(kind, x, w, args.tensor(self.bias), replace(geometry, output=output))
         return work if steps else replace(work, notes=("output-from-gradient",))
 
     def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
@@ -89,11 +90,11 @@ class ConvolutionBackward:
     groups: int | None = 9
     mask: int = 10
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the three shapes do not belong together."""
-        return self.gradients(args, _asked(args.value(self.mask)))
+        return self.gradients(kind, args, _asked(args.value(self.mask)))
 
-    def gradients(self, args: Arguments, asked: Asked | None) -> Work:
+    def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
         """Return the work of the gradients asked for; None: between none and both of them."""
         dy, x, w = operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
@@ -104,7 +105,7 @@ class ConvolutionBackward:
         wanted = zip(names, asked or (True, True), strict=True)
         notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
-            "convolution_backward",
+            kind,
             parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
             min_bytes=_moved(dy, x, w, asked) if asked else None,
             dtype=matrix_type(x, w),
@@ -123,11 +124,11 @@ class OneGradient:
     whole: ConvolutionBackward
     input: bool
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the op around is not recorded."""
         if args.enclosing is None:
             raise CannotCount("no-shapes")
-        return self.whole.gradients(args.enclosing, (self.input, not self.input))
+        return self.whole.gradients(kind, args.enclosing, (self.input, not self.input))
 
 
 def flops(geometry: Correlation) -> int:
@@ -165,13 +166,13 @@ def _as_gradient(gradient: Shape | None, geometry: Correlation) -> Shape | None:
     return gradient[2:] if gradient[0] == geometry.batch else None
 
 
-def _forward(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
+def _forward(kind: Kind, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
     y = None
     if geometry.groups or not geometry.transposed:
         channels = w.shape[1] * geometry.groups if geometry.transposed else w.shape[0]
         y = x.like((geometry.batch, channels, *geometry.output)).bytes
     return Work(
-        "convolution",
+        kind,
         parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
         min_bytes=total_bytes(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
         dtype=matrix_type(x, w),

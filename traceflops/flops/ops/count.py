@@ -165,7 +165,7 @@ class _ArgumentReader:
             enclosing=self._arguments(around) if around >= 0 else None,
         )
         try:
-            work = rule.formula(hinted)
+            work = rule.formula(rule.kind, hinted)
         except CannotCount as error:
             return Unknown(error.reason), rule
         return (work if work.fits else Unknown("too-large")), rule

@@ -25,6 +25,9 @@ _REAL_PRODUCTS_OF_A_COMPLEX_ONE = 4
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
 """How the operands' shapes are read: `linear` has the weight as N x K."""
 
+_RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
+"""The dimensions that operands must have; others broadcast."""
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
@@ -48,16 +51,16 @@ class MatrixProduct:
     others: tuple[int, ...] = ()
     most: int = 16
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the shapes are no such product's."""
         left, right = operands(args, self.left, self.right)
         signature = product_of(self.spelling, left, right)
         if len(args.shapes) > self.most:
             raise CannotCount("odd-shapes")
-        kind = self._result_type(args) or left.type
-        out = Tensor((signature.batch, signature.m, signature.n), None, kind)
+        result = self._result_type(args) or left.type
+        out = Tensor((signature.batch, signature.m, signature.n), None, result)
         moved = (left.bytes, right.bytes, out.bytes, *self._others(args))
-        return _work("gemm", signature, moved, matrix_type(left, right), factor(left, right))
+        return _work(kind, signature, moved, matrix_type(left, right), factor(left, right))
 
     def _result_type(self, args: Arguments) -> ElementType | None:
         out = args.tensor(self.out)
@@ -81,7 +84,7 @@ class PackedWeight:
     columns: tuple[int, int]
     weight: int = 1
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where shapes are missing."""
         argument, dimension = self.columns
         left, weight, source = operands(args, 0, self.weight, argument)
@@ -91,7 +94,7 @@ class PackedWeight:
         signature = Product(1, prod(rows), source.shape[dimension], k)
         out = left.like((signature.m, signature.n))
         moved = (left.bytes, weight.bytes, out.bytes)
-        return _work("gemm", signature, moved, left.type.matrix if left.type else None)
+        return _work(kind, signature, moved, left.type.matrix if left.type else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class GroupedProduct:
     others: tuple[int, ...] = ()
     offsets: int = 2
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the shapes are no such product's."""
         left, right = operands(args, 0, 1)
         signature = _grouped_product(left, right)
@@ -115,9 +118,9 @@ class GroupedProduct:
         moved.append(self._written(args, left, right, signature))
         if len(left.shape) == len(right.shape) == 3:
             moved += [left.bytes, right.bytes]
-            return _work("grouped_gemm", signature, moved, matrix_type(left, right))
+            return _work(kind, signature, moved, matrix_type(left, right))
         moved += [_used(left, signature.n), _used(right, signature.m)]
-        work = _work("grouped_gemm", signature, moved, matrix_type(left, right))
+        work = _work(kind, signature, moved, matrix_type(left, right))
         return replace(work, notes=("rows-of-groups-not-recorded",))
 
     def _written(
@@ -149,7 +152,9 @@ def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
     a, b = left.shape, right.shape
     if spelling == "linear":
         b = (*b[:-2], *b[-2:][::-1])
-    sizes = _SIZES[spelling](a, b)
+    ranks = (len(a), len(b))
+    fits = _RANKS.get(spelling, ranks) == ranks and (spelling != "bmm" or a[0] == b[0])
+    sizes = _sizes(a, b) if fits else None
     if sizes is None:
         raise CannotCount("odd-shapes")
     batch, m, n, k = sizes
@@ -159,26 +164,7 @@ def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
     return Product(batch, m, n, k * _packed(left, right), layout(left), right_layout)
 
 
-Sizes = tuple[int, int, int, int]
-
-
-def _mm(a: Shape, b: Shape) -> Sizes | None:
-    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
-        return None
-    return 1, a[0], b[1], a[1]
-
-
-def _bmm(a: Shape, b: Shape) -> Sizes | None:
-    if len(a) != 3 or len(b) != 3 or a[0] != b[0] or a[2] != b[1]:
-        return None
-    return a[0], a[1], b[2], a[2]
-
-
-def _mv(a: Shape, b: Shape) -> Sizes | None:
-    return _mm(a, (b[0], 1)) if len(b) == 1 else None
-
-
-def _matmul(a: Shape, b: Shape) -> Sizes | None:
+def _sizes(a: Shape, b: Shape) -> tuple[int, int, int, int] | None:
     """Return the sizes of `a @ b`: vectors get a dimension, batches broadcast.
 
     Where only one side has a batch, its rows are those of one product.
@@ -193,9 +179,6 @@ def _matmul(a: Shape, b: Shape) -> Sizes | None:
         return 1, prod(rows[:-1]), columns[1], rows[-1]
     batch = broadcast(rows[:-2], columns[:-2])
     return None if batch is None else (prod(batch), rows[-2], columns[-1], rows[-1])
-
-
-_SIZES = {"mm": _mm, "bmm": _bmm, "matmul": _matmul, "linear": _matmul, "mv": _mv}
 
 
 def broadcast(*shapes: Shape) -> Shape | None:

@@ -9,6 +9,7 @@ An op that runs another one of the table below itself is a wrapper.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -35,16 +36,8 @@ def _tokens_first(masking: Masking, packing: Packing = DENSE) -> Attention:
     return Attention("tokens-first", masking, packing)
 
 
-def _tokens_first_backward(masking: Masking, packing: Packing = DENSE) -> Attention:
-    return Attention("tokens-first", masking, packing, backward=True)
-
-
 def _sdpa(causal: int, bias: int | None = None, statistics: int | None = None) -> Attention:
     return Attention("heads-first", Masking((causal,), tensor=bias), statistics=statistics)
-
-
-def _sdpa_backward(causal: int, bias: int | None = None) -> Attention:
-    return Attention("heads-first", Masking((causal,), tensor=bias), backward=True)
 
 
 def _before_1_11(groups: int, mask: int) -> ConvolutionBackward:
@@ -142,30 +135,28 @@ _OPS: Final[Rows] = {
     },
     "attention_backward": {
         "_scaled_dot_product_flash_attention_backward": Attention(
-            "heads-first", Masking((11,), bottom_right=True), backward=True
+            "heads-first", Masking((11,), bottom_right=True)
         ),
-        "_scaled_dot_product_efficient_attention_backward": _sdpa_backward(11, bias=4),
-        "_scaled_dot_product_cudnn_attention_backward": _sdpa_backward(14, bias=8),
-        "_scaled_dot_product_fused_attention_overrideable_backward": _sdpa_backward(13, bias=4),
-        "_scaled_dot_product_flash_attention_for_cpu_backward": _sdpa_backward(7, bias=8),
-        "_flash_attention_backward": _tokens_first_backward(
+        "_scaled_dot_product_efficient_attention_backward": _sdpa(11, bias=4),
+        "_scaled_dot_product_cudnn_attention_backward": _sdpa(14, bias=8),
+        "_scaled_dot_product_fused_attention_overrideable_backward": _sdpa(13, bias=4),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": _sdpa(7, bias=8),
+        "_flash_attention_backward": _tokens_first(
             Masking((11,), window=(15, 16), bottom_right=True), Packing((6, 7), (8, 9))
         ),
-        "_efficient_attention_backward": _tokens_first_backward(
+        "_efficient_attention_backward": _tokens_first(
             _EFFICIENT_BACKWARD, Packing((6, 7), (8, 9))
         ),
         "_cudnn_attention_backward": Attention(
-            "heads-first", Masking((14,), tensor=8), Packing((9, 10), (11, 12)), backward=True
+            "heads-first", Masking((14,), tensor=8), Packing((9, 10), (11, 12))
         ),
-        "flash_attn::_flash_attn_backward": _tokens_first_backward(_flash(11)),
-        "flash_attn::_flash_attn_varlen_backward": _tokens_first_backward(
+        "flash_attn::_flash_attn_backward": _tokens_first(_flash(11)),
+        "flash_attn::_flash_attn_varlen_backward": _tokens_first(
             _flash(15), Packing((9, 10), (11, 12))
         ),
-        "flash_attn_3::bwd": _tokens_first_backward(
-            _flash(16), Packing((9, 10), (13, 14), used=(11, 12))
-        ),
-        "aiter::mha_bwd aiter::fmha_v3_bwd": _tokens_first_backward(_flash(8)),
-        "aiter::mha_varlen_bwd aiter::fmha_v3_varlen_bwd": _tokens_first_backward(
+        "flash_attn_3::bwd": _tokens_first(_flash(16), Packing((9, 10), (13, 14), used=(11, 12))),
+        "aiter::mha_bwd aiter::fmha_v3_bwd": _tokens_first(_flash(8)),
+        "aiter::mha_varlen_bwd aiter::fmha_v3_varlen_bwd": _tokens_first(
             _flash(13), Packing((6, 7), (8, 9))
         ),
     },
@@ -202,7 +193,7 @@ _WRAPPERS: Final[Rows] = {
         ),
     },
     "attention_backward": {
-        "aiter::_flash_attn_backward": _tokens_first_backward(_flash(12, 11)),
+        "aiter::_flash_attn_backward": _tokens_first(_flash(12, 11)),
     },
 }
 
@@ -219,6 +210,8 @@ ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(
 def _named(rows: Rows, role: Role) -> Iterator[tuple[str, Rule]]:
     for kind, formulas in rows.items():
         for names, formula in formulas.items():
+            if isinstance(formula, Attention):
+                formula = replace(formula, backward=kind == "attention_backward")
             for name in names.split():
                 yield full_name(name), Rule(kind, formula, role)
 

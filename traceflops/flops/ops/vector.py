@@ -28,9 +28,9 @@ _OPTIMIZER_ELEMENT_BYTES = 2
 """The smallest type that torch's fused optimizers take is of two bytes."""
 
 
-def view(_args: Arguments) -> Work:
+def view(kind: Kind, _args: Arguments) -> Work:
     """Return no work: the op allocates, or looks at the same memory anew."""
-    return Work("view", min_bytes=0, vector_flops=0)
+    return Work(kind, min_bytes=0, vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,13 @@ class Elementwise:
     is also written where `in_place`. `reads_first` is False for an op that only writes it.
     """
 
-    kind: Kind
     per_element: int
     operands: tuple[int, ...] = (0, 1)
     result: Literal["promoted", "bool"] = "promoted"
     in_place: bool = False
     reads_first: bool = True
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where no operand has a shape."""
         given = [args.tensor(place) for place in self.operands]
         tensors = [tensor for tensor in given if tensor is not None]
@@ -60,7 +59,7 @@ class Elementwise:
         read = tensors if self.reads_first else tensors[1:]
         written = tensors[0].bytes if self.in_place else self._result(tensors, shape).bytes
         return Work(
-            self.kind,
+            kind,
             min_bytes=total_bytes(written, *(tensor.bytes for tensor in read)),
             vector_flops=self.per_element * prod(shape),
         )
@@ -78,7 +77,6 @@ class Pass:
     read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
     """
 
-    kind: Kind
     per_element: int
     reads: tuple[int, ...] = (0,)
     writes: tuple[int, ...] = (0,)
@@ -87,14 +85,14 @@ class Pass:
     out_type: int | None = None
     widened: int | None = None
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the first tensor has no shape."""
         (first,) = operands(args, self.reads[0])
         read = [args.tensor(place) for place in self.reads]
         moved = [tensor.bytes for tensor in read if tensor is not None]
         extra = self.statistics(args) if self.statistics else 0
         return Work(
-            self.kind,
+            kind,
             min_bytes=total_bytes(*moved, *self._written(args), first.like((extra,)).bytes),
             vector_flops=self.per_element * first.elements,
         )
@@ -124,7 +122,7 @@ class Reduction:
     results: int = 1
     result: ElementType | None = None
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the tensor has no shape."""
         (tensor,) = operands(args, 0)
         # With two arguments the second one is a type: all dimensions are reduced.
@@ -132,20 +130,20 @@ class Reduction:
         left = _remaining(tensor.shape, over)
         out = Tensor((self.results * left,), None, self.result or tensor.type)
         return Work(
-            "reduction",
+            kind,
             min_bytes=total_bytes(tensor.bytes, out.bytes),
             vector_flops=self.per_element * tensor.elements,
         )
 
 
-def lookup(args: Arguments) -> Work:
+def lookup(kind: Kind, args: Arguments) -> Work:
     """Return the work of rows of a table by their numbers: read (each at most once) and written."""
     table, indices = operands(args, 0, 1)
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
     rows, width = table.shape
     moved = table.like((indices.elements + min(indices.elements, rows), width))
-    return Work("gather", min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
+    return Work(kind, min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ class LookupBackward:
     indices: int = 1
     rows: int = 2
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where a shape is missing."""
         gradient, indices = operands(args, self.gradient, self.indices)
         if not gradient.shape:
@@ -168,13 +166,13 @@ class LookupBackward:
         touched = indices.elements if rows is None else min(indices.elements, max(rows, 0))
         added = gradient.like((touched if rows is not None else 0, gradient.shape[-1]))
         return Work(
-            "gather",
+            kind,
             min_bytes=total_bytes(gradient.bytes, indices.bytes, added.bytes),
             vector_flops=gradient.elements,
         )
 
 
-def selection(args: Arguments) -> Work:
+def selection(kind: Kind, args: Arguments) -> Work:
     """Return the work of slices of a tensor by their numbers along the dimension at place 1."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
@@ -185,7 +183,7 @@ def selection(args: Arguments) -> Work:
     sizes = list(tensor.shape)
     read = min(index.elements, sizes.pop(along)) + index.elements
     moved = tensor.like((read, *sizes))
-    return Work("gather", min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
+    return Work(kind, min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +197,13 @@ class OptimizerStep:
     updated: tuple[int, ...]
     reads: tuple[int, ...]
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the profiler did not record the shapes of lists."""
         parameters = _elements(args, self.updated[0], needed=True)
         updated = sum(_elements(args, place) for place in self.updated)
         read = sum(_elements(args, place) for place in self.reads)
         return Work(
-            "optimizer",
+            kind,
             min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
             vector_flops=self.per_element * parameters,
             notes=("list-types-not-recorded",),
@@ -216,12 +214,11 @@ class OptimizerStep:
 class EachOfList:
     """The same on every tensor of a list; the bytes are unknown, as the types are."""
 
-    kind: Kind
     per_element: int
 
-    def __call__(self, args: Arguments) -> Work:
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the profiler did not record the shapes of lists."""
-        return Work(self.kind, vector_flops=self.per_element * _elements(args, 0, needed=True))
+        return Work(kind, vector_flops=self.per_element * _elements(args, 0, needed=True))
 
 
 def rows_of_layer_norm(args: Arguments) -> int:

@@ -217,8 +217,8 @@ class CannotCount(Exception):
 
 
 Result = Work | Unknown
-Formula = Callable[[Arguments], Work]
-"""Returns the work of a call, or raises CannotCount."""
+Formula = Callable[[Kind, Arguments], Work]
+"""Returns the work of a call of an op of a kind, or raises CannotCount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class NeverCounted:
 
     reason: Reason
 
-    def __call__(self, _args: Arguments) -> Work:
+    def __call__(self, _kind: Kind, _args: Arguments) -> Work:
         """Raise the reason."""
         raise CannotCount(self.reason)
 
