@@ -208,36 +208,29 @@ class Run:
 
     def __post_init__(self) -> None:
         positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
+        for problem, hint in self._contradictions():
+            raise UsageError(problem, hint)
+        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield what cannot be, and what to do about it."""
         if any(length < 1 for length in self.documents):
-            raise UsageError("a document has no tokens", "give lengths of at least 1")
-        self._check_sums()
+            yield "a document has no tokens", "give lengths of at least 1"
+        both = "set --seq-sum and --seq-square-sum"
+        if (self.seq_sum is None) != (self.seq_square_sum is None):
+            yield "packed sequences need both sums: of lengths and of squared lengths", both
+        if self.seq_sum is None and self.sequences is not None:
+            needs = "a number of sequences needs the sums of their lengths"
+            yield needs, f"{both}, or --batch and --seq"
+        if self.documents and self.seq_sum is not None:
+            yield "give either document lengths or sums of lengths, not both", "remove one of them"
         measured = [name for name in MEASURES if getattr(self, name) is not None]
         if len(measured) > 1:
-            raise UsageError(f"{' and '.join(measured)} exclude each other", "give one of them")
-        for name in measured:
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} must be above 0", "give the measured value")
+            yield f"{' and '.join(measured)} exclude each other", "give one of them"
+        if measured and getattr(self, measured[0]) <= 0:
+            yield f"{measured[0]} must be above 0", "give the measured value"
         if unknown := sorted(self.frozen - {*PARTS}):
-            known = ", ".join(PARTS)
-            raise UsageError(f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {known}")
-
-    def _check_sums(self) -> None:
-        """Refuse one sum without the other, and sums beside the lengths themselves."""
-        if (self.seq_sum is None) != (self.seq_square_sum is None):
-            raise UsageError(
-                "packed sequences need both sums: of lengths and of squared lengths",
-                "set --seq-sum and --seq-square-sum",
-            )
-        if self.seq_sum is None and self.sequences is not None:
-            raise UsageError(
-                "a number of sequences needs the sums of their lengths",
-                "set --seq-sum and --seq-square-sum, or --batch and --seq",
-            )
-        if self.documents and self.seq_sum is not None:
-            raise UsageError(
-                "give either document lengths or sums of lengths, not both", "remove one of them"
-            )
-        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+            yield f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {', '.join(PARTS)}"
 
     @property
     def sums(self) -> LengthSums | None:
