@@ -35,9 +35,7 @@ class Classifier:
     def __init__(self, built_in: tuple[Rule, ...], own: tuple[Rule, ...] = ()) -> None:
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
-        self._open_rules = cache(
-            lambda head: tuple(_open_rules(self._blocks, both_spellings(head)))
-        )
+        self._open_rules = cache(lambda head: tuple(_open_rules(self._blocks, head)))
         self.kernel = cache(self._kernel)
         self.op = cache(self._op)
 
