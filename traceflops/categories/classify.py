@@ -121,11 +121,11 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
         if place == "head":
             continue
         text = _text(parts, place)
-        found = search(patterns, text, rule.case)
-        if found is None:
+        match = search(patterns, text, rule.case)
+        if match is None:
             return None
         if place != "namespace":
-            shown = _word_at(found)
+            shown = _word_at(match)
         elif not rule.patterns("head"):
             shown = text
     return shown
@@ -137,11 +137,11 @@ def _text(parts: Parts, place: str) -> str:
     return parts.name[:_LONGEST_NAME] if place == "name" else parts.arguments
 
 
-def _word_at(found: re.Match[str]) -> str:
+def _word_at(match: re.Match[str]) -> str:
     """The whole word around a match, which may begin with what parts words."""
-    text = found.string
-    start = text.rfind(" ", 0, found.start() + 1) + 1
-    end = text.find(" ", max(start, found.end()))
+    text = match.string
+    start = text.rfind(" ", 0, match.start() + 1) + 1
+    end = text.find(" ", max(start, match.end()))
     return text[start : end if end >= 0 else len(text)].strip()
 
 

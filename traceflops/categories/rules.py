@@ -133,7 +133,7 @@ def check_pattern(pattern: str) -> str | None:
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
-    repeats = [found.start() for found in _REPEAT.finditer(plain)]
+    repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
     if any(plain[at - 1 : at] == ")" for at in repeats):
         return "a repeat (*, + or {}) may not follow a group"
     if len(repeats) > MOST_REPEATS:

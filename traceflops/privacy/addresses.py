@@ -54,42 +54,42 @@ _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)*")
 def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
     """Return a text in which paths, addresses and names of machines are replaced."""
     if "://" in text:
-        text = _URL.sub(lambda found: replace(found.group()), text)
+        text = _URL.sub(lambda match: replace(match.group()), text)
     if "/" in text or "\\" in text:
-        text = _PATH.sub(lambda found: replace(found.group()), text)
+        text = _PATH.sub(lambda match: replace(match.group()), text)
     if "@" in text:
-        text = _EMAIL.sub(lambda found: replace(found.group()), text)
+        text = _EMAIL.sub(lambda match: replace(match.group()), text)
     if ":" in text or "-" in text or "." in text:
-        text = _HARDWARE.sub(lambda found: replace(found.group()), text)
+        text = _HARDWARE.sub(lambda match: replace(match.group()), text)
     if ":" in text:
-        text = _V6.sub(lambda found: _v6(found, replace), text)
+        text = _V6.sub(lambda match: _v6(match, replace), text)
     if "." in text or "_" in text:
-        text = _V4.sub(lambda found: _v4(found, replace), text)
+        text = _V4.sub(lambda match: _v4(match, replace), text)
     if "." in text or "-" in text:
-        text = _JOINED.sub(lambda found: _machine(found.group(), replace), text)
-    return _NUMBERED.sub(lambda found: replace(found.group()), text)
+        text = _JOINED.sub(lambda match: _machine(match.group(), replace), text)
+    return _NUMBERED.sub(lambda match: replace(match.group()), text)
 
 
-def _v4(found: re.Match[str], replace: Callable[[str], str]) -> str:
+def _v4(match: re.Match[str], replace: Callable[[str], str]) -> str:
     """Return a placeholder for the address; sizes in names of kernels may be joined by `_`."""
-    joined = found["joined"]
+    joined = match["joined"]
     if joined is not None:
         parts = [int(part) for part in joined.split("_")]
         if max(parts) > _BYTE or not _PRIVATE.match(joined):
-            return found.group()
-    return replace(found.group())
+            return match.group()
+    return replace(match.group())
 
 
-def _v6(found: re.Match[str], replace: Callable[[str], str]) -> str:
+def _v6(match: re.Match[str], replace: Callable[[str], str]) -> str:
     """Return a placeholder for an address of version 6; `a::b` of C++ and `12:30:45` are none.
 
     What is as short as `f16::d` is rather of C++, unless it stands in brackets.
     """
-    run = found["run"].lstrip(":")
-    is_short = not found["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
-    parted = "::" in found["run"] or run.count(":") >= _MOST_COLONS
+    run = match["run"].lstrip(":")
+    is_short = not match["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
+    parted = "::" in match["run"] or run.count(":") >= _MOST_COLONS
     of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
-    return found.group() if is_short or of_cpp or not parted else replace(found.group())
+    return match.group() if is_short or of_cpp or not parted else replace(match.group())
 
 
 def _machine(text: str, replace: Callable[[str], str]) -> str:

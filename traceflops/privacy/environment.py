@@ -137,12 +137,14 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub) -> pa.Table:
 
 def _numbered(hosts: pa.ChunkedArray) -> pa.Array:
     """Return numbers in the place of the names of hosts, so that several are told apart."""
-    found = list(dict.fromkeys(filter(None, hosts.to_pylist())))
-    if len(found) < 2:
+    distinct = list(dict.fromkeys(filter(None, hosts.to_pylist())))
+    if len(distinct) < 2:
         return pa.nulls(len(hosts), hosts.type)
-    number = {host: place for place, host in enumerate(found)}
+    number = {host: place for place, host in enumerate(distinct)}
     rows = [number.get(host, -1) for host in hosts.to_pylist()]
-    return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(found))])
+    return dictionary_column(
+        np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(distinct))]
+    )
 
 
 def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:
@@ -181,8 +183,8 @@ def without_folders(text: str) -> str:
 
 def without_frame_folders(text: str) -> str:
     """Return a text without the folders of a Python function's file that it begins with."""
-    found = _FRAME.match(text)
-    return _own_path(found.group()) + text[found.end() :] if found is not None else text
+    folders = _FRAME.match(text)
+    return _own_path(folders.group()) + text[folders.end() :] if folders is not None else text
 
 
 def _own_path(folders: str) -> str:

@@ -205,5 +205,5 @@ def is_plain_number(digits: str) -> bool:
 
 def pieces(token: str) -> Iterator[tuple[str, str]]:
     """Give the pieces of a token of ASCII letters and digits, each as code, number or word."""
-    for found in _PIECE.finditer(token):
-        yield found.lastgroup or "", found.group()
+    for piece in _PIECE.finditer(token):
+        yield piece.lastgroup or "", piece.group()

@@ -45,12 +45,12 @@ class Placeholders:
 
     def partly(self, kind: str, text: str) -> str:
         """Return a name in which the words that no library uses are replaced."""
-        found = self._partly.get(text)
-        if found is None:
-            found = self._partly[text] = self._distinct(text, self._replaced(text))
-        if found != text:
+        shown = self._partly.get(text)
+        if shown is None:
+            shown = self._partly[text] = self._distinct(text, self._replaced(text))
+        if shown != text:
             self.count(kind, text)
-        return found
+        return shown
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind that were replaced as a whole, the longest first."""
@@ -63,11 +63,11 @@ class Placeholders:
             self.changed[kind] += 1
 
     def _distinct(self, text: str, made: str) -> str:
-        place, found = 1, made
-        while self._taken.setdefault(found, text) != text:
+        place, distinct = 1, made
+        while self._taken.setdefault(distinct, text) != text:
             place += 1
-            found = f"{made} ({place})"
-        return found
+            distinct = f"{made} ({place})"
+        return distinct
 
     def _replaced(self, text: str) -> str:
         if text.startswith("_Z"):  # which of its letters are words, only a demangler knows

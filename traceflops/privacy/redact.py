@@ -92,13 +92,13 @@ class Redaction:
         notes = (*notes, removed(self._shown))
         return replace(trace, tables=tables, source=source, notes=notes, places=())
 
-    def untimed(self, found: Untimed) -> Untimed:
+    def untimed(self, totals: Untimed) -> Untimed:
         """Return the totals of a trace without a timeline with placeholders."""
-        rows = self._renamed(found.rows, "totals")
-        counted = self._renamed(found.counted, "kernel_counters")
+        rows = self._renamed(totals.rows, "totals")
+        counted = self._renamed(totals.counted, "kernel_counters")
         counter = self._policies["kernel_counters", "counter"](None)
-        counters = tuple(filter(None, map(counter, found.counters)))
-        return replace(found, rows=rows, counted=counted, counters=counters)
+        counters = tuple(filter(None, map(counter, totals.counters)))
+        return replace(totals, rows=rows, counted=counted, counters=counters)
 
     def rule(self, name: str) -> str:
         """Return what to call a rule of categories; those of the author's own are numbered."""

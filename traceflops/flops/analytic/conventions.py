@@ -257,7 +257,7 @@ RULE_OF_THUMB_FROZEN = "4N"
 
 def convention(name: str) -> Convention:
     """Return the convention of that id. Raises UsageError with the known ones."""
-    found = CONVENTIONS.get(name)
-    if found is None:
+    rule = CONVENTIONS.get(name)
+    if rule is None:
         raise UsageError(f"unknown convention {name[:60]!r}", f"known: {', '.join(CONVENTIONS)}")
-    return found
+    return rule

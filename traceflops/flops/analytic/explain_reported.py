@@ -181,13 +181,13 @@ def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
     return (True, round(one.error + one.cost * PER_COST, 3), Fraction(0))
 
 
-def _merged(found: Iterator[Candidate]) -> list[Candidate]:
+def _merged(candidates: Iterator[Candidate]) -> list[Candidate]:
     """Return the candidates, those that the digits cannot tell apart as one, the best first in it.
 
     Only conventions are merged: peak and treatment stay apart.
     """
     groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
-    for one in found:
+    for one in candidates:
         key = (one.peak, one.treatment, None if one.reproduces else one.value)
         groups.setdefault(key, []).append(one)
     ranked = [sorted(group, key=_rank) for group in groups.values()]
@@ -276,8 +276,8 @@ class _Search:
         rounded = abs(gap) <= self.reported.half_unit + slack
         cut = -slack <= gap < 2 * self.reported.half_unit + slack
         error = abs(gap) / self.reported.value
-        found = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
-        return found if rounded or not cut else replace(found, cost=cost + CUT_OFF)
+        candidate = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
+        return candidate if rounded or not cut else replace(candidate, cost=cost + CUT_OFF)
 
 
 def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:

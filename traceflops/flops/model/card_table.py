@@ -338,13 +338,13 @@ class _Builder:
 
     def _convs(self) -> tuple[Conv, ...]:
         """Return the convolutions; one without `input` reads what the one before it made."""
-        found: list[Conv] = []
+        convs: list[Conv] = []
         for number, table in enumerate(self.table.tables("conv", CONV), 1):
-            size = table.numbers("input") or (found[-1].output if found else None)
+            size = table.numbers("input") or (convs[-1].output if convs else None)
             if size is None:
                 table.lacks("input")
-            found.append(_conv(table, size, f"conv {number}", stem=not found))
-        return tuple(found)
+            convs.append(_conv(table, size, f"conv {number}", stem=not convs))
+        return tuple(convs)
 
 
 def _conv(table: TomlTable, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:

@@ -225,8 +225,8 @@ def falcon(table: TomlTable, values: Values) -> None:
 
 
 def _one_of(table: TomlTable, *names: str, default: int | None = None) -> int:
-    found = next((name for name in names if name in table), names[0])
-    return table.count(found, default)
+    key = next((name for name in names if name in table), names[0])
+    return table.count(key, default)
 
 
 def bert(table: TomlTable, values: Values) -> None:
@@ -245,8 +245,8 @@ def bert(table: TomlTable, values: Values) -> None:
 
 
 def _architecture(table: TomlTable, default: str) -> str:
-    found = table.values.get("architectures")
-    return str(found[0]) if isinstance(found, list) and found else default
+    names = table.values.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else default
 
 
 def vit(table: TomlTable, values: Values) -> None:

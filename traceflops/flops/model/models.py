@@ -141,13 +141,13 @@ def _tables() -> Mapping[str, Mapping[str, object]]:
 @cache
 def _ids() -> dict[str, str]:
     """Return every way to write a model, without punctuation, and its id."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for key, table in _tables().items():
         aliases = table.get("aliases", [])
         names = (key, str(table["name"]), *(aliases if isinstance(aliases, list) else []))
         for name in names:
-            found.setdefault(_plain(name), key)
-    return found
+            ids.setdefault(_plain(name), key)
+    return ids
 
 
 @cache
@@ -196,15 +196,15 @@ def _text(path: Path, where: str) -> str:
 def parse_json(text: str, where: str) -> Mapping[str, object]:
     """Return the object of a JSON text. Raises InputError."""
     try:
-        found = msgspec.json.decode(text)
+        config = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"{where}: invalid JSON: {reason}", "use the model's config.json"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise InputError(f"{where}: not a JSON object", "use the model's config.json")
-    return found
+    return config
 
 
 def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:

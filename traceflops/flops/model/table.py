@@ -108,12 +108,12 @@ class TomlTable:
         value = self.values.get(key)
         if value is None:
             return None
-        found = value if isinstance(value, list) else [value]
+        listed = value if isinstance(value, list) else [value]
         if not all(
-            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found
+            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in listed
         ):
             self.refuse(f"{self.called(key)!r} is not a list of whole numbers", HINT)
-        return tuple(found)
+        return tuple(listed)
 
     def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
         """Return a list of words, each one of the allowed; empty where the key is not given."""

@@ -102,15 +102,15 @@ def count_ops(ops: pa.Table) -> OpWork:
     key = _combined([own, output[rows], of_row[enclosing[rows]]])
     first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
     reader = _ArgumentReader(ops, output, enclosing)
-    found: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
-    found += map(reader.work, rows[first].tolist())
+    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
+    results += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
     place[rows] = key + 1
-    works = tuple(work for work, _ in found)
+    works = tuple(work for work, _ in results)
     return OpWork(
         place,
         works,
-        tuple(rule for _, rule in found),
+        tuple(rule for _, rule in results),
         flops=_column(works, lambda work: work.flops),
         at_least=_column(works, lambda work: work.at_least),
         min_bytes=_column(works, lambda work: work.min_bytes),
@@ -207,14 +207,14 @@ def output_shapes(ops: pa.Table) -> IntArray:
     convolution around it. A number that several nodes with different shapes have (several forward
     threads) tells nothing.
     """
-    found = np.full(ops.num_rows, -1, dtype=np.int64)
+    shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
     forward = _named(ops, _is_convolution) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
     giving = np.flatnonzero(numbered & _named(ops, _CONVOLUTION_NODE.fullmatch))
     if not len(asking) or not len(giving):
-        return found
+        return shape_of
     carrying = np.flatnonzero(forward & numbered)
     carrier = np.where(numbered[asking], asking, _around(ops, asking, carrying))
     keys = joint_codes(numbers(ops["process"]), sequence)
@@ -222,23 +222,23 @@ def output_shapes(ops: pa.Table) -> IntArray:
     at = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
     if len(given):
         known = (carrier >= 0) & (given[at] == keys[carrier])
-        found[asking] = np.where(known, shape[at], -1)
-    return found
+        shape_of[asking] = np.where(known, shape[at], -1)
+    return shape_of
 
 
 def enclosing_ops(ops: pa.Table) -> IntArray:
     """Return, per op, the row of the op around it that knows its shapes, -1 where it needs none."""
-    found = np.full(ops.num_rows, -1, dtype=np.int64)
+    enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
     inner = np.flatnonzero(_named(ops, ENCLOSING.__contains__))
     outer = np.flatnonzero(_named(ops, frozenset(ENCLOSING.values()).__contains__))
     if not len(inner) or not len(outer):
-        return found
+        return enclosing
     name = codes(ops["name"])
     code_of = {label: code for code, label in enumerate(names(ops["name"]))}
     wanted = np.array([code_of.get(ENCLOSING.get(label, ""), -1) for label in code_of])
     around = _around(ops, inner, outer)
-    found[inner] = np.where((around >= 0) & (name[around] == wanted[name[inner]]), around, -1)
-    return found
+    enclosing[inner] = np.where((around >= 0) & (name[around] == wanted[name[inner]]), around, -1)
+    return enclosing
 
 
 def _is_convolution(name: str) -> bool:
@@ -264,8 +264,8 @@ def _named(ops: pa.Table, wanted: Callable[[str], object]) -> BoolArray:
 def _unambiguous(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
     """Return the distinct keys in order, and their values; keys with several ones are left out."""
     order = np.lexsort((values, keys))
-    ordered, found = keys[order], values[order]
+    ordered, chosen = keys[order], values[order]
     opens = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
     closes = np.append(opens[1:], len(ordered)) - 1
-    alike = found[opens] == found[closes] if len(opens) else np.zeros(0, dtype=np.bool_)
-    return ordered[opens][alike], found[opens][alike]
+    alike = chosen[opens] == chosen[closes] if len(opens) else np.zeros(0, dtype=np.bool_)
+    return ordered[opens][alike], chosen[opens][alike]
