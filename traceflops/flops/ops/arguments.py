@@ -215,6 +215,10 @@ class Arguments:
             return None  # an argument that is no tensor is written as one without dimensions
         return Tensor(shape, _fitting(_at(self.strides, place), shape), kind)
 
+    def given(self, *places: int | None) -> list[Tensor]:
+        """Return the tensors at those of the places that have one."""
+        return [tensor for place in places if (tensor := self.tensor(place)) is not None]
+
     def tensors(self, place: int) -> tuple[Tensor, ...] | None:
         """Return the tensors of the list at this place; None where no shapes are recorded.
 
@@ -224,10 +228,10 @@ class Arguments:
         if not isinstance(shapes, Shapes):
             return None
         strides = _at(self.strides, place)
-        known = strides if isinstance(strides, Shapes) and len(strides) == len(shapes) else None
+        fit = isinstance(strides, Shapes) and len(strides) == len(shapes)
+        each = strides if fit else (None,) * len(shapes)
         return tuple(
-            Tensor(shape, _fitting(known[number], shape) if known else None)
-            for number, shape in enumerate(shapes)
+            Tensor(shape, _fitting(steps, shape)) for shape, steps in zip(shapes, each, strict=True)
         )
 
     def value(self, place: int | None) -> Read:

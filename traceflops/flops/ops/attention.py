@@ -109,7 +109,7 @@ class Attention:
         """Return the work; not counted where lengths are not recorded or shapes do not fit."""
         first = int(self.backward)
         q, k, v = operands(args, first, first + 1, first + 2)
-        if _any_given(args, self.packing.paged):
+        if args.given(*self.packing.paged):
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
         return Work(
@@ -125,7 +125,7 @@ class Attention:
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
             return self._packed_core(args, q, k, v, offsets)
-        if _any_given(args, self.packing.used):
+        if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
         core = _fitted(*(_dense(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
@@ -149,7 +149,7 @@ class Attention:
         band, unrecorded = self.masking.band(args), self.masking.unrecorded()
         longest = self._longest(args, core)
         most, least = _bounds(band, unrecorded, core, documents, longest)
-        used = _any_given(args, self.packing.used)
+        used = bool(args.given(*self.packing.used))
         return replace(
             core,
             pairs=most,
@@ -213,10 +213,6 @@ class _Side:
     heads: int
     length: int
     size: int
-
-
-def _any_given(args: Arguments, places: tuple[int, ...]) -> bool:
-    return any(args.tensor(place) is not None for place in places)
 
 
 def _at_most(length: int | None, total: int) -> int:

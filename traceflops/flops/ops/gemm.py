@@ -70,8 +70,7 @@ class MatrixProduct:
         beta = args.value(self.beta)
         adds = isinstance(beta, int | float) and beta != 0
         places = (*self.others, self.added) if adds or self.beta is None else self.others
-        given = [args.tensor(place) for place in places if place is not None]
-        return [tensor.bytes for tensor in given if tensor is not None]
+        return [tensor.bytes for tensor in args.given(*places)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,7 @@ class GroupedProduct:
         """Return the work; not counted where the shapes are no such product's."""
         left, right = operands(args, 0, 1)
         signature = _grouped_product(left, right)
-        scales = [args.tensor(place) for place in self.others]
-        moved = [scale.bytes for scale in scales if scale is not None]
+        moved = [scale.bytes for scale in args.given(*self.others)]
         moved.append(self._written(args, left, right, signature))
         if len(left.shape) == len(right.shape) == 3:
             moved += [left.bytes, right.bytes]

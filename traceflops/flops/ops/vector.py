@@ -49,9 +49,8 @@ class Elementwise:
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where no operand has a shape."""
-        given = [args.tensor(place) for place in self.operands]
-        tensors = [tensor for tensor in given if tensor is not None]
-        if not tensors or (self.in_place and given[0] is None):
+        tensors = args.given(*self.operands)
+        if not tensors or (self.in_place and args.tensor(self.operands[0]) is None):
             raise CannotCount("no-shapes")
         shape = tensors[0].shape if self.in_place else broadcast(*(one.shape for one in tensors))
         if shape is None:
@@ -88,8 +87,7 @@ class Pass:
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the first tensor has no shape."""
         (first,) = operands(args, self.reads[0])
-        read = [args.tensor(place) for place in self.reads]
-        moved = [tensor.bytes for tensor in read if tensor is not None]
+        moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
         return Work(
             kind,
@@ -101,16 +99,10 @@ class Pass:
         mask = args.value(self.mask)
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
         kind = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
-        templates = [
-            args.tensor(place)
-            for place, yes in zip(self.writes, wanted, strict=False)
-            if yes is not False
+        places = [
+            place for place, yes in zip(self.writes, wanted, strict=False) if yes is not False
         ]
-        return [
-            Tensor(template.shape, None, kind or template.type).bytes
-            for template in templates
-            if template is not None
-        ]
+        return [Tensor(one.shape, None, kind or one.type).bytes for one in args.given(*places)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class NeverCounted:
 
 def operands(args: Arguments, *places: int) -> list[Tensor]:
     """Return the tensors at these places; not counted where one has no shape."""
-    tensors = [tensor for place in places if (tensor := args.tensor(place)) is not None]
+    tensors = args.given(*places)
     if len(tensors) < len(places):
         raise CannotCount("no-shapes")
     return tensors
