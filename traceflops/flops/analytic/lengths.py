@@ -119,13 +119,9 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
         cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
         return cut, tuple(one for one in sequences if one[0] + cached <= mask.size)
     if sequences.longest is None or sequences.longest + cached > mask.size:
-        raise _needs_lengths(mask)
+        raise UsageError(
+            f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
+            "lengths, not sums",
+            "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
+        )
     return (), sequences
-
-
-def _needs_lengths(mask: Mask) -> UsageError:
-    return UsageError(
-        f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
-        "lengths, not sums",
-        "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
-    )
