@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -213,9 +212,4 @@ def _is_layer(path: str) -> bool:
         return False
     root, *_, last = [part for part in path.split("/") if part]
     known = last[:1].isupper() and "." not in last and all(map(is_library_word, words_of(last)))
-    return known and root.lower() not in _folders()
-
-
-@cache
-def _folders() -> frozenset[str]:
-    return frozenset(_FOLDERS.split())
+    return known and root.lower() not in _FOLDERS.split()

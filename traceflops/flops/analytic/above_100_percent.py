@@ -85,10 +85,6 @@ def _of_all_devices(case: Case) -> Fraction:
     return Fraction(case.run.devices)
 
 
-def _of_all_experts(case: Case) -> Fraction:
-    return Fraction(case.card.total, case.card.active)
-
-
 def _may_be_fp8(case: Case) -> bool:
     """Return whether the device computes in fp8, too, and faster than the peak."""
     fp8 = case.spec.peak("fp8") if case.spec is not None else None
@@ -127,7 +123,7 @@ MISTAKES: Final = (
     Mistake("tokens of all GPUs with the rate of one", _of_all_devices, published=False),
     Mistake(
         "parameters of unused experts counted",
-        _of_all_experts,
+        lambda case: Fraction(case.card.total, case.card.active),
         holds=lambda case: case.rule.weights in _ALL_EXPERTS,
     ),
     Mistake(

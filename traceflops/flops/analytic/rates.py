@@ -67,17 +67,13 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     A published rate of unknown convention is taken as it is, unless one is named. Raises UsageError
     where the convention cannot be computed.
     """
-    rule = convention(name or usual_convention(card, run))
+    usual = PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
+    rule = convention(name or usual)
     if rule.id == PUBLISHED:
         return _published(run)
     ledger = model_flops(card, run, rule.id)
     shape = run.shape(card)
     return DescribedWork(ledger, _seconds(card, run, shape, ledger), run.devices, shape.slot_tokens)
-
-
-def usual_convention(card: ModelCard, run: Run) -> str:
-    """Return the convention to use where none is asked for."""
-    return PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
 
 
 def counted_by_nobody_knows_what(run: Run) -> bool:

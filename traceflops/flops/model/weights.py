@@ -47,10 +47,6 @@ def _with_embedding(card: ModelCard) -> Matrices:
     return (*card.placed(), PlacedLinear(rows))
 
 
-def _two_matrices(card: ModelCard) -> Matrices:
-    return tuple(one for one in _matmul(card) if one.linear.name != "expert_gate")
-
-
 def square(card: ModelCard) -> ModelCard:
     """Return the card with heads that share out the hidden width. Raises UsageError if none can."""
     blocks = tuple((count, _squared(block, card.hidden)) for count, block in card.blocks)
@@ -80,7 +76,9 @@ _MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {
     "matmul+router": ModelCard.placed,
     "padded": _padded,
     "matmul+embedding": _with_embedding,
-    "two-matrix-experts": _two_matrices,
+    "two-matrix-experts": lambda card: tuple(
+        one for one in _matmul(card) if one.linear.name != "expert_gate"
+    ),
     "square": lambda card: square(card).placed(),
 }
 _WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {

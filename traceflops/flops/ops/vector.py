@@ -56,15 +56,13 @@ class Elementwise:
         if shape is None:
             raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
-        written = tensors[0].bytes if self.in_place else self._result(tensors, shape).bytes
+        result = BOOL if self.result == "bool" else _result_type(tensors)
+        written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return Work(
             kind,
-            min_bytes=total_bytes(written, *(tensor.bytes for tensor in read)),
+            min_bytes=total_bytes(written.bytes, *(tensor.bytes for tensor in read)),
             vector_flops=self.per_element * prod(shape),
         )
-
-    def _result(self, tensors: list[Tensor], shape: Shape) -> Tensor:
-        return Tensor(shape, None, BOOL if self.result == "bool" else _result_type(tensors))
 
 
 @dataclass(frozen=True, slots=True)
