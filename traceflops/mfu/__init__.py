@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Peak,
         Rate,
         Run,
-        every_convention,
         explain,
         model_flops,
         preset,

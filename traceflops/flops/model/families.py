@@ -1,11 +1,15 @@
-"""What of a Hugging Face config.json takes more than copying: masks, experts, biases, widths.
+"""Families of Hugging Face models: which keys a config.json has, what is fixed, further rules.
 
-A rule reads a config and adds to the values of a card.
+Each family says which keys it uses, what holds where a key is left out, and what its code fixes:
+biases, norms, tied embeddings. A rule reads what takes more than copying and adds to the values of
+a card. Read from the configuration and modelling files of transformers (4.x and 5.x); the parameter
+counts of published checkpoints are the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from traceflops.flops.model.card_table import layers_of
@@ -14,7 +18,23 @@ from traceflops.flops.model.table import HINT, TomlTable
 Values = dict[str, Any]
 Rule = Callable[[TomlTable, Values], None]
 
+_USUAL: Mapping[str, str] = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+}
+_GATED: Mapping[str, object] = {"glu": True, "norm": "rms"}
 _LAYERS_KEY = "num_hidden_layers"
+LAYER_TYPES = {
+    "full_attention": "causal",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+}
 
 
 def _layers(table: TomlTable) -> int:
@@ -38,24 +58,17 @@ def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
         )
 
 
-def biases(table: TomlTable, values: Values) -> None:
-    """Add the biases that `attention_bias` and `mlp_bias` switch on."""
-    attention, mlp = table.flag("attention_bias", False), table.flag("mlp_bias", False)
-    values["bias"] = [*["qkv", "out"] * attention, *["ffn"] * mlp]
+def switched(key: str, *parts: str, default: bool = False) -> Rule:
+    """Return the rule that gives some matrices biases where a flag is set."""
+
+    def add(table: TomlTable, values: Values) -> None:
+        if table.flag(key, default):
+            values["bias"] = [*values.get("bias", ()), *parts]
+
+    return add
 
 
-LAYER_TYPES = {
-    "full_attention": "causal",
-    "sliding_attention": "window",
-    "chunked_attention": "chunk",
-}
-
-
-def _listed(table: TomlTable) -> list[str]:
-    """Return the masks that `layer_types` names, nothing where the config does not list them."""
-    kinds = table.words("layer_types", LAYER_TYPES)
-    _each(table, "layer_types", kinds)
-    return [LAYER_TYPES[kind] for kind in kinds]
+biases = (switched("attention_bias", "qkv", "out"), switched("mlp_bias", "ffn"))
 
 
 def _narrowed(
@@ -66,8 +79,9 @@ def _narrowed(
     Without a size no layer has it. That is refused where the config lists such layers, and where
     it is `needed`: some layers of the family always have one.
     """
-    listed, size = _listed(table), table.maybe(key)
-    pattern = listed or by_family
+    listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
+    _each(table, "layer_types", listed)
+    pattern = [LAYER_TYPES[kind] for kind in listed] or by_family
     if word not in pattern or (size is None and not listed and not needed):
         return
     if size is None:
@@ -119,11 +133,13 @@ def chunks(table: TomlTable, values: Values) -> None:
 
 def mixtral_experts(table: TomlTable, values: Values) -> None:
     """Experts in every layer, in place of the feed-forward network."""
-    values["experts"] = {
-        "count": table.count("num_local_experts"),
-        "topk": table.count("num_experts_per_tok"),
-        "width": table.count("intermediate_size"),
-    }
+    values["experts"] = _counts(
+        table, count="num_local_experts", topk="num_experts_per_tok", width="intermediate_size"
+    )
+
+
+def _counts(table: TomlTable, **keys: str) -> Values:
+    return {name: table.count(key) for name, key in keys.items()}
 
 
 def qwen_experts(table: TomlTable, values: Values) -> None:
@@ -177,33 +193,9 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
 
 def mla(table: TomlTable, values: Values) -> None:
     """Multi-head latent attention."""
-    values["mla"] = {
-        "q_rank": table.maybe("q_lora_rank"),
-        "kv_rank": table.count("kv_lora_rank"),
-        "nope_dim": table.count("qk_nope_head_dim"),
-        "rope_dim": table.count("qk_rope_head_dim"),
-        "value_dim": table.count("v_head_dim"),
-    }
-
-
-def routing_bias(table: TomlTable, values: Values) -> None:
-    """Add the correction bias of the router: one number per expert."""
-    values["bias"] = [*values.get("bias", ()), "router"]
-
-
-def routing_and_expert_bias(table: TomlTable, values: Values) -> None:
-    """Add the biases of router and experts."""
-    values["bias"] = [*values.get("bias", ()), "router", "ffn"]
-
-
-def neox_bias(table: TomlTable, values: Values) -> None:
-    """Biases everywhere, unless attention has none."""
-    values["bias"] = [*["qkv", "out"] * table.flag("attention_bias", True), "ffn"]
-
-
-def vit_bias(table: TomlTable, values: Values) -> None:
-    """Biases everywhere, unless queries, keys and values have none."""
-    values["bias"] = [*["qkv"] * table.flag("qkv_bias", True), "out", "ffn"]
+    sizes = {"kv_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim"}
+    sizes |= {"rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
+    values["mla"] = {"q_rank": table.maybe("q_lora_rank"), **_counts(table, **sizes)}
 
 
 def next_tokens(table: TomlTable, values: Values) -> None:
@@ -233,9 +225,8 @@ def falcon(table: TomlTable, values: Values) -> None:
 
 
 def _one_of(table: TomlTable, *names: str, default: int | None = None) -> int:
-    """Return the count under the first of the names that is there."""
-    found = next((name for name in names if name in table), names[0])
-    return table.count(found, default)
+    key = next((name for name in names if name in table), names[0])
+    return table.count(key, default)
 
 
 def bert(table: TomlTable, values: Values) -> None:
@@ -254,8 +245,8 @@ def bert(table: TomlTable, values: Values) -> None:
 
 
 def _architecture(table: TomlTable, default: str) -> str:
-    found = table.values.get("architectures")
-    return str(found[0]) if isinstance(found, list) and found else default
+    names = table.values.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else default
 
 
 def vit(table: TomlTable, values: Values) -> None:
@@ -281,3 +272,112 @@ def t5(table: TomlTable, values: Values) -> None:
     loose = buckets * table.count("num_heads")
     values |= {"glu": gated, "loose": loose}
     values["encoder"] = {**alike, "layers": table.count("num_layers"), "glu": gated, "loose": loose}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one model type is read: rules, fixed values, card key -> names in the config.
+
+    `tied` and `defaults` hold where the config lacks a key or has null. `assumed` are sizes that
+    transformers supplies where the config does not mention them, so that is told.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=lambda: _GATED)
+    tied: bool = False
+    keys: Mapping[str, str] = field(default_factory=lambda: _USUAL)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    assumed: Mapping[str, int] = field(default_factory=dict)
+
+
+TIED = "tie_word_embeddings"
+_PLAIN = {"glu": False, "norm": "layernorm"}
+_QWEN2 = {**_GATED, "bias": ["qkv"]}
+_QWEN3 = {**_GATED, "qk_norm": True}
+_GEMMA = {**_GATED, "norms_per_block": 4}
+_GPT_OSS = {**_GATED, "bias": ["router", "ffn"], "sinks": True}
+_DEEPSEEK = (*biases, mla, deepseek_experts)
+_V3 = Family((*_DEEPSEEK, next_tokens), {**_GATED, "bias": ["router"]})
+_GPT2_KEYS = {
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "vocab": "vocab_size",
+    "positions": "n_positions n_ctx",
+    "tied": TIED,
+}
+_T5_KEYS = {
+    "hidden": "d_model",
+    "layers": "num_decoder_layers num_layers",
+    "heads": "num_heads",
+    "head_dim": "d_kv",
+    "ffn": "d_ff",
+    "vocab": "vocab_size",
+    "tied": TIED,
+}
+_FALCON_KEYS = {"layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"}
+_FALCON = {"new_decoder_architecture": False, "parallel_attn": True, "multi_query": True}
+_WINDOW = {"sliding_window": 4096}
+_GEMMA3_SIZES = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    **_WINDOW,
+}
+
+
+def _grouped(kv_heads: int, **more: int) -> dict[str, int]:
+    """Return the sizes assumed for a family whose class has a number of key and value heads."""
+    return {"num_key_value_heads": kv_heads, **more}
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(biases),
+    "mistral": Family((window_everywhere,), assumed=_grouped(8, **_WINDOW)),
+    "mixtral": Family((window_everywhere, mixtral_experts), assumed=_grouped(8)),
+    "qwen2": Family((window_late,), _QWEN2, assumed=_grouped(32, **_WINDOW)),
+    "qwen2_moe": Family((window_late, qwen_experts), _QWEN2, assumed=_grouped(16, **_WINDOW)),
+    "qwen3": Family((*biases, window_late), _QWEN3, assumed=_grouped(32, head_dim=128, **_WINDOW)),
+    "qwen3_moe": Family(
+        (*biases, window_late, qwen_experts), _QWEN3, assumed=_grouped(4, **_WINDOW)
+    ),
+    "gemma": Family(biases, tied=True, assumed=_grouped(16, head_dim=256)),
+    "gemma2": Family(
+        *((*biases, window_every_other), _GEMMA, True),
+        assumed=_grouped(4, head_dim=256, **_WINDOW),
+    ),
+    "gemma3_text": Family(
+        *((*biases, window_but_every_nth), {**_GEMMA, "qk_norm": True}, True),
+        assumed=_GEMMA3_SIZES,
+    ),
+    "gpt2": Family((gpt2_width,), {**_PLAIN, "bias": True}, True, _GPT2_KEYS),
+    "gpt_neox": Family(
+        (switched("attention_bias", "qkv", "out", default=True),), {**_PLAIN, "bias": ["ffn"]}
+    ),
+    "falcon": Family((falcon,), _PLAIN, True, {**_USUAL, **_FALCON_KEYS}, _FALCON),
+    "phi": Family((), {**_PLAIN, "bias": ["qkv", "out", "ffn", "head"], "norms_per_block": 1}),
+    "phi3": Family((window_everywhere,)),
+    "deepseek_v2": Family(_DEEPSEEK),
+    "deepseek_v3": _V3,
+    "kimi_k2": _V3,
+    "gpt_oss": Family(
+        *((*biases, window_every_other, mixtral_experts), _GPT_OSS),
+        defaults={"attention_bias": True},
+        assumed=_grouped(8, head_dim=64, sliding_window=128),
+    ),
+    "llama4_text": Family(
+        (*biases, chunks, llama4_experts),
+        assumed=_grouped(8, head_dim=128, intermediate_size_mlp=16384, attention_chunk_size=8192),
+    ),
+    "bert": Family((bert,), {**_PLAIN, "bias": True, "mask": "full", "norms": 1}, True),
+    "vit": Family(
+        (switched("qkv_bias", "qkv", default=True), vit),
+        {**_PLAIN, "mask": "full", "bias": ["out", "ffn"]},
+    ),
+    "t5": Family((t5,), {"norm": "rms"}, True, _T5_KEYS),
+}
+"""Model types that are understood."""
