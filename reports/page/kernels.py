@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.page.deeplinks import DeepLinks
-from traceflops.reports.page.launch_sites import Launched, Way, key_of, launched, missing
+from traceflops.reports.page.launch_sites import Launched, key_of, launched, missing, way
+from traceflops.reports.page.section import DeepLinks, link_to
 from traceflops.reports.page.work import (
-    WorkColumns,
     WorkShown,
-    kernel_work,
+    columns_remark,
     rates_sentence,
     work_columns,
+    work_of,
 )
 from traceflops.reports.view import Label, duration, kernel_labels, numbered
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis
 
 MOST_KERNELS: Final = 100
-MOST_PER_CATEGORY: Final = 3
+_MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
-MOST_WAYS: Final = 300
+_MOST_WAYS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class KernelShown:
     category: str
     first_of: str
     work: WorkShown | None
-    ways: Sequence[Way]
+    ways: Sequence[Mapping[str, Any]]
     facts: Sequence[tuple[str, str]]
 
 
@@ -61,7 +61,8 @@ class KernelsPage:
     hidden_ns: int
     hidden_share: float | None
     rates: str
-    counted: WorkColumns
+    remark: str
+    counted: Set[str]
     launched: Launched
     missing: str
     ways_left_out: int
@@ -72,7 +73,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     table = analysis.kernels
     places = _places(table, most)
     rows = table.take(places).to_pylist() if places else []
-    work = kernel_work(analysis.measured, [row["name"] for row in rows])
+    work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
     counted = work_columns(one.work for one in shown)
@@ -84,6 +85,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
         hidden_ns=hidden_ns,
         hidden_share=_share(table, rows),
         rates=rates_sentence(analysis.measured) if counted else "",
+        remark=columns_remark(counted, [one.work for one in shown]),
         counted=counted,
         launched=ways,
         missing=missing(ways),
@@ -94,21 +96,19 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
     """Return what follows # in a link to the kernels of a category."""
     alone = sum(row["sub"] == sub for row in categories) == 1
-    return DeepLinks.text("category", sub if alone else f"{top}/{sub}")
+    return link_to("category", sub if alone else f"{top}/{sub}")
 
 
 def _places(table: pa.Table, most: int) -> list[int]:
     """Return the rows to show: the first ones, and some of each category that comes later."""
-    found = list(range(min(most, table.num_rows)))
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    later = []
     pairs = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
-    extra = 0
     for place, pair in enumerate(pairs):
-        seen[pair] += 1
-        if place >= most and seen[pair] <= MOST_PER_CATEGORY and extra < _MOST_OF_CATEGORIES:
-            found.append(place)
-            extra += 1
-    return found
+        counts[pair] += 1
+        if place >= most and counts[pair] <= _MOST_PER_CATEGORY:
+            later.append(place)
+    return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
 def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -122,30 +122,35 @@ def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
 def _shown(
     rows: Sequence[Mapping[str, Any]],
     work: dict[str, WorkShown],
-    found: Launched,
+    sites: Launched,
     categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[KernelShown], int]:
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
-    links, shown, left_out, room = DeepLinks("kernel"), [], 0, MOST_WAYS
+    links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     firsts = {
         (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
         for one in categories
     }
     named = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, named, strict=True):
-        ways: list[Way] = []
-        if found.number(key_of(row)) > room:
-            left_out += 1
-        else:
-            ways = found.ways(key_of(row))
+        ways = sites.rows.get(key_of(row), [])
+        if len(ways) > room:
+            ways, left_out = [], left_out + 1
         room -= len(ways)
         # Work is known by name alone: of kernels of one name the one with most time shows it.
         mine = work.pop(row["name"], None)
-        category = f"{row['top']}/{row['sub']}"
-        facts = list(_facts(row, mine))
-        first_of = firsts.pop((row["top"], row["sub"]), "")
-        link = links.of(row["name"])
-        shown.append(KernelShown(row, label, link, category, first_of, mine, ways, facts))
+        shown.append(
+            KernelShown(
+                row=row,
+                label=label,
+                link=links.of(row["name"]),
+                category=f"{row['top']}/{row['sub']}",
+                first_of=firsts.pop((row["top"], row["sub"]), ""),
+                work=mine,
+                ways=list(map(way, ways)),
+                facts=list(_facts(row, mine)),
+            )
+        )
     return shown, left_out
 
 

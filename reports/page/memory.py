@@ -10,6 +10,7 @@ import numpy as np
 
 from traceflops.memory import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import overview
+from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view import UNKNOWN, count, duration, percent, place, size
 from traceflops.units import several
 
@@ -21,21 +22,20 @@ MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8
 LEAST_DRAWN: Final = 1 << 20
 """Bytes; a curve whose peak is lower is not drawn."""
-WIDTH, HEIGHT = 860, 210
-LEFT, RIGHT, TOP, BOTTOM = 74, 14, 12, 30
+_WIDTH, _HEIGHT = 860, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 30
+EDGES: Final = {
+    "width": _WIDTH,
+    "height": _HEIGHT,
+    "left": _LEFT,
+    "right": _RIGHT,
+    "top": _TOP,
+    "bottom": _BOTTOM,
+}
 _MOST_STEPS: Final = 60
 _X_TICKS, _Y_TICKS = 6, 4
-_STEP_OF_TICKS: Final = (1, 2, 5, 10)
 _LABEL_ROOM: Final = 12
 """Units that stay free behind the number of a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTick:
-    """A line of the grid: where it is, and what it says."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class MemoryPlot:
     allocated: str
     area: str
     reserved: str
-    xs: list[MemoryTick]
-    ys: list[MemoryTick]
-    steps: list[MemoryTick]
+    xs: list[Tick]
+    ys: list[Tick]
+    steps: list[Tick]
     peak_x: float
     peak_y: float
     remark: str
@@ -208,10 +208,10 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))
-    x = _Scale(low_ns, max(high_ns, low_ns + 1), LEFT, WIDTH - RIGHT)
+    x = _Scale(low_ns, max(high_ns, low_ns + 1), _LEFT, _WIDTH - _RIGHT)
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
-    y = _Scale(bottom, max(top, bottom + 1), HEIGHT - BOTTOM, TOP)
+    y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
     label = _label(use, labels)
     allocated = _path(use.allocated.curve, x, y, high_ns)
     return MemoryPlot(
@@ -221,10 +221,10 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
         area=_filled(allocated, y.at(0)),
         reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
         xs=[
-            MemoryTick(x.at(at), _signed(at - origin_ns))
+            Tick(x.at(at), _signed(at - origin_ns))
             for at in _time_ticks(low_ns, high_ns, origin_ns)
         ],
-        ys=[MemoryTick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
         steps=_step_marks(use.allocated, x),
         peak_x=x.at(use.allocated.peak_ns),
         peak_y=y.at(use.allocated.peak),
@@ -275,7 +275,7 @@ def _filled(path: str, zero: float) -> str:
 
 
 def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
-    each = _round_step((high_ns - low_ns) / _X_TICKS, 10)
+    each = round_above((high_ns - low_ns) / _X_TICKS)
     first = -((origin_ns - low_ns) // each)
     found = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
     return [at for at in found if low_ns <= at <= high_ns]
@@ -284,29 +284,21 @@ def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
 def _byte_ticks(bottom: int, top: int) -> list[int]:
     """Return values that are round in binary units, 0 among them."""
     unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
-    each = max(1, int(unit * _round_step((top - bottom) / unit / _Y_TICKS, 10) or unit))
+    each = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
     return [n * each for n in range(-(-bottom // each), top // each + 1)]
 
 
-def _round_step(rough: float, base: int) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
-    scale = 1
-    while scale * base < rough:
-        scale *= base
-    return next(scale * one for one in _STEP_OF_TICKS if scale * one >= rough or one == base)
-
-
-def _step_marks(series: Series, x: _Scale) -> list[MemoryTick]:
+def _step_marks(series: Series, x: _Scale) -> list[Tick]:
     """Return where the used steps begin; their numbers stand where there is room for them."""
     if len(series.steps) > _MOST_STEPS:
         return []
-    found: list[MemoryTick] = []
-    free = float(LEFT)
+    found: list[Tick] = []
+    free = float(_LEFT)
     for step in series.steps:
         at = x.at(step.start_ns)
-        if not LEFT <= at <= WIDTH - RIGHT:
+        if not _LEFT <= at <= _WIDTH - _RIGHT:
             continue
         text = f"step {step.step}" if at >= free else ""
         free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        found.append(MemoryTick(at, text))
+        found.append(Tick(at, text))
     return found

@@ -1,6 +1,6 @@
 """What the page shows of utilisation: where the peak went, the ledger, kernels and operators.
 
-Chosen and counted here; the words are those of `reports.measured`, the markup is a template.
+Chosen and counted here; the words are those of `reports.view`, the markup is a template.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.view import HEADS as COUNTED_HEADS
 from traceflops.reports.view import (
     UNKNOWN,
-    CountedShown,
     Fact,
     UtilisationPart,
     bounds_sentence,
-    counted_rows,
     duration,
     facts,
     flops,
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from traceflops.flops import Waterfall
     from traceflops.mfu import Measurement
 
-MOST_ROWS: Final = 30
 _ONE_TYPE: Final = "FLOP"
 
 
@@ -74,15 +70,6 @@ class PeakPage:
     ledger: LedgerShown | None
 
 
-@dataclass(frozen=True, slots=True)
-class CountedPage:
-    """What counters say of kernels: headings, the rows shown, and how many more there are."""
-
-    heads: tuple[str, ...]
-    rows: list[CountedShown]
-    more: int
-
-
 def peak_page(analysis: Analysis) -> PeakPage:
     """Return what the section shows."""
     measured, fall = analysis.measured, analysis.measured.waterfall
@@ -97,12 +84,6 @@ def peak_page(analysis: Analysis) -> PeakPage:
         facts=list(facts(measured)),
         ledger=_ledger(analysis),
     )
-
-
-def counted_shown(analysis: Analysis) -> CountedPage:
-    """Return what counters say of kernels."""
-    rows = counted_rows(analysis.measured)
-    return CountedPage(COUNTED_HEADS, rows[:MOST_ROWS], max(len(rows) - MOST_ROWS, 0))
 
 
 def mfu_tile(measured: Measurement) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from traceflops.devices import PER_TERA
+from traceflops.reports.page.axes import Tick
 from traceflops.reports.view import count, duration, listed, percent, roof, roofline, significant
 from traceflops.units import several
 
@@ -35,14 +36,6 @@ _SMALLEST, _LARGEST = 3.0, 17.0
 
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineTick:
-    """A line of the grid: where it is, and what it says."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +86,11 @@ class RooflinePlot:
     """
 
     width: int
-    xs: list[RooflineTick]
-    ys: list[RooflineTick]
+    xs: list[Tick]
+    ys: list[Tick]
     slope: Roof
     flats: list[Roof]
-    ridges: list[RooflineTick]
+    ridges: list[Tick]
     dots: list[Dot]
     source: str
     held: list[Held]
@@ -123,13 +116,13 @@ class _Axis:
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self) -> list[RooflineTick]:
+    def ticks(self) -> list[Tick]:
         """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
         inside = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [RooflineTick(self.at(value), significant(value)) for value in inside]
+        return [Tick(self.at(value), significant(value)) for value in inside]
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
@@ -161,8 +154,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
             for peak, d in of_peak.items()
         ],
         ridges=[
-            RooflineTick(across.at(peak / bandwidth), significant(peak / bandwidth, 3))
-            for peak in of_peak
+            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=_source(measured.devices[0]),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         counted_rows,
     )
     from traceflops.reports.view.figures import (
+        TIME_UNITS,
         UNKNOWN,
         apportioned,
         as_float,

@@ -18,7 +18,7 @@ from traceflops.units import words
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
-_TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -55,11 +55,11 @@ def place(ns: int, length_ns: int | None = None) -> str:
     """
     sign = "\N{MINUS SIGN}" if ns < 0 else ""
     is_short = length_ns is not None and length_ns < _SHORT_NS
-    finest = 1 if is_short or abs(ns) < _TIME_UNITS["ms"] else 1_000
+    finest = 1 if is_short or abs(ns) < TIME_UNITS["ms"] else 1_000
     rounded = (abs(ns) + finest // 2) // finest * finest
-    unit = next(u for u, scale in reversed(_TIME_UNITS.items()) if rounded >= scale or scale == 1)
-    whole, rest = divmod(rounded, _TIME_UNITS[unit])
-    digits = len(str(_TIME_UNITS[unit] // min(finest, _TIME_UNITS[unit]))) - 1
+    unit = next(u for u, scale in reversed(TIME_UNITS.items()) if rounded >= scale or scale == 1)
+    whole, rest = divmod(rounded, TIME_UNITS[unit])
+    digits = len(str(TIME_UNITS[unit] // min(finest, TIME_UNITS[unit]))) - 1
     fraction = f".{rest // finest:0{digits}d}" if digits else ""
     return f"{sign}{whole:,}{fraction} {unit}"
 

@@ -16,7 +16,7 @@ from rich.text import Text
 import traceflops as tf
 from tests.build import trace_of
 from traceflops.reports.markdown.markdown import render_markdown
-from traceflops.reports.page import timeline_still as timeaxis
+from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.summary import Style, cut_to, render_terminal
 from traceflops.reports.view.figures import kernel_label, kernel_text
