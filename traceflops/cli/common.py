@@ -49,6 +49,13 @@ def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
         )
 
 
+def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Trace:
+    """Return the chosen job of the files, all of them where none is chosen."""
+    from traceflops.devices import of_job
+
+    return of_job(read_trace(traces, reading), job)
+
+
 def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     """Return the analysis that the options ask for."""
     asked.privacy.check()
