@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceflops.flops import Waterfall
 from traceflops.mfu import (
+    CountedKernel,
     DevicePeaks,
     Executed,
     Inference,
@@ -19,7 +20,6 @@ from traceflops.mfu import (
 )
 from traceflops.reports.view import (
     as_float,
-    counted_object,
     fields,
     flop_count,
     roof,
@@ -56,9 +56,7 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         "sources": list(found.sources),
         "joins": [_join(one) for one in work.joins] if work is not None else [],
         "cross_check": _check(work.check) if work is not None and work.check is not None else None,
-        "counted_kernels": [counted_object(one) for one in work.counted]
-        if work is not None
-        else [],
+        "counted_kernels": [_counted(one) for one in work.counted] if work is not None else [],
         "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
         "peaks": [_peak(one) for one in found.devices],
         "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
@@ -103,6 +101,19 @@ def _range(name: str, found: ShareRange | None) -> dict[str, float | None]:
     return {
         f"{name}_at_least": as_float(found.least if found is not None else None),
         f"{name}_at_most": as_float(found.most if found is not None else None),
+    }
+
+
+def _counted(row: CountedKernel) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "launches": row.launches,
+        **flop_count("flops", row.flops),
+        "flops_by_type": dict(row.by_type),
+        **flop_count("vector_flops", row.vector),
+        "read_bytes": row.read,
+        "written_bytes": row.written,
+        "matrix_busy": as_float(row.busy),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
@@ -77,6 +78,12 @@ def percent(share: float | None) -> str:
 def unbroken(text: str) -> str:
     """Return a sentence in which no line ends between a number and its unit."""
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return text in lines of at most so many characters; no line begins with a percent sign."""
+    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def count(number: int | None) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from traceflops.flops import Count, Ledger, Line
-from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant, visible
+from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -60,10 +58,6 @@ WHOLE = {
 """Lines that belong to no pass."""
 
 CORE = "attention core"
-_LABEL, _CELL, _SUM, _SHARE = 18, 11, 9, 8
-"""Widths in columns: all of them are 80 with every pass there is."""
-
-WIDEST = 80
 
 
 @dataclass(slots=True)
@@ -78,29 +72,6 @@ class LedgerRow:
         self.total += line.flops
         if to is not None:
             self.passes[to] = self.passes.get(to, 0) + line.flops
-
-
-def ledger_table(ledger: Ledger, unit: str, width: int = WIDEST) -> Iterator[Text]:
-    """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0.
-
-    Where the passes have no room there are only the sums.
-    """
-    rows = ledger_rows(ledger)
-    if not rows:
-        return
-    shown = ledger_cells(rows)
-    widths = [_CELL + (head == COLUMNS["weight_grad"]) for head in shown.heads[:-2]]
-    if width < _LABEL + sum(widths) + _SUM + _SHARE:
-        shown, widths = ledger_cells(rows, passes=False), []
-    widths += [_SUM, _SHARE]
-    yield _line(f"{shown.prefix}FLOP per {unit}", shown.heads, widths, "bold")
-    for label, texts in shown.rows:
-        yield _line(visible(label)[:_LABEL], texts, widths)
-
-
-def _line(label: str, texts: Sequence[str], widths: Sequence[int], style: str = "") -> Text:
-    cells = "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
-    return Text(f"{label:<{_LABEL}}{cells}", style)
 
 
 @dataclass(frozen=True, slots=True)

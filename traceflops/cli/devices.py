@@ -107,7 +107,7 @@ def _searched(spec: DeviceSpec) -> str:
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
-    from traceflops.reports.view import columns as fitting
+    from traceflops.reports.terminal import columns as fitting
 
     cells = [_cells(spec) for spec in specs]
     columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
