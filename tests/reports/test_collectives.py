@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.collectives import Collective
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal

@@ -15,7 +15,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import trace_of
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style, cut_to

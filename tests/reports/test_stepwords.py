@@ -11,7 +11,7 @@ from tests.build import trace_of
 from tests.conftest import SAMPLES
 from tests.reports.test_terminal import printed
 from tests.windows.test_step_times import alone, ranks
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import tiles
 from traceflops.reports.terminal.lines import Style

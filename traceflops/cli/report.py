@@ -79,7 +79,7 @@ class Target:
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
         from traceflops.reports.files import is_report
-        from traceflops.reports.tables import TABLES, check_folder, table_files
+        from traceflops.reports.tables import REPORT_TABLES, check_folder, table_files
         from traceflops.reports.write import check_target
 
         inputs = [*traces, *others]
@@ -87,9 +87,9 @@ class Target:
             spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
-            spare_inputs(table_files(self.path, TABLES, self.format), inputs)
+            spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
             keep_apart(self.path, traces, f".{self.format}")
-            check_folder(self.path, TABLES, self.format, force=force)
+            check_folder(self.path, REPORT_TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
