@@ -92,13 +92,15 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, None where the trace says nothing of memory."""
     if analysis.prepared is None:
         return None
-    found = memory_use(analysis.prepared)
-    if not found:
+    used = memory_use(analysis.prepared)
+    if not used:
         return None
     labels = {device.device: device.label for device in analysis.devices}
     clocks = overview.clocks(analysis)
-    first = _firsts(found, clocks)
-    ordered = _most_first(found)
+    first = _firsts(used, clocks)
+    ordered = used
+    if len(used) > MOST_DRAWN:
+        ordered = sorted(used, key=lambda one: (one.on_host, -one.allocated.peak))
     drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]
     return MemoryPage(
         rows=[_row(one, labels, first[one.process]) for one in ordered[:MOST_ROWS]],
@@ -106,7 +108,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         plots=[_plot(one, labels, first[one.process]) for one in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
-        sentences=list(_sentences(found)),
+        sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
     )
 
@@ -125,13 +127,6 @@ def _firsts(found: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
         of_all = of_all if of_all is not None else min(begins.values())
         return dict.fromkeys(begins, of_all)
     return begins | dict(clocks.of_process)
-
-
-def _most_first(found: Sequence[MemoryUse]) -> Sequence[MemoryUse]:
-    """Return all, or where there are too many those with the highest peak first."""
-    if len(found) <= MOST_DRAWN:
-        return found
-    return sorted(found, key=lambda one: (one.on_host, -one.allocated.peak))
 
 
 def _is_worth_drawing(series: Series) -> bool:
@@ -201,7 +196,7 @@ def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
             "makes them negative."
         )
     if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in found):
-        yield ("Long curves are downsampled; peaks are kept.")
+        yield "Long curves are downsampled; peaks are kept."
 
 
 def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
@@ -277,8 +272,8 @@ def _filled(path: str, zero: float) -> str:
 def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
     each = round_above((high_ns - low_ns) / _X_TICKS)
     first = -((origin_ns - low_ns) // each)
-    found = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
-    return [at for at in found if low_ns <= at <= high_ns]
+    places = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
+    return [at for at in places if low_ns <= at <= high_ns]
 
 
 def _byte_ticks(bottom: int, top: int) -> list[int]:
@@ -292,7 +287,7 @@ def _step_marks(series: Series, x: _Scale) -> list[Tick]:
     """Return where the used steps begin; their numbers stand where there is room for them."""
     if len(series.steps) > _MOST_STEPS:
         return []
-    found: list[Tick] = []
+    marks: list[Tick] = []
     free = float(_LEFT)
     for step in series.steps:
         at = x.at(step.start_ns)
@@ -300,5 +295,5 @@ def _step_marks(series: Series, x: _Scale) -> list[Tick]:
             continue
         text = f"step {step.step}" if at >= free else ""
         free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        found.append(Tick(at, text))
-    return found
+        marks.append(Tick(at, text))
+    return marks
