@@ -113,22 +113,19 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
     labels = {one.device: one.label for one in analysis.devices}
-    found: dict[tuple[bool, int, int], Group] = {}
+    by_key: dict[tuple[bool, int, int], Group] = {}
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
             key = (False, lane.device, 0)
             label = labels.get(lane.device, f"device {lane.device}")
         else:
-            thread = f"thread {_number(lane.track)}"
-            key = (
-                True,
-                timeline.hosts.index(lane.process),
-                ABSENT if lane.track is None else lane.track,
-            )
-            label = f"{_process_label(analysis, lane.process)} CPU · {thread}"
-        group = found.setdefault(key, Group(label, lane.process, lane.device is None, []))
+            thread = ABSENT if lane.track is None else lane.track
+            key = (True, timeline.hosts.index(lane.process), thread)
+            owner = _process_label(analysis, lane.process)
+            label = f"{owner} CPU · thread {_number(lane.track)}"
+        group = by_key.setdefault(key, Group(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
-    groups = [found[key] for key in sorted(found)]
+    groups = [by_key[key] for key in sorted(by_key)]
     short = short_labels([group.label for group in groups], LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
 
@@ -149,21 +146,19 @@ def _number(track: int | None) -> str:
 def _lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     """Return what stands beside the first row of each track, "" for its other rows."""
     on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
-    return [_lane_label(lane, is_cpu=lane.device in on_cpu) for lane in timeline.lanes]
 
+    def label(lane: Lane) -> str:
+        if lane.kind == "stream":
+            return f"{'thread' if lane.device in on_cpu else 'stream'} {_number(lane.track)}"
+        return _KIND_LABELS[lane.kind]
 
-def _lane_label(lane: Lane, *, is_cpu: bool) -> str:
-    if lane.depth:
-        return ""
-    if lane.kind == "stream":
-        return f"{'thread' if is_cpu else 'stream'} {_number(lane.track)}"
-    return _KIND_LABELS[lane.kind]
+    return ["" if lane.depth else label(lane) for lane in timeline.lanes]
 
 
 def _hosts(groups: Sequence[Group]) -> list[tuple[int, str]]:
     """Return the processes whose host threads are drawn, one at a time."""
-    found = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
-    return list(found.items())
+    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
+    return list(hosts.items())
 
 
 def _header(
@@ -174,8 +169,7 @@ def _header(
     labels: Sequence[str],
 ) -> dict[str, Any]:
     """Return what the script must know beside the boxes."""
-    outline = drawn.outline
-    whole = drawn.whole
+    outline, whole = drawn.outline, drawn.whole
     parts = parts_ns(prepared, outline, whole, _BINS)
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     process = {one.device: one.process for one in analysis.devices}
