@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceflops.flops import Waterfall
@@ -29,7 +30,7 @@ from traceflops.reports.view import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.mfu import CrossCheck, Join, RoofTime
+    from traceflops.mfu import CrossCheck, Join
 
 
 def measured_object(found: Measurement) -> dict[str, Any]:
@@ -38,12 +39,9 @@ def measured_object(found: Measurement) -> dict[str, Any]:
     counted, work = done.executed_flops > 0, done.work
     split = counted and (done.model_flops > 0 or not done.unsplit_flops)
     return {
-        "mfu": as_float(found.mfu),
-        **_range("mfu", found.mfu_range),
-        "hfu": as_float(found.hfu),
-        **_range("hfu", found.hfu_range),
-        "busy_mfu": as_float(found.busy_mfu),
-        **_range("busy_mfu", found.busy_range),
+        **_share("mfu", found.mfu, found.mfu_range),
+        **_share("hfu", found.hfu, found.hfu_range),
+        **_share("busy_mfu", found.busy_mfu, found.busy_range),
         "basis": found.basis if found.waterfall is not None else None,
         "coverage": as_float(done.coverage),
         "unattributed_ns": done.unattributed_ns,
@@ -71,8 +69,8 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         ],
         "inference": _inference(found.inference) if found.inference is not None else None,
         "needed_time": {
-            "memory": _needed_time(found.roofs.memory),
-            "compute": _needed_time(found.roofs.compute),
+            name: {**asdict(time), "excess_ns": time.excess_ns}
+            for name, time in (("memory", found.roofs.memory), ("compute", found.roofs.compute))
         },
         **_outside(found),
         **_tables(found),
@@ -97,10 +95,11 @@ def _check(one: CrossCheck) -> dict[str, Any]:
     }
 
 
-def _range(name: str, found: ShareRange | None) -> dict[str, float | None]:
+def _share(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
     return {
-        f"{name}_at_least": as_float(found.least if found is not None else None),
-        f"{name}_at_most": as_float(found.most if found is not None else None),
+        name: as_float(share),
+        f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,
+        f"{name}_at_most": as_float(bounds.most) if bounds is not None else None,
     }
 
 
@@ -133,11 +132,8 @@ def _ledger(done: Executed) -> list[dict[str, Any]]:
 
 
 def _inference(found: Inference) -> dict[str, Any]:
-    return {
-        "rule": found.rule,
-        "outside_ns": found.outside_ns,
-        "phases": [_phase(one) for one in found.phases],
-    }
+    phases = [_phase(phase) for phase in found.phases]
+    return {**fields(found, "rule", "outside_ns"), "phases": phases}
 
 
 def _phase(phase: PhaseUse) -> dict[str, Any]:
@@ -216,10 +212,6 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
             for line in fall.lines
         ],
     }
-
-
-def _needed_time(time: RoofTime) -> dict[str, int]:
-    return {**asdict(time), "excess_ns": time.excess_ns}
 
 
 def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:

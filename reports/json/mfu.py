@@ -1,4 +1,8 @@
-"""A utilisation as JSON, schema traceflops.mfu/1 (see mfu.schema.json and docs/mfu.md).
+"""What `traceflops mfu --json` prints: a utilisation, and that of a trace beside a description.
+
+The schemas are traceflops.mfu/1 and traceflops.utilisation/1 (see mfu.schema.json,
+utilisation.schema.json and docs/mfu.md). Of the latter, `utilisation` is what the trace says, as in
+a report; `described` is what a description says of it.
 
 Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
 `_text`, exactly.
@@ -10,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from traceflops._version import __version__
+from traceflops.analysis import Analysis
 from traceflops.flops import (
     TERA,
     Candidate,
@@ -22,10 +27,16 @@ from traceflops.flops import (
     Run,
     Utilisation,
 )
+from traceflops.mfu import Diagnosis, Recomputation, Reconciliation
+from traceflops.reports.json.measured import measured_object, waterfall_object
+from traceflops.reports.json.report import report_head
 from traceflops.reports.view import as_float, fields, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
+UTILISATION_SCHEMA: Final = "traceflops.utilisation/1"
+_NEAREST: Final = 10
+"""So many changes that were tried and do not fit are told."""
 
 
 def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
@@ -73,8 +84,7 @@ def _figures(done: DescribedWork, rate: Rate | None) -> dict[str, Any]:
 def _model(card: ModelCard) -> dict[str, Any]:
     known = card.complete
     return {
-        "name": card.name,
-        "source": card.source,
+        **fields(card, "name", "source"),
         "parameters": card.total,
         "active_parameters": card.active if known else None,
         "weights_per_token": card.weights() if known else None,
@@ -178,4 +188,75 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "error": float(one.error),
         "reproduces": one.reproduces,
         "supposes": one.cost,
+    }
+
+
+def utilisation_object(
+    analysis: Analysis, checked: Reconciliation | None = None, explained: Explanation | None = None
+) -> dict[str, Any]:
+    """Return the utilisation of a trace; `described` is null without a description."""
+    return {
+        **report_head(analysis, UTILISATION_SCHEMA),
+        "utilisation": measured_object(analysis.measured),
+        "described": _described_object(checked, explained) if checked is not None else None,
+    }
+
+
+def _described_object(
+    checked: Reconciliation, explained: Explanation | None = None
+) -> dict[str, Any]:
+    """Return a description held against a trace: its own object, and how the two compare."""
+    own = mfu_object(checked.described, explained)
+    del own["schema"], own["traceflops_version"]
+    job, waterfall = checked.job, checked.waterfall
+    return {
+        **own,
+        "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
+        "devices_told_by": job.told_by,
+        "devices_shown": job.shown,
+        "step_windows": job.windows,
+        **fields(job, "window_ns", "host_ns"),
+        "host_mfu": as_float(checked.host_mfu),
+        **_comparison(checked),
+        "waterfall": waterfall_object(waterfall) if waterfall is not None else None,
+    }
+
+
+def _comparison(checked: Reconciliation) -> dict[str, Any]:
+    counts, others = checked.counts, [one for one in checked.diagnoses if not one.fits]
+    diagnoses = (*checked.findings, *others[:_NEAREST])
+    return {
+        **flop_count("needed_flops", checked.needed),
+        **flop_count("expected_flops", counts.expected if counts is not None else None),
+        **flop_count("counted_flops", counts.counted if counts is not None else None),
+        **flop_count("counted_flops_at_least", counts.least if counts is not None else None),
+        **flop_count("counted_flops_at_most", counts.most if counts is not None else None),
+        "residual": as_float(checked.residual),
+        "agree": checked.agree,
+        "difference_of_mfu": as_float(checked.gap),
+        "sentence": checked.sentence or None,
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in diagnoses],
+        "recomputation": _recomputation(checked.recomputation),
+        "padding_taken_out": checked.is_padded and bool(checked.measured.executed.padding_flops),
+    }
+
+
+def _recomputation(found: Recomputation | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "checkpointing": found.checkpoint.name,
+        **flop_count("described_flops", found.described),
+        **flop_count("counted_flops", found.counted),
+        **flop_count("counted_flops_at_least", found.least),
+        **flop_count("counted_flops_at_most", found.most),
+        "agree": found.finding is None,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        **fields(diagnosis, "code", "words", "remedy"),
+        **flop_count("expected_flops", diagnosis.expected),
+        **fields(diagnosis, "residual", "distance", "supposes", "fits"),
     }

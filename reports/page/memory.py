@@ -98,7 +98,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     labels = {device.device: device.label for device in analysis.devices}
     clocks = overview.clocks(analysis)
     first = _firsts(used, clocks)
-    ordered = used
+    ordered: Sequence[MemoryUse] = used
     if len(used) > MOST_DRAWN:
         ordered = sorted(used, key=lambda one: (one.on_host, -one.allocated.peak))
     drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]

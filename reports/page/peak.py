@@ -97,8 +97,8 @@ def mfu_tile(measured: Measurement) -> tuple[str, str]:
 
 def _whole(analysis: Analysis) -> str:
     devices, ns = len(analysis.devices_used), analysis.components.window_ns
-    gpus = several(devices, unit(analysis))
-    return f"peak of {gpus} over {duration(ns)} {'total' if devices > 1 else ''}".rstrip()
+    total = " total" if devices > 1 else ""
+    return f"peak of {several(devices, unit(analysis))} over {duration(ns)}{total}"
 
 
 def _lines(analysis: Analysis, fall: Waterfall) -> Iterator[LineShown]:

@@ -19,6 +19,7 @@ from traceflops.units import words
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
+unit_for = words.unit_for
 TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
@@ -38,14 +39,8 @@ _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 
 
 def duration(ns: float | None) -> str:
-    """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
-
-    Zeros stay, so that times below each other line up ("4.10 ms"); whole ns have no fraction, and
-    from 1000 s on, seconds are whole.
-    """
-    if ns is None:
-        return UNKNOWN
-    return words.duration(ns)
+    """Return a time in the unit that suits it ("4.12 ms"), a dash for one that is not known."""
+    return UNKNOWN if ns is None else words.duration(ns)
 
 
 def place(ns: int, length_ns: int | None = None) -> str:
@@ -63,11 +58,6 @@ def place(ns: int, length_ns: int | None = None) -> str:
     digits = len(str(TIME_UNITS[unit] // min(finest, TIME_UNITS[unit]))) - 1
     fraction = f".{rest // finest:0{digits}d}" if digits else ""
     return f"{sign}{whole:,}{fraction} {unit}"
-
-
-def unit_for(ns: float) -> str:
-    """Return the unit in which a time has one to three digits before the point."""
-    return words.unit_for(ns)
 
 
 def percent(share: float | None) -> str:
@@ -134,14 +124,9 @@ def visible(text: str) -> str:
     points: what could move a cursor, turn the reading direction or fail to be encoded. Of a text
     that is all blanks, the blanks are escapes, too, so that there is something to see.
     """
-    if not text.isprintable():
-        return text.translate(_AS_SHOWN) if text.strip() else _blanks(text)
-    return _blanks(text) if text.isspace() else text
-
-
-def _blanks(text: str) -> str:
-    """Return escapes for a text in which there is nothing to see."""
-    return "".join(_escape(char) for char in text)
+    if not text.strip():
+        return "".join(map(_escape, text))
+    return text if text.isprintable() else text.translate(_AS_SHOWN)
 
 
 def shorten_middle(text: str, width: int) -> str:
@@ -236,19 +221,13 @@ class _Shown(dict[int, str]):
     """What stands for a character that is printed, by its code point."""
 
     def __missing__(self, code: int) -> str:
-        found = self[code] = _shown(chr(code))
-        return found
+        char = chr(code)
+        hidden = unicodedata.category(char) in _HIDDEN
+        shown = self[code] = " " if char in _LINE_BREAKS else _escape(char) if hidden else char
+        return shown
 
 
 _AS_SHOWN = _Shown()
-
-
-def _shown(char: str) -> str:
-    if char in _LINE_BREAKS:
-        return " "
-    if unicodedata.category(char) not in _HIDDEN:
-        return char
-    return _escape(char)
 
 
 def _escape(char: str) -> str:
@@ -269,9 +248,6 @@ def apportioned(parts: Sequence[int], units: int) -> list[int]:
     for place in by_remainder[: units - sum(shares)]:
         shares[place] += 1
     return shares
-
-
-# Numbers in JSON that may be beyond 64 bits or not known.
 
 
 def flop_count(name: str, value: Count | None) -> dict[str, Any]:

@@ -67,11 +67,11 @@ class LedgerRow:
     passes: dict[str, Count] = field(default_factory=dict)
     total: Count = 0
 
-    def add(self, line: Line, to: str | None) -> None:
-        """Add a line of the ledger, to a pass if it belongs to one."""
-        self.total += line.flops
+    def add(self, flops: Count, to: str | None = None) -> None:
+        """Add FLOPs, to a pass if they belong to one."""
+        self.total += flops
         if to is not None:
-            self.passes[to] = self.passes.get(to, 0) + line.flops
+            self.passes[to] = self.passes.get(to, 0) + flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
     for line in ledger.lines:
         part, to = _place(line.name)
         target = others if part in WHOLE.values() else parts
-        target.setdefault(part, LedgerRow()).add(line, to)
+        target.setdefault(part, LedgerRow()).add(line.flops, to)
     return {**parts, **others}
 
 

@@ -42,7 +42,7 @@ from traceflops.units import capitalized
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.mfu import CountedKernel, Measurement
-    from traceflops.timeline import Account, Gap, Untimed
+    from traceflops.timeline import Gap, Untimed
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10
@@ -222,20 +222,18 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
 def _devices(analysis: Analysis) -> ReportTable:
     """Return the shares of each device, where there are several."""
+
+    def share_of(component: str) -> Column:
+        head = component_label(component, analysis.total)
+        return _number(head, lambda one: percent(one.chosen.components.share(component)))
+
     devices = analysis.devices if len(analysis.devices) > 1 else ()
     columns = (
         Column(capitalized(unit(analysis)), lambda device: device.label),
         _number("Window", lambda device: duration(device.chosen.components.window_ns)),
-        *(_share_of(name, analysis.total) for name in COMPONENTS),
+        *map(share_of, COMPONENTS),
     )
     return table_of(columns, devices[:_DEVICES], len(devices))
-
-
-def _share_of(component: str, total: Account) -> Column:
-    return _number(
-        component_label(component, total),
-        lambda device: percent(device.chosen.components.share(component)),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +253,10 @@ class SumsOfKind:
 
 def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
     """Return the tables of sums that have rows."""
-    tables = [(id_, title, untimed.of_kind(*kinds)) for id_, title, kinds in _KINDS]
     return [
         SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
-        for id_, title, table in tables
-        if table.num_rows
+        for id_, title, kinds in _KINDS
+        if (table := untimed.of_kind(*kinds)).num_rows
     ]
 
 
