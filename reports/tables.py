@@ -214,12 +214,9 @@ def _row_column(rows: IntArray) -> pa.Array:
 def _inert(text: str) -> str:
     """Return a text that no spreadsheet calculates and no terminal obeys."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-    return f"'{shown}" if text.startswith(_FORMULA) or _begins_formula(shown) else shown
-
-
-def _begins_formula(text: str) -> bool:
-    """Return whether a formula is behind spaces, which some spreadsheets take away."""
-    return text[:1] == " " and text.lstrip().startswith(_FORMULA)
+    # Some spreadsheets take spaces before a formula away.
+    behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
+    return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -34,6 +34,8 @@ _DEVICE: Final = 30
 _LONGEST_LINK: Final = 2_000
 """Characters of a link; rows with longer names may have none."""
 
+StepRows = tuple[StepSpread | None, frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -48,19 +50,11 @@ class Place:
     is_live: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """The steps used, and the numbers of those that have a row on the page."""
-
-    spread: StepSpread | None
-    shown: frozenset[str]
-
-
 def step_rows(analysis: Analysis) -> StepRows:
-    """Return the steps of an analysis for `places`."""
+    """Return how the steps used differ, and the numbers of steps that have a row on the page."""
     rows = chosen_rows(window_rows(analysis.devices))
     shown = frozenset(row.label for row in rows if row.role == "step")
-    return StepRows(spread_of(analysis.devices), shown)
+    return spread_of(analysis.devices), shown
 
 
 def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Place]:
@@ -144,7 +138,7 @@ def _kernel(name: str, words: str) -> Iterator[Place]:
 
 def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:
     """Give the step used that has most of a component, where there are steps to choose from."""
-    spread = steps.spread
+    spread, _ = steps
     if spread is None or len(spread.used) < 2:
         return
     worst = max(spread.used, key=lambda one: one.components.parts()[component])
@@ -156,14 +150,16 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
 
 
 def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:
-    if steps.spread is not None:
-        longest = steps.spread.longest
+    spread, _ = steps
+    if spread is not None:
+        longest = spread.longest
         yield from _step(analysis, steps, longest, f"step {longest.step}: {duration(longest.ns)}")
 
 
 def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
     """Give the row of a step if it is shown; of several devices its times are means."""
-    if str(step.step) in steps.shown:
+    _, shown = steps
+    if str(step.step) in shown:
         mean = " per GPU" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
 

@@ -101,7 +101,11 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     ordered: Sequence[MemoryUse] = used
     if len(used) > MOST_DRAWN:
         ordered = sorted(used, key=lambda one: (one.on_host, -one.allocated.peak))
-    drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]
+    drawn = [
+        one
+        for one in ordered
+        if len(one.allocated.curve.value) > 1 and one.allocated.peak >= LEAST_DRAWN
+    ]
     return MemoryPage(
         rows=[_row(one, labels, first[one.process]) for one in ordered[:MOST_ROWS]],
         total=len(ordered),
@@ -127,10 +131,6 @@ def _firsts(found: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
         of_all = of_all if of_all is not None else min(begins.values())
         return dict.fromkeys(begins, of_all)
     return begins | dict(clocks.of_process)
-
-
-def _is_worth_drawing(series: Series) -> bool:
-    return len(series.curve.value) > 1 and series.peak >= LEAST_DRAWN
 
 
 def _label(use: MemoryUse, labels: dict[int, str]) -> str:

@@ -70,10 +70,6 @@ def _findings(analysis: Analysis) -> Content | None:
     return Content({"findings": evidence.findings_shown(analysis)})
 
 
-def _peak(analysis: Analysis) -> Content:
-    return Content({"peak": peak.peak_page(analysis)})
-
-
 def _steps(analysis: Analysis) -> Content:
     rows = steps.window_rows(analysis.devices)
     bars = steps.drawn_bars(rows) if any(row.dur_ns for row in rows) else []
@@ -112,13 +108,9 @@ def _communication(analysis: Analysis) -> Content | None:
     return Content({"collectives": shown}, scripts=_TABLES)
 
 
-def _kernels(analysis: Analysis) -> Content:
-    return Content({"kernels": kernels.kernels_page(analysis)}, scripts=_TABLES)
-
-
 def _operators(analysis: Analysis) -> Content | None:
-    values = work.operators_page(analysis)
-    return Content({"operators": values}, scripts=_TABLES) if values is not None else None
+    page = work.operators_page(analysis)
+    return Content({"operators": page}, scripts=_TABLES) if page is not None else None
 
 
 def _roofline(analysis: Analysis) -> Content | None:
@@ -208,12 +200,16 @@ SECTIONS: Final = (
     Section("head", None, _head),
     Section("jobs", "Jobs", _jobs),
     Section("findings", "Findings", _findings),
-    Section("peak", "Peak", _with_devices(_peak)),
+    Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
     Section("steps", "Steps", _with_devices(_steps)),
     Section("idle", "Idle", _with_devices(_idle)),
     Section("categories", "Categories", _with_devices(_categories)),
     Section("communication", "Communication", _communication),
-    Section("kernels", "Kernels", _with_devices(_kernels)),
+    Section(
+        "kernels",
+        "Kernels",
+        _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
+    ),
     Section("operators", "Operators", _with_devices(_operators)),
     Section("roofline", "Roofline", _roofline),
     Section("timeline", "Timeline", timeline_content),

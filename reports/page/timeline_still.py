@@ -73,8 +73,10 @@ class StillLane:
 
     def by_look(self) -> list[tuple[str, list[Rect]]]:
         """Return the boxes of each look."""
-        looks = dict.fromkeys(rect.look for rect in self.rects)
-        return [(look, [rect for rect in self.rects if rect.look == look]) for look in looks]
+        looks: dict[str, list[Rect]] = {}
+        for rect in self.rects:
+            looks.setdefault(rect.look, []).append(rect)
+        return list(looks.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,7 @@ def still(
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):
-            first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
-            mine = range(first, stop)
+            mine = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
             rects = [_rect(boxes, box, span, lanes[place]) for box in mine]
             share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
             heading = None if turn else label
@@ -165,9 +166,7 @@ def _rect(boxes: Boxes, box: int, span: Span, lane: Lane) -> Rect:
     x = min(100 * low / length, 100 - _LEAST_WIDTH)
     width = max(100 * (high - low) / length, _LEAST_WIDTH)
     height = max(100 * _clipped(boxes, box, span) / length / width * 100, _LEAST_HEIGHT)
-    look = (
-        WORK[int(boxes.part[box])]
-        if lane.kind == "stream"
-        else _HOST_LOOK.get(lane.kind, lane.kind)
-    )
+    look = _HOST_LOOK.get(lane.kind, lane.kind)
+    if lane.kind == "stream":
+        look = WORK[int(boxes.part[box])]
     return Rect(round(x, 2), round(width, 2), round(min(height, 100), 1), look, width >= _WIDE)

@@ -38,9 +38,9 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
     """Give the places that a chooser names: representative steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
-        named = {steps.median: "median", steps.worst: "longest used"}
-        if steps.median == steps.worst:
-            named = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
+        named = {steps.worst: "only step" if len(timeline.steps) == 1 else "median"}
+        if steps.median != steps.worst:
+            named = {steps.median: "median", steps.worst: "longest used"}
         for number, name in named.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns

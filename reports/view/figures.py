@@ -157,8 +157,8 @@ def kernel_label(name: str, width: int) -> str:
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
     label = _unreturned(name)
-    if len(label) > width:
-        label = _without_parameters(label)
+    if len(label) > width and label.endswith(")"):
+        label = label[: _opening(label)] or label
     if len(label) > width:
         label = visible(_launched(label) or unqualified(label))
     own = label.find("<") + 1
@@ -191,17 +191,12 @@ def _unreturned(name: str) -> str:
     return name.removeprefix("void ").replace("(anonymous namespace)::", "")
 
 
-def _without_parameters(label: str) -> str:
-    return (label[: _opening(label)] or label) if label.endswith(")") else label
-
-
 def _launched(label: str) -> str:
     """Return the launcher of element-wise work and what it launches, "" for another kernel.
 
     Launchers have one name; what they launch tells them apart.
     """
-    functor = _FUNCTOR.search(label)
-    head = label[: label.find("<")]
+    functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
         return ""
     return f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"

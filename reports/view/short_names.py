@@ -55,13 +55,13 @@ def labels(
     """
     distinct = list(dict.fromkeys(names))
     texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
-    found = [Label(_cut(text, _HEAD)) for text in texts]
+    made = [Label(_cut(text, _HEAD)) for text in texts]
     for places in _grouped(text[:_ALIKE] for text in texts):
         if len(places) > 1:
             mine = [texts[place] for place in places]
             for place, (start, end) in zip(places, _differ(mine), strict=True):
-                found[place] = _pieces(texts[place], start, end)
-    by_name = dict(zip(distinct, found, strict=True))
+                made[place] = _pieces(texts[place], start, end)
+    by_name = dict(zip(distinct, made, strict=True))
     return [by_name[name] for name in names]
 
 
@@ -80,11 +80,8 @@ def short_labels(names: Sequence[str], width: int) -> list[str]:
 
 def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names whose labels look alike."""
-    names = list(short)
-    groups = (
-        [names[place] for place in places] for places in _grouped(map(str.strip, short.values()))
-    )
-    return [group for group in groups if len(group) > 1]
+    names, groups = list(short), _grouped(map(str.strip, short.values()))
+    return [[names[place] for place in places] for places in groups if len(places) > 1]
 
 
 def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:

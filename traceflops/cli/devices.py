@@ -90,13 +90,13 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
     wanted = " ".join(text.lower().split())
     if (exact := find(wanted)) is not None:
         return (exact,)
-    rows = tuple(spec for spec in load_devices() if wanted in _searched(spec))
+    rows = tuple(
+        spec
+        for spec in load_devices()
+        if wanted in f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
+    )
     named = None if rows else named_row(text)
     return rows if named is None else (named,)
-
-
-def _searched(spec: DeviceSpec) -> str:
-    return f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
 
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
