@@ -22,7 +22,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
 from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.launch_sites import shape_words, type_words
+from traceflops.reports.page.kernels import shape_words, type_words
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
 
