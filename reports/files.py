@@ -126,11 +126,6 @@ def _both_ends(target: Path) -> tuple[bytes, bytes]:
         return b"", b""
 
 
-def write_whole(target: Path, content: bytes) -> None:
-    """Write a file so that it is whole or not there."""
-    write_pieces(target, (content,))
-
-
 def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a file under another name and rename it, so that it is whole or not there."""
     write_together([(target, pieces)])

@@ -11,7 +11,7 @@ from typing import Final
 
 from traceflops.analysis import Analysis
 from traceflops.errors import UsageError
-from traceflops.reports.files import check_replaced, write_whole
+from traceflops.reports.files import check_replaced, write_pieces
 from traceflops.reports.view import NOTHING, Authored
 
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
@@ -75,7 +75,7 @@ def save(
     """
     target = Path(path)
     check_target(target, force=force)
-    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command, authored))
+    write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored)])
     return target
 
 

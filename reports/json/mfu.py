@@ -39,26 +39,27 @@ _NEAREST: Final = 10
 """So many changes that were tried and do not fit are told."""
 
 
-def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
+def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
     """Return a utilisation as plain dicts and lists. Shares are 0 to 1, unknown is null."""
-    possible = found.rate if found.is_possible else None
+    possible = figures.rate if figures.is_possible else None
     return {
         "schema": SCHEMA,
         "traceflops_version": __version__,
         "metric": possible.sentence if possible is not None else None,
-        "convention": found.work.ledger.convention,
-        "unit": found.unit,
-        **_figures(found.work, possible),
-        "model": _model(found.card),
-        "run": _run(found),
-        "peak": _peak(found),
-        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
+        "convention": figures.work.ledger.convention,
+        "unit": figures.unit,
+        **_figures(figures.work, possible),
+        "model": _model(figures.card),
+        "run": _run(figures),
+        "peak": _peak(figures),
+        "lacks": [fields(lack, "problem", "remedy") for lack in figures.lacks],
         "ledger": [
-            {"line": one.name, **flop_count("flops", one.flops)} for one in found.work.ledger.lines
+            {"line": one.name, **flop_count("flops", one.flops)}
+            for one in figures.work.ledger.lines
         ],
-        "conventions": [_entry(one) for one in found.entries],
+        "conventions": [_entry(one) for one in figures.entries],
         "reported": _explained(explained) if explained is not None else None,
-        "notes": list(found.notes),
+        "notes": list(figures.notes),
     }
 
 
@@ -92,9 +93,9 @@ def _model(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _run(found: Utilisation) -> dict[str, Any]:
-    run, done = found.run, found.work
-    shape = run.shape(found.card) if done.tokens is not None else None
+def _run(figures: Utilisation) -> dict[str, Any]:
+    run, done = figures.run, figures.work
+    shape = run.shape(figures.card) if done.tokens is not None else None
     return {
         "devices": run.devices,
         "tokens": shape.slot_tokens if shape is not None else None,
@@ -105,17 +106,17 @@ def _run(found: Utilisation) -> dict[str, Any]:
         "tokens_per_s": as_float(done.tokens_per_s),
         "achieved_tflops_per_device": as_float(run.achieved / TERA if run.achieved else None),
         "achieved_convention": run.achieved_basis,
-        **_training(found, run),
+        **_training(figures, run),
     }
 
 
-def _training(found: Utilisation, run: Run) -> dict[str, Any]:
+def _training(figures: Utilisation, run: Run) -> dict[str, Any]:
     lora, again = run.lora, run.checkpoint
     return {
         "forward_only": run.forward_only,
         "frozen": ["all"] if run.is_frozen else sorted(run.frozen),
         "frozen_layers": run.frozen_layers,
-        "lora_parameters": lora.parameters(found.card) if lora is not None else None,
+        "lora_parameters": lora.parameters(figures.card) if lora is not None else None,
         "checkpointing": {
             "name": again.name,
             "matmul_share": float(again.linear),
@@ -131,15 +132,15 @@ def _lengths(lengths: Lengths | None) -> list[dict[str, int]] | None:
     return [{"tokens": length, "count": number} for length, number in lengths]
 
 
-def _peak(found: Utilisation) -> dict[str, Any] | None:
-    peak, spec = found.choice.peak, found.choice.spec
+def _peak(figures: Utilisation) -> dict[str, Any] | None:
+    peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
     from_table = spec is not None and not peak.label.endswith("given")
     return {
         "tflops": float(peak.flops_per_ns / 1000),
         "label": peak.label,
-        "dtype": found.choice.dtype,
+        "dtype": figures.choice.dtype,
         "device": spec.id if spec is not None else None,
         "product": spec.product if spec is not None else None,
         "source": spec.source if spec is not None and from_table else "--peak",
@@ -169,12 +170,12 @@ def _entry(one: Entry) -> dict[str, Any]:
     }
 
 
-def _explained(found: Explanation) -> dict[str, Any]:
+def _explained(explained: Explanation) -> dict[str, Any]:
     return {
-        "text": found.reported.text,
-        "share": float(found.reported.value),
-        "sentence": found.sentence,
-        "candidates": [_candidate(one) for one in found.candidates],
+        "text": explained.reported.text,
+        "share": float(explained.reported.value),
+        "sentence": explained.sentence,
+        "candidates": [_candidate(one) for one in explained.candidates],
     }
 
 
@@ -241,16 +242,16 @@ def _comparison(checked: Reconciliation) -> dict[str, Any]:
     }
 
 
-def _recomputation(found: Recomputation | None) -> dict[str, Any] | None:
-    if found is None:
+def _recomputation(again: Recomputation | None) -> dict[str, Any] | None:
+    if again is None:
         return None
     return {
-        "checkpointing": found.checkpoint.name,
-        **flop_count("described_flops", found.described),
-        **flop_count("counted_flops", found.counted),
-        **flop_count("counted_flops_at_least", found.least),
-        **flop_count("counted_flops_at_most", found.most),
-        "agree": found.finding is None,
+        "checkpointing": again.checkpoint.name,
+        **flop_count("described_flops", again.described),
+        **flop_count("counted_flops", again.counted),
+        **flop_count("counted_flops_at_least", again.least),
+        **flop_count("counted_flops_at_most", again.most),
+        "agree": again.finding is None,
     }
 
 

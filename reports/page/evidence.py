@@ -57,10 +57,10 @@ def step_rows(analysis: Analysis) -> StepRows:
     return spread_of(analysis.devices), shown
 
 
-def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Place]:
+def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
-    what = found.rule.removeprefix(_LOSS)
-    if found.rule == unevenness.RULE:
+    what = finding.rule.removeprefix(_LOSS)
+    if finding.rule == unevenness.RULE:
         yield from _longest_step(analysis, steps)
     elif what == "idle":
         yield from _longest_gap(analysis)

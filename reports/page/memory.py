@@ -117,14 +117,14 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     )
 
 
-def _firsts(found: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
+def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
     """Return from which instant the times of each process count.
 
     That is its first allocation where it has no activities, and no clock is common to all.
     """
     of_all = min(clocks.of_process.values(), default=None)
     begins: dict[int, int] = {}
-    for one in found:
+    for one in used:
         start = int(one.allocated.curve.time_ns[0])
         begins[one.process] = min(start, begins.get(one.process, start))
     if clocks.aligned:
@@ -178,24 +178,24 @@ def _growth(series: Series) -> str:
     return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
 
 
-def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
+def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
     """Give what the reader must know of the numbers."""
-    changes = sum(one.allocated.curve.changes for one in found)
+    changes = sum(one.allocated.curve.changes for one in used)
     yield (
         f"{several(changes, 'allocation or free', 'allocations and frees')}, made by the CPU "
         "before the kernels run."
     )
-    if any(one.is_total for one in found):
+    if any(one.is_total for one in used):
         yield (
             "Allocated: held by tensors. Reserved: taken from the GPU by the allocator. Memory of "
             "other libraries and processes is not recorded."
         )
-    if any(not one.is_total for one in found):
+    if any(not one.is_total for one in used):
         yield (
             "Rows marked * count from 0 at the start of the recording; freeing earlier allocations "
             "makes them negative."
         )
-    if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in found):
+    if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in used):
         yield "Long curves are downsampled; peaks are kept."
 
 

@@ -99,9 +99,7 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     """Return the bars of the plot: the steps, or the used window where there are no steps."""
     chosen = [row for row in all_rows if row.role == "step"]
     chosen = chosen or [row for row in all_rows if row.used]
-    width = -(-len(chosen) // most)
-    if width <= 1:
-        return [StepBar(row.label, 1, row.used, row.components) for row in chosen]
+    width = max(-(-len(chosen) // most), 1)
     return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
 
 

@@ -330,13 +330,13 @@ def details(timeline: Timeline) -> str:
     steps = timeline.representative
     both = sorted({steps.median, steps.worst}) if steps is not None else []
     drawn = [n for n in both if n in timeline.steps]
-    found = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
+    where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
     if with_room(timeline.window) in single and not both:
-        found.append("in the window")
+        where.append("in the window")
     gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
     if any(gaps):
-        found.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
-    return " and ".join(found)
+        where.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    return " and ".join(where)
 
 
 def start_label(timeline: Timeline) -> str:

@@ -149,19 +149,19 @@ def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
     """Return what each box is, and of each of those its name, its look and its category."""
-    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, mine, row in _by_kind(kinds, boxes):
         table = prepared.trace.table(TABLE_OF[kind])
         keys, looks = _second_key(prepared, kind)
         name, second = codes(table["name"])[row], keys[row]
         group, first = group_rows([name, second])
-        found[mine] = group + len(rows)
+        what[mine] = group + len(rows)
         labels = names(table["name"])
         for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
             look, category = looks[other]
             rows.append((texts.place(labels[code]), look, texts.place(category)))
-    return found, rows
+    return what, rows
 
 
 def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
@@ -195,7 +195,7 @@ def _causes(
 ) -> tuple[IntArray, list[tuple[int, int]]]:
     """Return the cause of each box, and of each of those the op and its shapes, -1 for none."""
     links, ops = prepared.linked.links, prepared.trace.ops
-    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    cause = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int]] = [_NO_CAUSE]
     of_kind = {"stream": links.op_of_activity, "call": links.op_of_call}
     name, shapes = codes(ops["name"]), codes(ops["input_dims"])
@@ -206,10 +206,10 @@ def _causes(
         op = row if kind == "op" else of_kind[kind][row]
         mine, op = mine[op >= 0], op[op >= 0]
         group, first = group_rows([np.full(len(op), -1) if kind == "op" else name[op], shapes[op]])
-        found[mine] = group + len(rows)
+        cause[mine] = group + len(rows)
         for one in op[first].tolist():
             label = -1 if kind == "op" else texts.place(labels[name[one]])
             known = shapes[one] >= 0
             text = shape_words(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
             rows.append((label, texts.place(text) if known else -1))
-    return found, rows
+    return cause, rows

@@ -145,7 +145,7 @@ def _pieces(text: str, start: int, end: int) -> Label:
 
 def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:
     """Return texts of which those of several names have what differs at their ends."""
-    found = list(texts)
+    apart = list(texts)
     for places in _grouped(texts):
         if len(places) == 1:
             continue
@@ -154,13 +154,13 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
             mine = [visible(names[place][:_LONGEST]) for place in places]
         for place, name, (start, end) in zip(places, mine, _differ(mine), strict=True):
             more = f"…{_cut(name[start:], end - start + 1)}" if start < len(name) else ""
-            found[place] = f"{texts[place].rstrip('…>')}{more}"
-    return found
+            apart[place] = f"{texts[place].rstrip('…>')}{more}"
+    return apart
 
 
 def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Return the places between which each text differs from the others."""
-    found = [(0, 0)] * len(texts)
+    between = [(0, 0)] * len(texts)
     waiting = [(list(range(len(texts))), -1)]
     while waiting:
         places, before = waiting.pop()
@@ -172,8 +172,10 @@ def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
             if len({texts[place] for place in again}) > 1 and len(again) < len(places):
                 waiting.append((again, start))
             for place in again:
-                found[place] = (start, end) if before < 0 else _with_before(mine[0], before, start)
-    return found
+                between[place] = (
+                    (start, end) if before < 0 else _with_before(mine[0], before, start)
+                )
+    return between
 
 
 def _with_before(text: str, before: int, start: int) -> tuple[int, int]:
@@ -200,7 +202,7 @@ def _word_start(text: str, place: int) -> int:
 
 def _grouped(keys: Iterable[str]) -> list[list[int]]:
     """Return the places of each key."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    by_key: defaultdict[str, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
-        found[key].append(place)
-    return list(found.values())
+        by_key[key].append(place)
+    return list(by_key.values())
