@@ -186,8 +186,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "peak_tflops": float(one.peak.flops_per_ns / 1000),
         "treatment": one.treatment,
         "share": float(one.value),
-        "error": float(one.error),
-        "reproduces": one.reproduces,
+        **fields(one, "error", "reproduces"),
         "supposes": one.cost,
     }
 

@@ -15,7 +15,6 @@ from traceflops.reports.view import LOOKS, TIME_UNITS, UNKNOWN, duration, unit_f
 from traceflops.timeline import Components, Window
 from traceflops.windows import (
     DeviceReport,
-    StepSpread,
     counting,
     mean_components,
     median_of,
@@ -156,17 +155,13 @@ class StepShown:
 
 @dataclass(frozen=True, slots=True)
 class StepsPage:
-    """The rows that are shown of `total`, the medians, and the components that any row has.
-
-    `spread` is how the steps used differ, None for fewer than two.
-    """
+    """The rows that are shown of `total`, the medians, and the components that any row has."""
 
     rows: list[StepShown]
     total: int
     components: list[str]
     medians: dict[str, int]
     compared: int
-    spread: StepSpread | None
 
     @property
     def first(self) -> int:
@@ -190,7 +185,7 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
         _shown(row, components, medians, row.role == "step" and row.label == slowest)
         for row in chosen_rows(rows)
     ]
-    return StepsPage(shown, len(rows), components, medians, len(used), spread)
+    return StepsPage(shown, len(rows), components, medians, len(used))
 
 
 def _medians(used: Sequence[StepRow], components: Sequence[str]) -> dict[str, int]:

@@ -67,7 +67,7 @@ class LedgerRow:
     passes: dict[str, Count] = field(default_factory=dict)
     total: Count = 0
 
-    def add(self, flops: Count, to: str | None = None) -> None:
+    def add(self, flops: Count, to: str | None) -> None:
         """Add FLOPs, to a pass if they belong to one."""
         self.total += flops
         if to is not None:
@@ -124,9 +124,8 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 def sum_of(rows: Mapping[str, LedgerRow]) -> LedgerRow:
     """Return the sum of all rows."""
-    whole = LedgerRow()
+    whole = LedgerRow(total=sum(row.total for row in rows.values()))
     for row in rows.values():
-        whole.total += row.total
         for name, flops in row.passes.items():
             whole.passes[name] = whole.passes.get(name, 0) + flops
     return whole
