@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.reports.view import (
     UNKNOWN,
     Fact,
+    LedgerCells,
     UtilisationPart,
     bounds_sentence,
     duration,
@@ -46,16 +47,6 @@ class LineShown:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerShown:
-    """The ledger as a table: headings, rows, and the sum where there are several rows."""
-
-    unit: str
-    heads: list[str]
-    rows: list[tuple[str, list[str]]]
-    total: tuple[str, list[str]] | None
-
-
-@dataclass(frozen=True, slots=True)
 class PeakPage:
     """The section; what is not known is empty."""
 
@@ -67,12 +58,15 @@ class PeakPage:
     lines: list[LineShown]
     budget: str
     facts: list[Fact]
-    ledger: LedgerShown | None
+    ledger: LedgerCells | None
+    window: str
 
 
 def peak_page(analysis: Analysis) -> PeakPage:
     """Return what the section shows."""
     measured, fall = analysis.measured, analysis.measured.waterfall
+    ledger = mean_ledger(analysis)
+    rows = ledger_rows(ledger)
     return PeakPage(
         figure=measured.figure or "",
         basis=measured.basis if fall is not None else "",
@@ -82,7 +76,8 @@ def peak_page(analysis: Analysis) -> PeakPage:
         lines=list(_lines(analysis, fall)) if fall is not None else [],
         budget=_mean_amount(analysis, fall, fall.budget) if fall is not None else "",
         facts=list(facts(measured)),
-        ledger=_ledger(analysis),
+        ledger=ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
+        window=f"{'step' if analysis.steps.used else 'window'} and {unit(analysis)}",
     )
 
 
@@ -113,19 +108,3 @@ def _mean_amount(analysis: Analysis, fall: Waterfall, amount: int) -> str:
     if fall.unit != _ONE_TYPE:
         return UNKNOWN
     return flops(Fraction(amount, max(analysis.windows_used, 1)))
-
-
-def _ledger(analysis: Analysis) -> LedgerShown | None:
-    """Return the ledger as means per window and device."""
-    ledger = mean_ledger(analysis)
-    rows = ledger_rows(ledger)
-    if not rows or is_unsplit(ledger):
-        return None
-    table, last = ledger_cells(rows), len(rows)
-    window = "step" if analysis.steps.used else "window"
-    return LedgerShown(
-        f"{table.prefix}FLOP per {window} and {unit(analysis)}",
-        table.heads,
-        table.rows[:last],
-        table.rows[last] if last > 1 else None,
-    )

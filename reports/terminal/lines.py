@@ -232,7 +232,8 @@ def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
     if width < _LEDGER_LABEL + sum(widths) + _LEDGER_SUM + _LEDGER_SHARE:
         table, widths = ledger_cells(rows, passes=False), []
     widths += [_LEDGER_SUM, _LEDGER_SHARE]
-    lines = [(f"{table.prefix}FLOP per {unit}", table.heads), *table.rows]
+    total = [table.total] if table.total is not None else []
+    lines = [(f"{table.prefix}FLOP per {unit}", table.heads), *table.rows, *total]
     for place, (label, texts) in enumerate(lines):
         row = "".join(f"{text:>{wide}}" for text, wide in zip(texts, widths, strict=True))
         shown = visible(label)[:_LEDGER_LABEL] if place else label

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         wrapped,
     )
     from traceflops.reports.view.ledger import (
+        LedgerCells,
         is_unsplit,
         ledger_cells,
         ledger_rows,

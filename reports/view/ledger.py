@@ -76,11 +76,12 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCells:
-    """A ledger as a table, all in units of one prefix; several rows have their sum below them."""
+    """A ledger as a table, all in units of one prefix; several rows have a sum below them."""
 
     prefix: str
     heads: list[str]
     rows: list[tuple[str, list[str]]]
+    total: tuple[str, list[str]] | None
 
 
 def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> LedgerCells:
@@ -95,9 +96,9 @@ def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> Ledge
         share = percent(float(Fraction(row.total) / Fraction(whole.total)) if whole.total else None)
         return [*amounts, scaled(row.total, scale), share]
 
-    shown = {**rows, "executed": whole} if len(rows) > 1 else rows
     heads = [*(COLUMNS[name] for name in columns), "sum", "share"]
-    return LedgerCells(prefix, heads, [(label, cells(row)) for label, row in shown.items()])
+    shown = [(label, cells(row)) for label, row in rows.items()]
+    return LedgerCells(prefix, heads, shown, ("executed", cells(whole)) if len(rows) > 1 else None)
 
 
 def mean_ledger(analysis: Analysis) -> Ledger:
