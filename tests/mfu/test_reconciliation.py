@@ -38,7 +38,7 @@ from traceflops.mfu.checked.variants import Seen, with_mask
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.traced.cells import Cell
-from traceflops.reports.terminal.reconciled import described_facts
+from traceflops.reports.terminal.measured import described_facts
 from traceflops.table.trace import Trace
 from traceflops.windows.prepared import Prepared
 

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
         Words,
         adjusted,
         check_sums,
-        token_settings,
-        training_settings,
+        run_settings,
     )
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,

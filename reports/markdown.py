@@ -198,16 +198,16 @@ def _more(number: int) -> Iterator[str]:
 def plain(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
     shown = visible(text[:_LONGEST]).strip()
-    return _SIGNS.sub(lambda sign: _entity(sign.group()), shown)
+    return _SIGNS.sub(_entity, shown)
 
 
-def _entity(sign: str) -> str:
+def _entity(sign: re.Match[str]) -> str:
     """Return a sign as an entity.
 
     Mentions, issues and the like are looked for once more in what the entities have become, so a
     space of no width follows the signs that begin them.
     """
-    return f"&#{ord(sign)};" + ("&#8203;" if sign in _BEGINS else "")
+    return _entities(sign) + ("&#8203;" if sign.group() in _BEGINS else "")
 
 
 def code(text: str) -> str:

@@ -1,22 +1,28 @@
-"""The tables of a trace as files: Parquet, Arrow IPC or CSV."""
+"""Tables in a folder as Parquet, Arrow IPC or CSV: of a trace, and of a report.
+
+Those of a report are the rows of its JSON, flat.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from traceflops.categories import categorise, load
 from traceflops.errors import UsageError
 from traceflops.privacy import Redaction
-from traceflops.reports.files import MARK, check_replaced, write_together
+from traceflops.reports.files import MARK, check_replaced, is_ours, write_together
 from traceflops.table import (
     TABLES,
     IntArray,
+    Names,
     Trace,
     codes,
     dictionary_column,
@@ -27,8 +33,19 @@ from traceflops.table import (
     validity,
 )
 
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
+
+Row = Mapping[str, Any]
+_Report = Mapping[str, Any]
+
+_WHOLE: Final = ("_ns", "bytes", "count", "rank", "step", "launches", "activities", "counted")
+_REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activities_per_launch")
+_YES_NO: Final = {True: "yes", False: "no"}
+_OF_A_JOB: Final = frozenset({"window_ns", "components_ns"})
 
 
 def _parquet(table: pa.Table) -> bytes:
@@ -197,12 +214,9 @@ def _row_column(rows: IntArray) -> pa.Array:
 def _inert(text: str) -> str:
     """Return a text that no spreadsheet calculates and no terminal obeys."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-    return f"'{shown}" if text.startswith(_FORMULA) or _begins_formula(shown) else shown
-
-
-def _begins_formula(text: str) -> bool:
-    """Return whether a formula is behind spaces, which some spreadsheets take away."""
-    return text[:1] == " " and text.lstrip().startswith(_FORMULA)
+    # Some spreadsheets take spaces before a formula away.
+    behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
+    return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -214,3 +228,113 @@ def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         texts = [_inert(text) for text in names(column)]
         return dictionary_column(codes(column), texts).dictionary_decode()
     return column
+
+
+def _of_devices(report: _Report, name: str) -> Iterator[Row]:
+    for device in report["devices"]:
+        yield from ({"device": device["label"], **row} for row in device[name])
+
+
+def _devices(report: _Report) -> Iterator[Row]:
+    for device in report["devices"]:
+        kept = {k: v for k, v in device.items() if k not in ("windows", "gaps", "whole", "chosen")}
+        yield {**kept, **device["chosen"]}
+
+
+def _jobs(report: _Report) -> Iterator[Row]:
+    for job in report["jobs"]:
+        plain = {key: value for key, value in job.items() if key != "total"}
+        total = job["total"] or {}
+        yield {**plain, **{key: total[key] for key in total if key in _OF_A_JOB}}
+
+
+def _waterfall(report: _Report) -> Iterable[Row]:
+    fall = report["utilisation"]["waterfall"]
+    return [] if fall is None else [{**line, "unit": fall["unit"]} for line in fall["lines"]]
+
+
+def _memory(report: _Report) -> Iterator[Row]:
+    for row in report["memory"]:
+        kinds = {kind: row[kind] or {} for kind in ("allocated", "reserved")}
+        series = {k: {n: v for n, v in one.items() if n != "steps"} for k, one in kinds.items()}
+        yield {**row, **series}
+
+
+REPORT_TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
+    "findings": lambda report: report["findings"],
+    "waterfall": _waterfall,
+    "ledger": lambda report: report["utilisation"]["ledger"],
+    "steps": lambda report: _of_devices(report, "windows"),
+    "categories": lambda report: report["categories"],
+    "kernels": lambda report: report["kernels"],
+    "kernel_work": lambda report: report["utilisation"]["kernels"],
+    "operator_work": lambda report: report["utilisation"]["ops"],
+    "devices": _devices,
+    "gaps": lambda report: _of_devices(report, "gaps"),
+    "memory": _memory,
+    "totals": lambda report: (report["untimed"] or {"rows": ()})["rows"],
+    "jobs": _jobs,
+    "notes": lambda report: report["notes"],
+}
+"""The tables of a folder; one without rows is not written."""
+
+
+def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
+    """Write the tables that have rows, all or none; return their paths.
+
+    Tables of an earlier report that have no rows now are removed.
+    """
+    from traceflops.reports.json import report_object
+
+    report, written = report_object(analysis), {}
+    for name, rows_of in REPORT_TABLES.items():
+        rows = [dict(_flat(row)) for row in rows_of(report)]
+        if rows:
+            written[folder / f"{name}.{format_}"] = (FORMATS[format_](_as_table(rows)),)
+    with folder_for_tables(folder):
+        write_together(written.items())
+        for stale in set(table_files(folder, REPORT_TABLES, format_)) - set(written):
+            if is_ours(stale):
+                stale.unlink()
+    return list(written)
+
+
+def _flat(row: Row) -> Iterator[tuple[str, Any]]:
+    """Give the cells of a row; of `components_ns` there is a cell `compute_ns`, and so on."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            stem, _, unit = key.rpartition("_") if key.endswith("_ns") else (key, "", "")
+            for name, inner in value.items():
+                yield (f"{name}_{unit}" if unit else f"{stem}_{name}"), inner
+        elif isinstance(value, list | tuple):
+            yield key, ", ".join(map(str, value))
+        elif isinstance(value, msgspec.Raw):
+            yield key, float(bytes(value))  # the exact number is in the column `..._text`
+        else:
+            yield key, value
+
+
+def _as_table(rows: Sequence[Row]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [_column(name, [row.get(name) for row in rows]) for name in names]
+    return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    """Return a column; one without any value has the type that its name says."""
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
+        kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
+    if kinds == {bool}:
+        return _texts([None if value is None else _YES_NO[value] for value in values])
+    if not kinds <= {bool, int, float}:
+        return _texts([None if value is None else str(value) for value in values])
+    known = np.array([value is not None for value in values], dtype=np.bool_)
+    plain = np.array([0 if value is None else value for value in values])
+    return number_column(plain, pa.float64() if float in kinds else pa.int64(), known)
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    interned = Names()
+    code = np.array([-1 if text is None else interned[text] for text in values], dtype=np.int64)
+    return dictionary_column(code, list(interned))
