@@ -31,9 +31,7 @@ _COLUMNS: Final = {
     "collective_group_size": "ranks",
 }
 """The columns of activities, and the facts that fill them."""
-
 _TEXTS: Final = ("name", "data_type", "group")
-
 _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 

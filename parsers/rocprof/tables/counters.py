@@ -98,19 +98,16 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     """
     table = TableBuilder(COUNTERS)
     instances: list[IntArray] = []
-    places: list[int] = []
-    counts: list[int] = []
+    sections: list[IntArray] = []
     for place, part in enumerate(parts):
         for count, piece in part[COUNTERS].pieces:
             instances.append(np.full(count, piece.pop("instance")))
-            places.append(_MOST_HEADERS * place + int(piece.pop("headers")))
-            counts.append(count)
+            sections.append(np.full(count, _MOST_HEADERS * place + piece.pop("headers")))
         table.absorb(part.tables.pop(COUNTERS))
     instance = np.concatenate(instances)
     group, first = group_rows([*_keys(table), instance])
     if len(first) < table.count:
-        section = np.repeat(places, counts)
-        is_first = _first_written(table, instance, section, first[group])
+        is_first = _first_written(table, instance, np.concatenate(sections), first[group])
         tally["counters-written-twice"] += table.count - int(is_first.sum())
         table = chosen(table, is_first)
     elif (instance == ABSENT).all():

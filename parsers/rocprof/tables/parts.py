@@ -95,14 +95,9 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
 
 def same_run(names: Iterable[str], key: str) -> list[str]:
     """Return which names of a folder are of tables with work of the same process, but no sums."""
-    found = []
-    for name in names:
-        stem = _ENDINGS.sub("", name)
-        what = _WHAT.search(stem)
-        is_table = ".csv" in name.lower() and what is not None
-        if is_table and "stats" not in name.lower() and key_of(name) == key:
-            found.append(name)
-    return sorted(found)
+    tables = (name for name in names if ".csv" in name.lower() and "stats" not in name.lower())
+    of_run = (name for name in tables if key_of(name) == key)
+    return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
 
 
 @dataclass(slots=True)

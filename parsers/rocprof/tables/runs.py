@@ -84,7 +84,8 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     odd = Counter({"launcher": _launchers(files)})
     if is_workload:
         odd["merged-passes"] = _leave_out_merged(files)
-    passes = {number: processes_of(by_pass[number]) for number in sorted(by_pass, key=_pass_order)}
+    in_order = sorted(by_pass, key=lambda number: -1 if number is None else number)
+    passes = {number: processes_of(by_pass[number]) for number in in_order}
     main = _main_pass(passes)
     processes = passes.pop(main)
     for process in processes:
@@ -111,10 +112,6 @@ def _launchers(files: Sequence[TableFile]) -> int:
         if file.place.pid is not None:
             kinds[file.place.key, file.place.run_pass] |= file.kinds
     return sum(found == {"agents"} for found in kinds.values())
-
-
-def _pass_order(number: int | None) -> int:
-    return -1 if number is None else number
 
 
 def _main_pass(passes: dict[int | None, list[Process]]) -> int | None:

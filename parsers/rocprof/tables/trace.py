@@ -72,7 +72,9 @@ class Assembly:
         timelines = {kind for kind, table in _TIMELINES.items() if process.has(table)}
         is_counted = any(is_own for _, is_own, _ in process.counted)
         self.run.odd["counted-while-timed"] |= is_counted and process.has_work
-        launched = _launched(process) if process.has("graphs") else np.empty(0, np.int64)
+        launched: list[IntArray] = []
+        if process.has("graphs"):
+            launched = [part["activities"].column("correlation") for part in process.parts]
         for part in process.parts:
             numbers = devices.numbers(part, number)
             for name in ("activities", "graphs", "marks"):
@@ -148,17 +150,12 @@ def _place(table: TableBuilder, numbers: IntArray) -> None:
             columns["device"] = int(numbers[place]) if isinstance(place, int) else numbers[place]
 
 
-def _launched(process: Process) -> IntArray:
-    """Return the ids of the calls that launched the kernels of a process."""
-    return np.concatenate([part["activities"].column("correlation") for part in process.parts])
-
-
-def _leave_out_graphs(part: ProcessPart, launched: IntArray) -> None:
+def _leave_out_graphs(part: ProcessPart, launched: Sequence[IntArray]) -> None:
     """Leave out launches of graphs whose kernels were recorded one by one."""
     table = part["graphs"]
     if table.count:
         correlation = table.column("correlation")
-        opaque = (correlation == ABSENT) | ~np.isin(correlation, launched)
+        opaque = (correlation == ABSENT) | ~np.isin(correlation, np.concatenate(launched))
         part.tables["graphs"] = chosen(table, opaque)
 
 
