@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, MissingInput
 from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
-from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
-from traceflops.mfu.inference.inference import Inference, inference
+from traceflops.mfu.budget import (
+    FROM_THE_TRACE,
+    DevicePeaks,
+    PeakOptions,
+    ShareRange,
+    certain_part,
+    device_budgets,
+    device_peaks,
+    slower_part,
+)
+from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.mfu_unavailable import impossible, unknown_flops, why_no_figure
-from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, roof_times
-from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
+from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH
 from traceflops.mfu.traced.executed import Executed, executed
-from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.table import Note
 from traceflops.units import decimal, exact_percent

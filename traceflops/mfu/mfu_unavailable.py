@@ -21,7 +21,7 @@ from traceflops.devices import (
     without_times,
 )
 from traceflops.flops import TF32_OR_FP32, Waterfall
-from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy

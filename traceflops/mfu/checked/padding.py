@@ -23,7 +23,7 @@ from traceflops.flops import (
 )
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.passes import Passes, passes_of, visible
-from traceflops.mfu.checked.run_marks import is_ours
+from traceflops.mfu.checked.token_marks import is_ours
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
@@ -254,9 +254,9 @@ def without_told_padding(measured: Measurement, prepared: Prepared) -> Measureme
 
 
 def _as_described(measured: Measurement, prepared: Prepared, said: SelfDescribed) -> Measurement:
-    from traceflops.mfu.checked.counts import counts_of, of_job
     from traceflops.mfu.checked.job_size import job_size
     from traceflops.mfu.checked.padding import described_padding, without_padding
+    from traceflops.mfu.checked.passes import counts_of, of_job
 
     job = job_size(prepared, said.run.devices if said.run.devices > 1 else None)
     run = of_job(said.run, job)

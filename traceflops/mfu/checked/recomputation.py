@@ -12,10 +12,9 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.flops import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, ModelCard, Run
-from traceflops.mfu.checked.counts import Counts, unknown_flops
-from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis
+from traceflops.mfu.checked.diagnosis import Diagnosis
 from traceflops.mfu.checked.job_size import JobSize
-from traceflops.mfu.checked.passes import visible
+from traceflops.mfu.checked.passes import AGREE, Counts, unknown_flops, visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal, exact_percent

@@ -30,8 +30,7 @@ from traceflops.devices import (
     quantities,
 )
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
-from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
-from traceflops.mfu.counted.launches import Launches
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Launches, LaunchWork, kinds_of
 from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02

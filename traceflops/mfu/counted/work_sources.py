@@ -11,6 +11,7 @@ import numpy as np
 from traceflops.attribution import Attribution, attribute, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.counted.counted_launches import counted_launches
 from traceflops.mfu.counted.counter_work import (
     CountedKernel,
@@ -18,12 +19,17 @@ from traceflops.mfu.counted.counter_work import (
     counted_kernels,
     counter_work,
 )
-from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, WorkPart
-from traceflops.mfu.counted.launches import launches_of, rank_in_group
-from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.counted.launches import (
+    UNKNOWN,
+    Kind,
+    LaunchWork,
+    WorkPart,
+    launches_of,
+    rank_in_group,
+)
+from traceflops.mfu.traced.cells import PartTable
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
-from traceflops.mfu.traced.lines import PartTable
 from traceflops.table import IntArray, Trace, group_rows, names, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
@@ -63,18 +69,19 @@ def work_sources(
 
 def _tells_nothing(pair: Trace) -> UsageError:
     """Return why a paired recording tells no FLOPs."""
+    files = first_few([file.name for file in pair.source.files], "more file")
     shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
         return UsageError(
             f"the --pair recording has {several(shapes, 'operator')} with shapes, but "
-            f"no kernels, and its launch calls name none: {_listed(pair)}",
+            f"no kernels, and its launch calls name none: {files}",
             (
                 "record it with GPU activity; HIP launch calls name kernels, CUDA launch "
                 "calls do not"
             ),
         )
     return UsageError(
-        f"the --pair recording has neither operator shapes nor kernel counters: {_listed(pair)}",
+        f"the --pair recording has neither operator shapes nor kernel counters: {files}",
         "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
     )
 
@@ -84,13 +91,11 @@ def _file_of(trace: Trace) -> str:
     return files[0].name if len(files) == 1 else f"{len(files)} files"
 
 
-def _listed(trace: Trace) -> str:
-    """Return the names of the files of a trace, the first few of them."""
-    files = [file.name for file in trace.source.files]
-    more = len(files) - _MOST_NAMED
-    return ", ".join(files[:_MOST_NAMED]) + (
-        f" and {several(more, 'more file')}" if more > 0 else ""
-    )
+def first_few(names: Sequence[str], more: str) -> str:
+    """Return the first few of some names, and of how many more they are (`more` of what)."""
+    beyond = len(names) - _MOST_NAMED
+    some = ", ".join(names[:_MOST_NAMED])
+    return f"{some} and {several(beyond, more)}" if beyond > 0 else some
 
 
 def architectures(

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.attribution import Attribution, types_of_ops
-from traceflops.mfu.traced.lines import RULES_USED, PartTable
-from traceflops.mfu.traced.window_of import NO_WINDOW, in_chosen_window
+from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window
 from traceflops.table import BoolArray, IntArray, exact_sum, exact_sums, group_rows, numbers, taken
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
+
+from collections.abc import Callable
+from typing import Final
+
+from traceflops.attribution import PHASES, PRODUCT_ROLES, Phase, Phases, ProductRole, ProductRoles
+from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
+from traceflops.mfu.traced.layers import SUBNAMES
+from traceflops.table import SmallArray, runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +180,202 @@ def _is_open(parts: PartTable) -> BoolArray:
     for rows in parts.open.values():
         found |= rows
     return found
+
+
+# Which line of the ledger each part of an executed op is.
+
+
+OPTIMIZER: Final = "overcompute.optimizer"
+"""Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
+
+
+MASK: Final = "overcompute.mask"
+
+
+_PRODUCT_LINES: Final[dict[ProductRole, str]] = {
+    "forward": "model.matmul.forward",
+    "input_grad": "model.matmul.input_grad",
+    "weight_grad": "model.matmul.weight_grad",
+    "gradient": "model.matmul.gradient",
+    "recompute": "recompute.matmul",
+    "optimizer": OPTIMIZER,
+}
+
+
+_UNFUSED_LINES: Final[dict[ProductRole, str]] = {
+    "forward": "model.attention.forward",
+    "input_grad": "model.attention.backward",
+    "weight_grad": "model.attention.backward",
+    "gradient": "model.attention.backward",
+    "recompute": "recompute.attention",
+    "optimizer": OPTIMIZER,
+}
+"""Products of an attention that no fused kernel computes."""
+
+
+_FAMILIES: Final[dict[Kind, str]] = {
+    "convolution": "conv",
+    "convolution_backward": "conv",
+    "attention": "attention",
+    "attention_backward": "attention",
+}
+
+
+_PART_LINES: Final[dict[PartName, str]] = {
+    "forward": "model.{}.forward",
+    "input_grad": "model.{}.input_grad",
+    "weight_grad": "model.{}.weight_grad",
+    "backward": "model.{}.backward",
+    "algorithmic": "algorithmic.{}",
+    "mask": MASK,
+}
+
+
+RULES_USED: Final = ("", "R1", "R3")
+"""By which rule a part got its line; none where the op itself tells."""
+
+
+Parts = list[tuple[str, str, FlopsPart]]
+"""Line, rule and FLOPs of each part of an op."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable:
+    """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
+
+    `flops` and `at_least` are int64: of one part each fits. `open` are, by line, the rows that may
+    belong to it though they are in another, or the other way round.
+    """
+
+    op: IntArray
+    line: IntArray
+    lines: tuple[str, ...]
+    rule: IntArray
+    flops: IntArray
+    at_least: IntArray
+    open: dict[str, BoolArray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What the parts of an op hang on; equal ones have equal parts."""
+
+    work: Work
+    phase: Phase
+    role: ProductRole
+    subname: str
+    core: Core | None
+    by_shapes: bool
+
+
+def part_table(
+    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
+) -> PartTable:
+    """Return the parts of every executed op with their lines."""
+    work = attribution.work
+    rows = attribution.executed
+    core = _cores(attribution, roles, rows)
+    columns = [
+        *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
+        core,
+        1 * roles.by_shapes[rows],
+    ]
+    group, first = group_rows(columns)
+    cases = [
+        _parts(_case(work.works, *(int(column[at]) for column in columns))) for at in first.tolist()
+    ]
+    flat = [part for parts in cases for part in parts]
+    end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
+    begin = np.append(np.int64(0), end)[: len(end)]
+    at, which = runs(begin[group], end[group])
+    names = tuple(dict.fromkeys(name for name, _, _ in flat))
+    return PartTable(
+        op=rows[which],
+        line=_column(flat, lambda one: names.index(one[0]))[at],
+        lines=names,
+        rule=_column(flat, lambda one: RULES_USED.index(one[1]))[at],
+        flops=_column(flat, lambda one: one[2].flops)[at],
+        at_least=_column(flat, lambda one: one[2].at_least)[at],
+        open=_open(roles, rows[which], core[which] < 0),
+    )
+
+
+def _column(flat: Parts, value: Callable[[tuple[str, str, FlopsPart]], int]) -> IntArray:
+    return np.array([value(one) for one in flat], dtype=np.int64)
+
+
+def _open(roles: ProductRoles, op: IntArray, plain: BoolArray) -> dict[str, BoolArray]:
+    return {_PRODUCT_LINES[role]: rows[op] & plain for role, rows in roles.open.items()}
+
+
+def _case(
+    works: tuple[Result, ...], place: int, phase: int, role: int, sub: int, core: int, shapes: int
+) -> _Case:
+    work = works[place]
+    assert isinstance(work, Work)  # only ops of known work are executed
+    around = works[core] if core >= 0 else None
+    signature = around.signature if isinstance(around, Work) else None
+    return _Case(
+        work,
+        PHASES[phase],
+        PRODUCT_ROLES[role],
+        SUBNAMES[sub],
+        signature if isinstance(signature, Core) else None,
+        bool(shapes),
+    )
+
+
+def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> IntArray:
+    """Return, per row, the work of the unfused attention it is a product of, -1 for none.
+
+    Of a gradient that is the one around its forward op.
+    """
+    work = attribution.work
+    unfused = [
+        isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
+        for one in work.works
+    ]
+    tree = attribution.tree
+    nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
+    around = taken(nearest, tree.parent[rows])
+    of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
+    return taken(work.place, np.where(around >= 0, around, of_forward))
+
+
+def _parts(case: _Case) -> Parts:
+    """Return line, rule and FLOPs of each part of an op."""
+    if case.role == "none":
+        return [(*_part_line(case, part), part) for part in case.work.parts]
+    rule = _product_rule(case)
+    product = case.work.parts[0]
+    if case.core is not None and (split := _split(product, case.core)) is not None:
+        model, hidden = split
+        return [(_UNFUSED_LINES[case.role], rule, model), (MASK, rule, hidden)]
+    line = _PRODUCT_LINES[case.role]
+    return [(f"{line}.{case.subname}" if case.subname else line, rule, product)]
+
+
+def _part_line(case: _Case, part: FlopsPart) -> tuple[str, str]:
+    family = _FAMILIES[case.work.kind]
+    if case.phase == "optimizer":
+        return OPTIMIZER, ""
+    if part.name == "forward" and case.phase in ("recompute", "backward"):
+        return f"recompute.{family}", "R1" if case.phase == "recompute" else "R3"
+    return _PART_LINES[part.name].format(family), ""
+
+
+def _product_rule(case: _Case) -> str:
+    if case.by_shapes:
+        return "R3"
+    return "R1" if case.role == "recompute" else ""
+
+
+def _split(product: FlopsPart, core: Core) -> tuple[FlopsPart, FlopsPart] | None:
+    """Return a product on all pairs as one on those that the mask leaves, and the rest."""
+    full = core.batch * core.queries * core.keys
+    if not full or product.flops % full:
+        return None
+    each = product.flops // full
+    left, least = each * core.pairs, each * core.pairs_at_least
+    hidden = product.flops - left
+    return FlopsPart("product", left, least), FlopsPart("mask", hidden, hidden)

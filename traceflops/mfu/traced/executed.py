@@ -18,13 +18,19 @@ import numpy as np
 from traceflops.attribution import UNKNOWN_TYPE as UNKNOWN_TYPE
 from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
 from traceflops.flops import UNSPLIT, Ledger, Line
-from traceflops.mfu.traced.cells import Cell, OpenLine, cells_of, cells_of_kinds, open_lines
-from traceflops.mfu.traced.coverage import ComputeTime, compute_times
+from traceflops.mfu.traced.cells import (
+    Cell,
+    OpenLine,
+    PartTable,
+    cells_of,
+    cells_of_kinds,
+    open_lines,
+    part_table,
+)
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.layers import subnames
-from traceflops.mfu.traced.lines import PartTable, part_table
 from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.mfu.traced.window_of import window_of_activity
 from traceflops.table import Note, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared

@@ -17,7 +17,7 @@ import numpy as np
 
 from traceflops.attribution import Attribution
 from traceflops.flops import Core, FlopsPart, OpWork, Work
-from traceflops.mfu.checked.run_marks import Mark, run_marks
+from traceflops.mfu.checked.token_marks import Mark, run_marks
 from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
 from traceflops.units import several
 from traceflops.windows import FoundSteps, Prepared, find_marked_steps

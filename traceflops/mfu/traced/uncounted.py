@@ -10,8 +10,7 @@ import numpy as np
 
 from traceflops.attribution import Attribution, Fate
 from traceflops.flops import UNKNOWN, Unknown
-from traceflops.mfu.traced.coverage import compute_kernels
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.mfu.traced.coverage import compute_kernels, in_chosen_window, window_of_activity
 from traceflops.table import (
     BoolArray,
     IntArray,

@@ -16,8 +16,8 @@ from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Measured, WorkBasis
 from traceflops.mfu.counted.measured_work import named_work
-from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.mfu.roof_times import MovedBytes, Path, common_paths
+from traceflops.mfu.traced.coverage import in_chosen_window, window_of_activity
 from traceflops.table import (
     IntArray,
     codes,
