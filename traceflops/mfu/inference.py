@@ -45,6 +45,21 @@ _ELEMENT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class PassTimes:
+    """When devices worked for which pass.
+
+    `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
+    launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
+    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
+    chosen window and the next pass.
+    """
+
+    of_activity: IntArray
+    used_ns: Mapping[int, list[int]]
+    outside_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """The least bytes that operators moved: weights and cached keys and values read, the rest.
 
@@ -160,10 +175,10 @@ def _phase(
 ) -> PhaseUse | None:
     """Return the passes of one kind that have time in the chosen windows, None without any."""
     total = [sum(each) for each in zip(*times.used_ns.values(), strict=True)]
-    mine = [at for at, ns in enumerate(total) if ns and passes[at].kind == kind]
+    mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
     if not mine:
         return None
-    chosen = [passes[at] for at in mine]
+    chosen = [passes[at].judged for at in mine]
     return PhaseUse(
         kind=kind,
         rules=tuple(Counter(one.rule for one in chosen).most_common()),
@@ -256,27 +271,6 @@ def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
     if weights + cache > size:  # an operand that is one number read over and over
         weights = cache = 0
     return Moved(weights * count, cache * count, (size - weights - cache) * count)
-
-
-# Device time of forward passes: from a pass's first kernel to the first one of the next.
-#
-# Idle time counts in the pass it follows. Time between two passes in which work of none runs is of
-# none (see `stretches`).
-
-
-@dataclass(frozen=True, slots=True)
-class PassTimes:
-    """When devices worked for which pass.
-
-    `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
-    launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
-    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
-    chosen window and the next pass.
-    """
-
-    of_activity: IntArray
-    used_ns: Mapping[int, list[int]]
-    outside_ns: int
 
 
 def pass_times(

@@ -15,175 +15,13 @@ from traceflops.windows import Prepared
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Final
 
 from traceflops.attribution import PHASES, PRODUCT_ROLES, Phase, Phases, ProductRole, ProductRoles
 from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
 from traceflops.mfu.traced.layers import SUBNAMES
 from traceflops.table import SmallArray, runs
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """FLOPs of one line on one device in one window, of one component and data type.
-
-    `window` is a place in the device's windows, None outside the range that was chosen. `ops`
-    counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
-    `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
-    the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
-    `was` is the line that padding was taken from, "" for what is none.
-    """
-
-    device: int
-    window: int | None
-    used: bool
-    component: str
-    dtype: str
-    line: str
-    rule: str
-    flops: int
-    at_least: int
-    open_flops: int
-    ops: int
-    was: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLine:
-    """A line that shapes leave open, and the FLOPs of all parts that may belong to it."""
-
-    line: str
-    flops: int
-
-
-def cells_of(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> tuple[Cell, ...]:
-    """Return the cells of all parts on chosen devices; `window` is per activity."""
-    keys, names = _keys(prepared, attribution, parts, window)
-    mine = _mine(prepared, attribution, parts)
-    kept = [column[mine] for column in keys]
-    group, first = group_rows(kept)
-    sums = [
-        exact_sums(group, values[mine], len(first))
-        for values in (parts.flops, parts.at_least, np.where(_is_open(parts), parts.flops, 0))
-    ]
-    times = np.bincount(group, minlength=len(first)).tolist()
-    rows = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
-    return tuple(_cell(prepared, names, *row) for row in rows)
-
-
-def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
-    """Return the cells of activities whose work is known otherwise than by an op."""
-    device = numbers(prepared.trace.activities["device"])
-    rows = np.flatnonzero((work.kind >= 0) & np.isin(device, list(prepared.accounts)))
-    tops = list(dict.fromkeys(prepared.linked.categorised.top()))
-    columns = [device[rows], window[rows], _component(prepared, tops)[rows]]
-    found: list[Cell] = []
-    for line, dtype, flops, at_least in work.columns():
-        most, least = flops[work.kind[rows]], at_least[work.kind[rows]]
-        done = most > 0
-        kept = [column[done] for column in columns]
-        group, first = group_rows(kept)
-        sums = [exact_sums(group, values[done], len(first)) for values in (most, least)]
-        times = np.bincount(group, minlength=len(first)).tolist()
-        each = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
-        for one, place, top, total, low, count in each:
-            names = (tops, [dtype], (line,))
-            found.append(_cell(prepared, names, one, place, top, 0, 0, 0, total, low, 0, count))
-    return tuple(found)
-
-
-def open_lines(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> tuple[OpenLine, ...]:
-    """Return the lines that shapes leave open in the chosen windows."""
-    activity = attribution.main[parts.op]
-    chosen = np.append(in_chosen_window(prepared, window), False)[activity]
-    mine = chosen & _mine(prepared, attribution, parts)
-    found = (
-        OpenLine(line, exact_sum(parts.flops[rows & mine])) for line, rows in parts.open.items()
-    )
-    return tuple(one for one in found if one.flops)
-
-
-Names = tuple[list[str], list[str], tuple[str, ...]]
-"""What the codes of component, data type and line stand for."""
-
-
-def _keys(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> tuple[list[IntArray], Names]:
-    """Return what cells differ in, per part, and the names behind the codes."""
-    activity = attribution.main[parts.op]
-    device = numbers(prepared.trace.activities["device"])
-    dtype, dtypes = types_of_ops(prepared, attribution)
-    tops = list(dict.fromkeys(prepared.linked.categorised.top()))
-    columns = [
-        taken(device, activity),
-        taken(window, activity, NO_WINDOW),
-        taken(_component(prepared, tops), activity),
-        dtype[parts.op],
-        parts.line,
-        parts.rule,
-    ]
-    return columns, (tops, dtypes, parts.lines)
-
-
-def _cell(
-    prepared: Prepared,
-    names: Names,
-    device: int,
-    window: int,
-    top: int,
-    dtype: int,
-    line: int,
-    rule: int,
-    flops: int,
-    at_least: int,
-    open_flops: int,
-    ops: int,
-) -> Cell:
-    tops, dtypes, lines = names
-    return Cell(
-        device=device,
-        window=None if window == NO_WINDOW else window,
-        used=window != NO_WINDOW and prepared.windows[device][window].used,
-        component=tops[top],
-        dtype=dtypes[dtype],
-        line=lines[line],
-        rule=RULES_USED[rule],
-        flops=flops,
-        at_least=at_least,
-        open_flops=open_flops,
-        ops=ops,
-    )
-
-
-def _mine(prepared: Prepared, attribution: Attribution, parts: PartTable) -> BoolArray:
-    """Return which parts are of ops that ran on a chosen device."""
-    device = numbers(prepared.trace.activities["device"])
-    return np.isin(taken(device, attribution.main[parts.op]), list(prepared.accounts))
-
-
-def _component(prepared: Prepared, tops: list[str]) -> IntArray:
-    """Return, per activity, the place of its component among these."""
-    categorised = prepared.linked.categorised
-    place = np.array([tops.index(top) for top in categorised.top()], dtype=np.int64)
-    found: IntArray = place[categorised.category]
-    return found
-
-
-def _is_open(parts: PartTable) -> BoolArray:
-    found = np.zeros(len(parts.op), dtype=np.bool_)
-    for rows in parts.open.values():
-        found |= rows
-    return found
-
-
-# Which line of the ledger each part of an executed op is.
-
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
@@ -238,6 +76,114 @@ RULES_USED: Final = ("", "R1", "R3")
 Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""
 
+Names = tuple[list[str], list[str], tuple[str, ...]]
+"""What the codes of component, data type and line stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """FLOPs of one line on one device in one window, of one component and data type.
+
+    `window` is a place in the device's windows, None outside the range that was chosen. `ops`
+    counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
+    `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
+    the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
+    `was` is the line that padding was taken from, "" for what is none.
+    """
+
+    device: int
+    window: int | None
+    used: bool
+    component: str
+    dtype: str
+    line: str
+    rule: str
+    flops: int
+    at_least: int
+    open_flops: int
+    ops: int
+    was: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLine:
+    """A line that shapes leave open, and the FLOPs of all parts that may belong to it."""
+
+    line: str
+    flops: int
+
+
+def cells_of(
+    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
+) -> tuple[Cell, ...]:
+    """Return the cells of all parts on chosen devices; `window` is per activity."""
+    activity = attribution.main[parts.op]
+    device = taken(numbers(prepared.trace.activities["device"]), activity)
+    tops, component = _components(prepared)
+    dtype, dtypes = types_of_ops(prepared, attribution)
+    places = (taken(window, activity, NO_WINDOW), taken(component, activity), dtype[parts.op])
+    is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
+    flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
+    mine = np.isin(device, list(prepared.accounts))
+    keys = [column[mine] for column in (device, *places, parts.line, parts.rule)]
+    names = (tops, dtypes, parts.lines)
+    return tuple(_summed(prepared, names, keys, [column[mine] for column in flops]))
+
+
+def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
+    """Return the cells of activities whose work is known otherwise than by an op."""
+    device = numbers(prepared.trace.activities["device"])
+    rows = np.flatnonzero((work.kind >= 0) & np.isin(device, list(prepared.accounts)))
+    tops, component = _components(prepared)
+    cells: list[Cell] = []
+    for line, dtype, most, least in work.columns():
+        done = rows[most[work.kind[rows]] > 0]
+        nothing = np.zeros(len(done), dtype=np.int64)
+        keys = [*(column[done] for column in (device, window, component)), *(nothing,) * 3]
+        flops = [most[work.kind[done]], least[work.kind[done]], nothing]
+        cells += _summed(prepared, (tops, [dtype], (line,)), keys, flops)
+    return tuple(cells)
+
+
+def open_lines(
+    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
+) -> tuple[OpenLine, ...]:
+    """Return the lines that shapes leave open in the chosen windows."""
+    activity = attribution.main[parts.op]
+    chosen = np.append(in_chosen_window(prepared, window), False)[activity]
+    lines = (
+        OpenLine(line, exact_sum(parts.flops[rows & chosen])) for line, rows in parts.open.items()
+    )
+    return tuple(line for line in lines if line.flops)
+
+
+def _summed(
+    prepared: Prepared, names: Names, keys: list[IntArray], flops: list[IntArray]
+) -> Iterator[Cell]:
+    """Yield a cell per distinct key: device, window, component, data type, line and rule.
+
+    `flops` are the columns to add up: the most, the least, those that may be of another line.
+    """
+    tops, dtypes, lines = names
+    group, first = group_rows(keys)
+    sums = [exact_sums(group, column, len(first)) for column in flops]
+    ops = np.bincount(group, minlength=len(first)).tolist()
+    codes = (column[first].tolist() for column in keys)
+    for device, window, top, dtype, line, rule, *counts in zip(*codes, *sums, ops, strict=True):
+        inside = window != NO_WINDOW
+        used = inside and prepared.windows[device][window].used
+        place = window if inside else None
+        said = (tops[top], dtypes[dtype], lines[line], RULES_USED[rule])
+        yield Cell(device, place, used, *said, *counts)
+
+
+def _components(prepared: Prepared) -> tuple[list[str], IntArray]:
+    """Return the components, and of each activity the place of its own among them."""
+    categorised = prepared.linked.categorised
+    tops = list(dict.fromkeys(categorised.top()))
+    place = np.array([tops.index(top) for top in categorised.top()], dtype=np.int64)
+    return tops, place[categorised.category]
+
 
 @dataclass(frozen=True, slots=True)
 class PartTable:
@@ -275,33 +221,34 @@ def part_table(
     work = attribution.work
     rows = attribution.executed
     core = _cores(attribution, roles, rows)
-    columns = [
+    hang_on = [
         *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
         core,
         1 * roles.by_shapes[rows],
     ]
-    group, first = group_rows(columns)
+    group, first = group_rows(hang_on)
     cases = [
-        _parts(_case(work.works, *(int(column[at]) for column in columns))) for at in first.tolist()
+        _parts(_case(work.works, *(int(column[at]) for column in hang_on))) for at in first.tolist()
     ]
     flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
     at, which = runs(begin[group], end[group])
     names = tuple(dict.fromkeys(name for name, _, _ in flat))
+    figures = [
+        (names.index(name), RULES_USED.index(rule), part.flops, part.at_least)
+        for name, rule, part in flat
+    ]
+    columns = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     return PartTable(
         op=rows[which],
-        line=_column(flat, lambda one: names.index(one[0]))[at],
+        line=columns[0][at],
         lines=names,
-        rule=_column(flat, lambda one: RULES_USED.index(one[1]))[at],
-        flops=_column(flat, lambda one: one[2].flops)[at],
-        at_least=_column(flat, lambda one: one[2].at_least)[at],
+        rule=columns[1][at],
+        flops=columns[2][at],
+        at_least=columns[3][at],
         open=_open(roles, rows[which], core[which] < 0),
     )
-
-
-def _column(flat: Parts, value: Callable[[tuple[str, str, FlopsPart]], int]) -> IntArray:
-    return np.array([value(one) for one in flat], dtype=np.int64)
 
 
 def _open(roles: ProductRoles, op: IntArray, plain: BoolArray) -> dict[str, BoolArray]:

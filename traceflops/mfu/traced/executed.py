@@ -7,7 +7,7 @@ counted FLOPs stand beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -46,6 +46,13 @@ LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT
 
 Of the last one it is not known what it was for: any of the others.
 """
+
+_UNTOLD: Final = Note(
+    "assumed",
+    "ghosts-not-told",
+    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
+    "unexecuted operators cannot be detected: all operators are counted.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +169,7 @@ class Executed:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         found: dict[str, tuple[int, int]] = {}
         for cell in self.select():
-            if cell.line == family or cell.line.startswith(f"{family}."):
+            if _is_under(cell.line, family):
                 ops, flops = found.get(cell.rule, (0, 0))
                 found[cell.rule] = (ops + cell.ops, flops + cell.flops)
         return found
@@ -201,7 +208,7 @@ def executed(
         compute_times(prepared, counted),
         open_lines(prepared, attribution, parts, windows),
         outside(prepared, attribution, work),
-        (*told, *_notes(attribution, parts), *_phase_notes(phase)),
+        (*told, *_notes(attribution, parts, phase)),
         attribution,
         work,
     )
@@ -233,46 +240,30 @@ def _total(prepared: Prepared, attribution: Attribution) -> int:
     return attribution.work.total(attribution.work.flops, rows[mine])
 
 
-def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
-    found = []
+def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
     if attribution.untold:
-        found.append(_UNTOLD)
-    doubtful = int((parts.flops != parts.at_least).sum())
-    if doubtful:
+        yield _UNTOLD
+    if doubtful := int((parts.flops != parts.at_least).sum()):
         text = (
             f"FLOPs of {several(doubtful, 'part')} of operators are known only as a "
             "range, because the trace does not record lengths or masks. Ledger, "
             "waterfall and tables show upper bounds. Annotations can give lengths "
             "(docs/selfdescribing.md)."
         )
-        found.append(Note("assumed", "flops-between-bounds", text, doubtful))
-    lost = int(attribution.has("lost").sum())
-    if lost:
+        yield Note("assumed", "flops-between-bounds", text, doubtful)
+    if lost := int(attribution.has("lost").sum()):
         text = (
             f"{several(lost, 'launched operator')} with matrix work, but without a kernel in the "
             "trace: FLOPs not counted."
         )
-        found.append(Note("missing", "kernels-of-ops-missing", text, lost))
-    return tuple(found)
-
-
-_UNTOLD: Final = Note(
-    "assumed",
-    "ghosts-not-told",
-    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
-    "unexecuted operators cannot be detected: all operators are counted.",
-)
-
-
-def _phase_notes(phase: Phases) -> tuple[Note, ...]:
-    if not phase.unconfirmed:
-        return ()
-    text = (
-        f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
-        "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
-        "second derivative."
-    )
-    return (Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed),)
+        yield Note("missing", "kernels-of-ops-missing", text, lost)
+    if phase.unconfirmed:
+        text = (
+            f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
+            "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
+            "second derivative."
+        )
+        yield Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed)
 
 
 def _is_under(name: str, prefix: str) -> bool:
