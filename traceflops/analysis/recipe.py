@@ -111,8 +111,10 @@ def analysis_of(
         prepared = prepared.without_work
     linked = prepared.linked
     with phase("accounts"):
-        recorded = told_apart(linked.trace, _device_reports(prepared))
-        devices = _with_unrecorded_work(recorded, prepared)
+        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        recorded = devices = told_apart(linked.trace, reports)
+        if prepared.launch_records.state == "incomplete":
+            devices = [device.with_idle_unrecorded for device in recorded]
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
@@ -136,12 +138,6 @@ def analysis_of(
         recorded=prepared.launch_records.state,
         prepared=prepared,
     )
-
-
-def _device_reports(prepared: Prepared) -> list[DeviceReport]:
-    return [
-        _device_report(prepared, device, account) for device, account in prepared.accounts.items()
-    ]
 
 
 def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
@@ -181,13 +177,6 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     """Return the known ranks of the processes that worked on a device."""
     users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
-
-
-def _with_unrecorded_work(devices: list[DeviceReport], prepared: Prepared) -> list[DeviceReport]:
-    """Return devices whose idle time may be work that is not in the trace, where some is not."""
-    if prepared.launch_records.state != "incomplete":
-        return devices
-    return [device.with_idle_unrecorded for device in devices]
 
 
 def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
@@ -241,9 +230,6 @@ def _findings(
 def _on_host(devices: Sequence[DeviceReport]) -> bool:
     """Return whether all work is operators on the CPU."""
     return all(device.type == "cpu" for device in devices)
-
-
-# The jobs of a trace: listed by the names of their files, or with figures where none is chosen.
 
 
 def listed_jobs(

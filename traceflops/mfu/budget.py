@@ -1,4 +1,4 @@
-"""From an executed ledger and peaks to the budgets of a waterfall, and to bounds of the work."""
+"""The peaks of the devices of a trace, the budgets of its waterfall, and bounds of the work."""
 
 from __future__ import annotations
 
@@ -39,148 +39,6 @@ _RATES: Final[dict[str, tuple[str, ...]]] = {
     TF32_OR_FP32: ("tf32",),  # the faster one: what is counted is then the least it can be
 }
 """The rates of the device table that hold for products of a type; the first one that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """FLOPs that were executed: counted, and with all unattributed compute time at the peak."""
-
-    at_least: int
-    at_most: int
-
-
-def peaks_of(match: Match) -> dict[str, int]:
-    """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
-
-    Types without a rate are left out.
-    """
-    found = {}
-    for dtype, rates in _RATES.items():
-        known = [peak for rate in rates if (peak := match.peak(rate)) is not None]
-        found.update({dtype: known[0]} if known else {})
-    return found
-
-
-def device_budgets(
-    prepared: Prepared,
-    executed: Executed,
-    peaks: Mapping[int, Peaks],
-    *,
-    device: int | None = None,
-    window: int | None = None,
-) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device of its chosen windows, or of one window of one device.
-
-    `peaks` are by row of the devices table, FLOP per ns by data type.
-    """
-    chosen = prepared.windows if device is None else {device: prepared.windows[device]}
-    return tuple(
-        _budget(executed, one, windows, peaks.get(one, {}), window)
-        for one, windows in chosen.items()
-    )
-
-
-def _budget(
-    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks, place: int | None
-) -> DeviceBudget:
-    wanted = {
-        at for at, window in enumerate(windows) if (window.used if place is None else at == place)
-    }
-    total = sum((windows[at].account.components for at in sorted(wanted)), Components())
-    cells = [c for c in executed.cells if c.device == device and c.window in wanted]
-    times = [t for t in executed.times if t.device == device and t.window in wanted]
-    return DeviceBudget(
-        components=total.parts(),
-        uncounted_ns=sum(time.uncounted_ns for time in times),
-        work=tuple(
-            Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
-            for cell in cells
-        ),
-        peaks=peaks,
-    )
-
-
-def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
-    """Return the bounds of what was executed in the chosen windows, None where too little is known.
-
-    Below 50 % coverage nothing is said. Above, kernels without counted FLOPs may have done anything
-    up to the peak; what was counted stands for all where it is at least 95 % even then. Counts
-    between two bounds of their own widen the interval.
-    """
-    coverage = executed.coverage
-    if coverage is None or coverage < TOO_LITTLE:
-        return None
-    at_least, at_most = executed.executed_at_least, executed.executed_flops
-    unknown = 0
-    dtypes = {cell.dtype for cell in executed.select()}
-    for time in executed.times:
-        if time.used and time.uncounted_ns:
-            rates = [rate for dtype, rate in peaks.get(time.device, {}).items() if dtype in dtypes]
-            if not rates:
-                return None
-            unknown += max(rates) * time.uncounted_ns
-    is_known = at_most >= ENOUGH * (at_most + unknown)
-    return Bounds(at_least, at_most if is_known else at_most + unknown)
-
-
-# Shares of a budget as ranges, where the counts behind them lie between two bounds.
-#
-# A waterfall has the upper counts. Lengths and masks that no profiler records make the lower ones
-# smaller; compute time of unknown FLOPs may have been spent at the peak, which makes a share
-# larger.
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRange:
-    """The least and the most that a share can be."""
-
-    least: Fraction
-    most: Fraction
-
-    @property
-    def text(self) -> str:
-        """Return "38.2 %", or "34.7 % to 61.7 %" where the two print differently."""
-        least, most = exact_percent(self.least), exact_percent(self.most)
-        return least if least == most else f"{least} to {most}"
-
-    def times(self, factor: Fraction) -> ShareRange:
-        """Return both so many times."""
-        return ShareRange(self.least * factor, self.most * factor)
-
-
-def certain_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
-    """Return which part of what some cells have in a waterfall is certain: 1 if all of it is.
-
-    `peaks` are by row of the devices table.
-    """
-    weighted = [(cell, _weight(cell, fall, peaks)) for cell in cells]
-    least = sum((weight * cell.at_least for cell, weight in weighted), Fraction(0))
-    most = sum((weight * cell.flops for cell, weight in weighted), Fraction(0))
-    return least / most if most else Fraction(1)
-
-
-def slower_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
-    """Return how many times as much some cells have where what may be FP32 is, 1 if nothing may.
-
-    A waterfall has it as TF32, whose higher peak makes it less.
-    """
-    fast = slow = Fraction(0)
-    for cell in cells:
-        share = _weight(cell, fall, peaks) * cell.flops
-        fast += share
-        rates = peaks[cell.device]
-        is_open = cell.dtype == TF32_OR_FP32 and rates.get("fp32")
-        slow += share * Fraction(rates[TF32_OR_FP32], rates["fp32"]) if is_open else share
-    return slow / fast if fast else Fraction(1)
-
-
-def _weight(cell: Cell, fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
-    """Return what a FLOP is in a waterfall: of one type they add up, else by time at the peak."""
-    return Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, peaks[cell.device][cell.dtype])
-
-
-# The peaks that the devices of a trace are held against, by data type.
-
 
 _CLOCKS_AGREE: Final = Fraction(5, 100)
 """By so much less a device may clock than the table has it, without a word."""
@@ -287,3 +145,138 @@ def _rates(match: Match, *, given: bool) -> dict[str, int]:
         return peaks_of(match)
     rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
     return dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """FLOPs that were executed: counted, and with all unattributed compute time at the peak."""
+
+    at_least: int
+    at_most: int
+
+
+def peaks_of(match: Match) -> dict[str, int]:
+    """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
+
+    Types without a rate are left out.
+    """
+    found = {}
+    for dtype, rates in _RATES.items():
+        known = [peak for rate in rates if (peak := match.peak(rate)) is not None]
+        found.update({dtype: known[0]} if known else {})
+    return found
+
+
+def device_budgets(
+    prepared: Prepared,
+    executed: Executed,
+    peaks: Mapping[int, Peaks],
+    *,
+    device: int | None = None,
+    window: int | None = None,
+) -> tuple[DeviceBudget, ...]:
+    """Return a budget per device of its chosen windows, or of one window of one device.
+
+    `peaks` are by row of the devices table, FLOP per ns by data type.
+    """
+    chosen = prepared.windows if device is None else {device: prepared.windows[device]}
+    return tuple(
+        _budget(executed, one, windows, peaks.get(one, {}), window)
+        for one, windows in chosen.items()
+    )
+
+
+def _budget(
+    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks, place: int | None
+) -> DeviceBudget:
+    wanted = {
+        at for at, window in enumerate(windows) if (window.used if place is None else at == place)
+    }
+    total = sum((windows[at].account.components for at in sorted(wanted)), Components())
+    cells = [c for c in executed.cells if c.device == device and c.window in wanted]
+    times = [t for t in executed.times if t.device == device and t.window in wanted]
+    return DeviceBudget(
+        components=total.parts(),
+        uncounted_ns=sum(time.uncounted_ns for time in times),
+        work=tuple(
+            Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
+            for cell in cells
+        ),
+        peaks=peaks,
+    )
+
+
+def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
+    """Return the bounds of what was executed in the chosen windows, None where too little is known.
+
+    Below 50 % coverage nothing is said. Above, kernels without counted FLOPs may have done anything
+    up to the peak; what was counted stands for all where it is at least 95 % even then. Counts
+    between two bounds of their own widen the interval.
+    """
+    coverage = executed.coverage
+    if coverage is None or coverage < TOO_LITTLE:
+        return None
+    at_least, at_most = executed.executed_at_least, executed.executed_flops
+    unknown = 0
+    dtypes = {cell.dtype for cell in executed.select()}
+    for time in executed.times:
+        if time.used and time.uncounted_ns:
+            rates = [rate for dtype, rate in peaks.get(time.device, {}).items() if dtype in dtypes]
+            if not rates:
+                return None
+            unknown += max(rates) * time.uncounted_ns
+    is_known = at_most >= ENOUGH * (at_most + unknown)
+    return Bounds(at_least, at_most if is_known else at_most + unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRange:
+    """The least and the most that a share can be, where the counts behind it have two bounds.
+
+    A waterfall has the upper counts. Lengths and masks that no profiler records make the lower ones
+    smaller; compute time of unknown FLOPs may have been spent at the peak.
+    """
+
+    least: Fraction
+    most: Fraction
+
+    @property
+    def text(self) -> str:
+        """Return "38.2 %", or "34.7 % to 61.7 %" where the two print differently."""
+        least, most = exact_percent(self.least), exact_percent(self.most)
+        return least if least == most else f"{least} to {most}"
+
+    def times(self, factor: Fraction) -> ShareRange:
+        """Return both so many times."""
+        return ShareRange(self.least * factor, self.most * factor)
+
+
+def certain_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
+    """Return which part of what some cells have in a waterfall is certain: 1 if all of it is.
+
+    `peaks` are by row of the devices table.
+    """
+    weighted = [(cell, _weight(cell, fall, peaks)) for cell in cells]
+    least = sum((weight * cell.at_least for cell, weight in weighted), Fraction(0))
+    most = sum((weight * cell.flops for cell, weight in weighted), Fraction(0))
+    return least / most if most else Fraction(1)
+
+
+def slower_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
+    """Return how many times as much some cells have where what may be FP32 is, 1 if nothing may.
+
+    A waterfall has it as TF32, whose higher peak makes it less.
+    """
+    fast = slow = Fraction(0)
+    for cell in cells:
+        share = _weight(cell, fall, peaks) * cell.flops
+        fast += share
+        rates = peaks[cell.device]
+        is_open = cell.dtype == TF32_OR_FP32 and rates.get("fp32")
+        slow += share * Fraction(rates[TF32_OR_FP32], rates["fp32"]) if is_open else share
+    return slow / fast if fast else Fraction(1)
+
+
+def _weight(cell: Cell, fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
+    """Return what a FLOP is in a waterfall: of one type they add up, else by time at the peak."""
+    return Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, peaks[cell.device][cell.dtype])

@@ -42,6 +42,9 @@ Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
 
 
+_SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What a trace says of utilisation, in its chosen windows.
@@ -177,9 +180,6 @@ class Measurement:
         return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
 
 
-_SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
-
-
 def measure(
     prepared: Prepared, options: PeakOptions = FROM_THE_TRACE, pair: Prepared | None = None
 ) -> Measurement:
@@ -199,7 +199,12 @@ def measure(
 
     done = executed(prepared, others if asked else None)
     lacks = tuple(why_no_figure(prepared, done, devices))
-    fall = None if lacks else _waterfall(prepared, done, devices)
+    fall = None
+    if not lacks:
+        budgets = device_budgets(
+            prepared, done, {device.device: device.rates for device in devices}
+        )
+        fall = waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:
@@ -244,11 +249,3 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
         "covers FP32."
     )
     return (Note("assumed", "tf32-or-fp32", text),)
-
-
-def _waterfall(
-    prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
-) -> Waterfall | None:
-    peaks = {device.device: device.rates for device in devices}
-    budgets = device_budgets(prepared, done, peaks)
-    return waterfall(budgets) if any(budget.window_ns for budget in budgets) else None

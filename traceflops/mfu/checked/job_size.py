@@ -1,4 +1,4 @@
-"""How much of a job a trace shows: devices of the job, and windows of steps on those shown."""
+"""How much of a job a trace shows: devices of the job, windows of its steps, one peak for all."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ NOT_STEPS: Final = MissingInput(
     "descriptions cover whole steps, but a time range is selected",
     "select steps with --steps instead of --from and --to",
 )
+
+
+NEARLY_ALL: Final = Fraction(95, 100)
+"""From so much of the counted FLOPs on, a data type stands for all."""
+
+NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class JobSize:
     @property
     def note(self) -> str:
         """Return how many devices were reckoned with, and why."""
-        text = f"Assumed job size: {_devices(self.devices)} ({self.told_by}"
+        text = f"Assumed job size: {several(self.devices, 'device')} ({self.told_by}"
         if self.shown != self.devices:
             text += f"; {self.shown:,} shown"
         return f"{text})."
@@ -111,13 +117,6 @@ def _working(prepared: Prepared) -> int:
     return len({trace.runs[device][0] for device in devices} if trace.runs else devices)
 
 
-def _devices(number: int) -> str:
-    return several(number, "device")
-
-
-# The time of steps by the host's own markers, beside that of the devices' windows.
-
-
 def host_time(prepared: Prepared) -> int | None:
     """Return the host's time in the markers of the chosen step windows, in ns.
 
@@ -142,16 +141,6 @@ def host_time(prepared: Prepared) -> int | None:
             return None
         total += sum(times[step] for step in chosen if step is not None)
     return total or None
-
-
-# The peak that a description is held against in a trace: of its devices, for one data type.
-
-
-NEARLY_ALL: Final = Fraction(95, 100)
-"""From so much of the counted FLOPs on, a data type stands for all."""
-
-
-NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOPS"
 
 
 def peak_in_trace(

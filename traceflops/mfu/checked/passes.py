@@ -29,6 +29,12 @@ SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
 
 
+AGREE: Final = Fraction(2, 100)
+"""Up to here two counts agree; beyond, the difference needs a diagnosis."""
+
+UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
+
+
 @dataclass(frozen=True, slots=True)
 class Passes:
     """FLOPs of matrix products and convolutions, and of attention, forward and backward."""
@@ -131,14 +137,7 @@ def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
     return card, run
 
 
-AGREE: Final = Fraction(2, 100)
-"""Up to here two counts agree; beyond, the difference needs a diagnosis."""
-
-
 # Model FLOPs of the chosen windows: what a description expects, and what the trace shows.
-
-
-UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import Final
 from traceflops.devices import MissingInput
 from traceflops.flops import (
     FAMILIES,
-    Count,
     DeviceBudget,
     ModelCard,
     Portion,
@@ -50,6 +49,15 @@ ROUGH: Final = (
     "exact comparison."
 )
 CHECK: Final = "check model, tokens, GPUs and steps of the description"
+
+
+DESCRIBED = "described"
+"""Stands for the one data type that a description has."""
+
+TOO_MUCH = MissingInput(
+    "the described work would run compute kernels above peak",
+    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,10 @@ class Reconciliation:
     @property
     def needed(self) -> Fraction | None:
         """Return what the convention counts for the chosen windows; None without steps."""
-        return _in_windows(self.described.work.ledger.figure, self.job)
+        job = self.job
+        if not job.windows:
+            return None
+        return Fraction(self.described.work.ledger.figure) * job.windows / job.devices
 
     @property
     def gap(self) -> Fraction | None:
@@ -268,7 +279,8 @@ def _doubts(
         yield (
             f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
         )
-    if (problem := _uncountable(described)) is not None:
+    card, run = described.card, described.run
+    if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         yield f"The description was not compared with the trace: {problem}."
     if counts is not None and counts.agree:
         yield from _other_adapters(done, described, job)
@@ -287,17 +299,6 @@ def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Ite
         yield f"The adapters in the trace {size} ({remedy})."
 
 
-def _in_windows(flops: Count, job: JobSize) -> Fraction | None:
-    """Return what of a step's FLOPs falls to the windows shown."""
-    return Fraction(flops) * job.windows / job.devices if job.windows else None
-
-
-def _uncountable(described: Utilisation) -> str | None:
-    """Return why the description cannot be counted exactly, whatever convention was asked for."""
-    card, run = described.card, described.run
-    return obstacle(card, run, default_convention(card, run))
-
-
 def _seen(done: Executed, job: JobSize) -> Seen:
     """Return what the trace shows of one device in one step."""
     ledger = done.ledger()
@@ -308,27 +309,14 @@ def _seen(done: Executed, job: JobSize) -> Seen:
     )
 
 
-# The waterfall of a trace whose FLOPs are known from a description alone.
-#
-# Useful work, recomputation and what else is executed are those of the description; the rest of
-# the
-# compute time is inefficiency, because no kernel's own FLOPs are known.
-
-
-DESCRIBED = "described"
-"""Stands for the one data type that a description has."""
-
-
-TOO_MUCH = MissingInput(
-    "the described work would run compute kernels above peak",
-    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
-)
-
-
 def described_fall(
     described: Utilisation, prepared: Prepared, job: JobSize
 ) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
-    """Return the split of the budget by a description; or why its work does not fit in."""
+    """Return the split of the budget by a description; or why its work does not fit in.
+
+    Useful work, recomputation and what else is executed are those of the description; the rest of
+    the compute time is inefficiency, because no kernel's own FLOPs are known.
+    """
     peak = described.choice.peak
     if peak is None or not job.windows:
         return None, ()

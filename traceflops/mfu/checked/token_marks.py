@@ -1,7 +1,13 @@
-"""Tokens that a trace tells by marks: what its steps worked on, step by step and rank by rank.
+"""Marks by which a run tells what it works on, and the tokens that they tell of its steps.
 
-A mark (see `runmarks`) belongs to the step in which it begins on the host; marks of one step add up
-(gradient accumulation), and so do ranks, of which each tells its own.
+    record_function("traceflops.tokens|real=30511|padded=32768")
+    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")
+
+`real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
+the lengths of packed sequences. What is written otherwise, or cannot be, is left out with a note.
+
+A mark belongs to the step in which it begins on the host; marks of one step add up (gradient
+accumulation), and so do ranks, of which each tells its own.
 """
 
 from __future__ import annotations
@@ -21,187 +27,6 @@ from traceflops.table import ABSENT, IntArray, Note, Trace, codes, distinct, nam
 from traceflops.units import does, several, some_of
 from traceflops.windows import Prepared, find_marked_steps
 
-
-@dataclass(frozen=True, slots=True)
-class MarkedTokens:
-    """What marks say of one step of the job, all ranks together: the mean of the steps shown.
-
-    `steps` is None where the trace has no steps, so that the whole recording counts as one.
-    """
-
-    values: Mapping[str, Fraction]
-    steps: int | None
-    ranks: int
-    notes: tuple[Note, ...] = ()
-
-    def over(self, said: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
-        """Return the words of a description with these tokens in place of its own."""
-        if not self.values:
-            return dict(said), self.notes
-        words = {k: v for k, v in said.items() if k not in _REPLACED}
-        notes = list(self.notes)
-        broken = [key for key, value in self.values.items() if value.denominator > 1]
-        rounded = any(not key.endswith(".count") for key in broken)
-        tokens = {key: round(value) for key, value in self.values.items()}
-        if rounded:
-            notes.append(_ROUNDED)
-        real, padded = tokens.get("tokens.real"), tokens.get("tokens.padded")
-        if "seqlens.sum" in tokens:
-            if real not in (None, tokens["seqlens.sum"]):
-                notes.append(_disagree(real, tokens["seqlens.sum"]))
-            squares = tokens["seqlens.sumsq"]
-            squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
-            words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
-            if "seqlens.count" in tokens and not broken:
-                words["sequences"] = str(tokens["seqlens.count"])
-        elif real is not None:
-            words["real_tokens"] = str(real)
-        computed = padded or real or tokens.get("seqlens.sum", 0)
-        _fit(words, computed, explicit=padded is not None)
-        return words, tuple(notes)
-
-
-_REPLACED: Final = frozenset(
-    ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
-)
-_ROUNDED: Final = Note(
-    "assumed",
-    "tokens-mean",
-    "The selected steps differ in their number of tokens; the rounded mean is used.",
-)
-
-
-def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
-    """Make batch and length agree with the computed tokens; marks know them better."""
-    batch, seq = words.get("batch", ""), words.get("seq", "")
-    if batch.isdecimal() and seq.isdecimal():
-        slots = int(batch) * int(seq)
-        if slots == computed or (slots > computed and not explicit):
-            return
-    words.pop("batch", None)
-    words["tokens"] = str(computed)
-
-
-def _disagree(real: int | None, total: int) -> Note:
-    text = (
-        f"Annotations give {real:,} real tokens per step, but sequences of {total:,}; "
-        "the sequences are used."
-    )
-    return Note("assumed", "token-marks-disagree", text)
-
-
-def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
-    """Return what marks say of the tokens of a step; None where they say nothing."""
-    trace = prepared.trace
-    marks = run_marks(trace)
-    notes = [*marks.notes]
-    ranks: list[_OfRank] = []
-    for process, mine in sorted(marks.of_process.items()):
-        chosen = _chosen(prepared, process, mine)
-        if chosen is not None and (of_rank := _of_rank(mine, *chosen)).values:
-            ranks.append(of_rank)
-    if not ranks:
-        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
-    if any(rank.partly for rank in ranks):
-        notes.append(_PARTLY)
-    values, more = _of_job(trace, ranks)
-    has_steps = bool(prepared.plan.choice.seen)
-    steps = max(rank.steps for rank in ranks) if has_steps else None
-    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
-
-
-_PARTLY: Final = Note(
-    "assumed",
-    "tokens-of-some-steps",
-    "Some of the selected steps have no annotation with their tokens; the mean of "
-    "the others is used.",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfRank:
-    """Mean numbers of one rank per step; `partly` where not all of the steps told them."""
-
-    values: Mapping[str, Fraction]
-    steps: int
-    partly: bool
-
-
-def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
-    """Return the number of the step of each mark, -1 outside those shown, and how many are shown.
-
-    Without any steps all of the recording is one. Steps that were inferred on the device, and a
-    stretch of time, have no times on the host.
-    """
-    device = _device_of(prepared, process)
-    if device is None or prepared.plan.time_range is not None:
-        return None
-    plan, windows = prepared.plan, prepared.windows[device]
-    if plan.layout.launched_in is None:
-        return None if plan.choice.seen else (np.zeros(len(mine), dtype=np.int64), 1)
-    marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    steps = marked.by_process.get(process) if marked is not None else None
-    if steps is None:
-        return None
-    place = steps.at(np.array([mark.start_ns for mark in mine], dtype=np.int64))
-    number = np.append(plan.layout.numbers[device], -1)[place]
-    used = [w.step for w in windows if w.used and w.step is not None]
-    return np.where((place >= 0) & np.isin(number, used), number, -1), len(used)
-
-
-def _device_of(prepared: Prepared, process: int) -> int | None:
-    owner = numbers(prepared.trace.devices["process"])
-    return next((device for device in prepared.accounts if owner[device] == process), None)
-
-
-def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
-    """Return the mean over the steps that have marks.
-
-    A number that only some marks of a kind give is not known.
-    """
-    inside = [(mark, int(at)) for mark, at in zip(mine, step.tolist(), strict=True) if at >= 0]
-    values: dict[str, Fraction] = {}
-    counts = set()
-    for kind in dict.fromkeys(mark.kind for mark, _ in inside):
-        alike = [mark.values for mark, _ in inside if mark.kind == kind]
-        steps = len({at for mark, at in inside if mark.kind == kind})
-        counts.add(steps)
-        for key in alike[0]:
-            if all(key in each for each in alike):
-                values[f"{kind}.{key}"] = Fraction(sum(each[key] for each in alike), steps)
-    return _OfRank(values, max(counts, default=0), counts != {shown})
-
-
-def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], list[Note]]:
-    """Return the tokens of one step of all ranks, those not here taken to be as the others."""
-    keys = set.intersection(*({*rank.values} for rank in ranks))
-    sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
-    world = max(*sizes, len(ranks)) if len(sizes) == 1 else len(ranks)
-    scale = Fraction(world, len(ranks))
-    values = {key: scale * sum(rank.values[key] for rank in ranks) for key in sorted(keys)}
-    return values, list(_scale_notes(len(ranks), world))
-
-
-def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
-    if world > ranks:
-        text = (
-            f"{some_of(ranks, world, 'rank', 'give')} their tokens per step; the others are "
-            "assumed to have as many."
-        )
-        yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)
-
-
-# Marks by which a run tells what it works on: annotations of the host, read and checked.
-#
-#     record_function("traceflops.tokens|real=30511|padded=32768")
-#     record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")
-#
-# `real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are
-# of
-# the lengths of packed sequences. What is written otherwise, or cannot be, is left out with a
-# note.
-
-
 PREFIX: Final = "traceflops."
 
 
@@ -220,6 +45,41 @@ _LONGEST: Final = 200
 
 Sums = dict[str, int]
 """The numbers of a mark by key, such as "real"."""
+
+
+_SHAPES: Final = " or ".join(
+    PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
+    for kind, (needed, allowed) in _KINDS.items()
+)
+
+_TEXTS: Final = {
+    "token-marks-malformed": (
+        f"Ignored: {{marks}} for tokens with a format other than {_SHAPES} (whole numbers)."
+    ),
+    "token-marks-impossible": "Ignored: {marks} for tokens with impossible values: {reason}.",
+    "marks-unknown": (
+        "Ignored: {marks} of unknown kind, {reason}: known are "
+        f"{' and '.join(f'{PREFIX}{kind}' for kind in _KINDS)}."
+    ),
+}
+"""What each note says."""
+
+_REPLACED: Final = frozenset(
+    ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
+)
+
+_ROUNDED: Final = Note(
+    "assumed",
+    "tokens-mean",
+    "The selected steps differ in their number of tokens; the rounded mean is used.",
+)
+
+_PARTLY: Final = Note(
+    "assumed",
+    "tokens-of-some-steps",
+    "Some of the selected steps have no annotation with their tokens; the mean of "
+    "the others is used.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,20 +185,152 @@ def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
         yield Note("dropped", code, whole, count)
 
 
-_SHAPES: Final = " or ".join(
-    PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
-    for kind, (needed, allowed) in _KINDS.items()
-)
+@dataclass(frozen=True, slots=True)
+class MarkedTokens:
+    """What marks say of one step of the job, all ranks together: the mean of the steps shown.
+
+    `steps` is None where the trace has no steps, so that the whole recording counts as one.
+    """
+
+    values: Mapping[str, Fraction]
+    steps: int | None
+    ranks: int
+    notes: tuple[Note, ...] = ()
+
+    def over(self, said: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
+        """Return the words of a description with these tokens in place of its own."""
+        if not self.values:
+            return dict(said), self.notes
+        words = {k: v for k, v in said.items() if k not in _REPLACED}
+        notes = list(self.notes)
+        broken = [key for key, value in self.values.items() if value.denominator > 1]
+        rounded = any(not key.endswith(".count") for key in broken)
+        tokens = {key: round(value) for key, value in self.values.items()}
+        if rounded:
+            notes.append(_ROUNDED)
+        real, padded = tokens.get("tokens.real"), tokens.get("tokens.padded")
+        if "seqlens.sum" in tokens:
+            if real not in (None, tokens["seqlens.sum"]):
+                notes.append(_disagree(real, tokens["seqlens.sum"]))
+            squares = tokens["seqlens.sumsq"]
+            squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
+            words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
+            if "seqlens.count" in tokens and not broken:
+                words["sequences"] = str(tokens["seqlens.count"])
+        elif real is not None:
+            words["real_tokens"] = str(real)
+        computed = padded or real or tokens.get("seqlens.sum", 0)
+        _fit(words, computed, explicit=padded is not None)
+        return words, tuple(notes)
 
 
-_TEXTS: Final = {
-    "token-marks-malformed": (
-        f"Ignored: {{marks}} for tokens with a format other than {_SHAPES} (whole numbers)."
-    ),
-    "token-marks-impossible": "Ignored: {marks} for tokens with impossible values: {reason}.",
-    "marks-unknown": (
-        "Ignored: {marks} of unknown kind, {reason}: known are "
-        f"{' and '.join(f'{PREFIX}{kind}' for kind in _KINDS)}."
-    ),
-}
-"""What each note says."""
+def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
+    """Make batch and length agree with the computed tokens; marks know them better."""
+    batch, seq = words.get("batch", ""), words.get("seq", "")
+    if batch.isdecimal() and seq.isdecimal():
+        slots = int(batch) * int(seq)
+        if slots == computed or (slots > computed and not explicit):
+            return
+    words.pop("batch", None)
+    words["tokens"] = str(computed)
+
+
+def _disagree(real: int | None, total: int) -> Note:
+    text = (
+        f"Annotations give {real:,} real tokens per step, but sequences of {total:,}; "
+        "the sequences are used."
+    )
+    return Note("assumed", "token-marks-disagree", text)
+
+
+def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
+    """Return what marks say of the tokens of a step; None where they say nothing."""
+    trace = prepared.trace
+    marks = run_marks(trace)
+    notes = [*marks.notes]
+    ranks: list[_OfRank] = []
+    for process, mine in sorted(marks.of_process.items()):
+        chosen = _chosen(prepared, process, mine)
+        if chosen is not None and (of_rank := _of_rank(mine, *chosen)).values:
+            ranks.append(of_rank)
+    if not ranks:
+        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
+    if any(rank.partly for rank in ranks):
+        notes.append(_PARTLY)
+    values, more = _of_job(trace, ranks)
+    has_steps = bool(prepared.plan.choice.seen)
+    steps = max(rank.steps for rank in ranks) if has_steps else None
+    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRank:
+    """Mean numbers of one rank per step; `partly` where not all of the steps told them."""
+
+    values: Mapping[str, Fraction]
+    steps: int
+    partly: bool
+
+
+def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
+    """Return the number of the step of each mark, -1 outside those shown, and how many are shown.
+
+    Without any steps all of the recording is one. Steps that were inferred on the device, and a
+    stretch of time, have no times on the host.
+    """
+    device = _device_of(prepared, process)
+    if device is None or prepared.plan.time_range is not None:
+        return None
+    plan, windows = prepared.plan, prepared.windows[device]
+    if plan.layout.launched_in is None:
+        return None if plan.choice.seen else (np.zeros(len(mine), dtype=np.int64), 1)
+    marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
+    steps = marked.by_process.get(process) if marked is not None else None
+    if steps is None:
+        return None
+    place = steps.at(np.array([mark.start_ns for mark in mine], dtype=np.int64))
+    number = np.append(plan.layout.numbers[device], -1)[place]
+    used = [w.step for w in windows if w.used and w.step is not None]
+    return np.where((place >= 0) & np.isin(number, used), number, -1), len(used)
+
+
+def _device_of(prepared: Prepared, process: int) -> int | None:
+    owner = numbers(prepared.trace.devices["process"])
+    return next((device for device in prepared.accounts if owner[device] == process), None)
+
+
+def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
+    """Return the mean over the steps that have marks.
+
+    A number that only some marks of a kind give is not known.
+    """
+    inside = [(mark, int(at)) for mark, at in zip(mine, step.tolist(), strict=True) if at >= 0]
+    values: dict[str, Fraction] = {}
+    counts = set()
+    for kind in dict.fromkeys(mark.kind for mark, _ in inside):
+        alike = [mark.values for mark, _ in inside if mark.kind == kind]
+        steps = len({at for mark, at in inside if mark.kind == kind})
+        counts.add(steps)
+        for key in alike[0]:
+            if all(key in each for each in alike):
+                values[f"{kind}.{key}"] = Fraction(sum(each[key] for each in alike), steps)
+    return _OfRank(values, max(counts, default=0), counts != {shown})
+
+
+def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], list[Note]]:
+    """Return the tokens of one step of all ranks, those not here taken to be as the others."""
+    keys = set.intersection(*({*rank.values} for rank in ranks))
+    sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
+    world = max(*sizes, len(ranks)) if len(sizes) == 1 else len(ranks)
+    scale = Fraction(world, len(ranks))
+    values = {key: scale * sum(rank.values[key] for rank in ranks) for key in sorted(keys)}
+    return values, list(_scale_notes(len(ranks), world))
+
+
+def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
+    if world > ranks:
+        text = (
+            f"{some_of(ranks, world, 'rank', 'give')} their tokens per step; the others are "
+            "assumed to have as many."
+        )
+        yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)

@@ -17,6 +17,8 @@ from traceflops.mfu.counted.launches import (
 )
 from traceflops.table import BoolArray, IntArray, group_rows, taken
 
+_Columns = tuple[IntArray, IntArray]
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -25,9 +27,6 @@ class Pair:
     ours: IntArray
     theirs: IntArray
     count: int
-
-
-_Columns = tuple[IntArray, IntArray]
 
 
 def joined(*columns: _Columns) -> Pair:

@@ -26,6 +26,15 @@ Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""
 
 
+_MISSED: Final = Note(
+    "assumed",
+    "lengths-of-marks-do-not-fit",
+    "The lengths in annotations (traceflops.seqlens) match no attention operator of "
+    "their step: token or sequence counts differ. Attention on packed sequences "
+    "stays a range.",
+)
+
+
 def with_told_lengths(
     prepared: Prepared, attribution: Attribution
 ) -> tuple[Attribution, tuple[Note, ...]]:
@@ -47,15 +56,6 @@ def with_told_lengths(
     )
     note = Note("assumed", "lengths-from-marks", text, len(found))
     return replace(attribution, work=_changed(attribution.work, found)), (note,)
-
-
-_MISSED: Final = Note(
-    "assumed",
-    "lengths-of-marks-do-not-fit",
-    "The lengths in annotations (traceflops.seqlens) match no attention operator of "
-    "their step: token or sequence counts differ. Attention on packed sequences "
-    "stays a range.",
-)
 
 
 def _open(work: OpWork) -> BoolArray:

@@ -38,6 +38,10 @@ LEAST_COMPRESSION: Final = 2
 """An adapter is at least so many times as narrow as the weight it is on."""
 
 
+Sizes = tuple[int, int, int, int, int]
+"""Process, batch, rows, columns of the left operand, columns of the right one."""
+
+
 def subnames(
     trace: Trace, attribution: Attribution, phases: Phases, roles: ProductRoles
 ) -> SmallArray:
@@ -46,8 +50,11 @@ def subnames(
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
     gone_by = _gone_by(trace, attribution, phases, forward)
-    frozen = gone_by & numbered & ~_trained(roles)
-    frozen &= _linked(roles) | ~_trained_by_shape(trace, attribution, roles, forward)
+    trained = _forward_of(roles, roles.is_a("weight_grad", "gradient"))  # or may be
+    frozen = gone_by & numbered & ~trained
+    frozen &= _forward_of(roles, roles.forward >= 0) | ~_trained_by_shape(
+        trace, attribution, roles, forward
+    )
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
     found[of_compiled] = SUBNAMES.index("frozen")
@@ -88,23 +95,11 @@ def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolA
     return gone_by
 
 
-def _trained(roles: ProductRoles) -> BoolArray:
-    """Return which forward ops have a weight gradient, or a gradient that may be one."""
-    found = np.zeros(len(roles.role), dtype=np.bool_)
-    maybe = roles.is_a("weight_grad", "gradient") & (roles.forward >= 0)
-    found[roles.forward[maybe]] = True
-    return found
-
-
-def _linked(roles: ProductRoles) -> BoolArray:
-    """Return which forward ops have a gradient in a node of their own."""
-    found = np.zeros(len(roles.role), dtype=np.bool_)
-    found[roles.forward[roles.forward >= 0]] = True
-    return found
-
-
-Sizes = tuple[int, int, int, int, int]
-"""Process, batch, rows, columns of the left operand, columns of the right one."""
+def _forward_of(roles: ProductRoles, gradients: BoolArray) -> BoolArray:
+    """Return which forward ops are those of some gradients."""
+    forward = np.zeros(len(roles.role), dtype=np.bool_)
+    forward[roles.forward[gradients & (roles.forward >= 0)]] = True
+    return forward
 
 
 def _trained_by_shape(

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 
 
+_NO_OP: Final = "no-op"
+
+_NO_MODELLED_OP: Final = "no-modelled-op"
+
+
 @dataclass(frozen=True, slots=True)
 class NotCounted:
     """Ops of one name that are not in the ledger: how many, and the FLOPs their shapes say.
@@ -158,10 +163,6 @@ def _unattributed(
     labels = names(activities["name"])
     for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
         yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
-
-
-_NO_OP: Final = "no-op"
-_NO_MODELLED_OP: Final = "no-modelled-op"
 
 
 def _reasons(attribution: Attribution) -> list[str]:
