@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from traceflops.attribution import Attribution, named
 from traceflops.flops import Core, Product, Shape, Work, read_shapes
+from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -197,7 +198,7 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
     """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
     marks = trace.marks
     said = serving_marks(names(marks["name"]))
-    chosen = np.isin(codes(marks["name"]), list(said)) & _on_host(trace)
+    chosen = np.isin(codes(marks["name"]), list(said)) & of_kind(marks, "annotation")
     rows = np.flatnonzero(chosen)
     process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
@@ -207,12 +208,6 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
         rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
         told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys)
         yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
-
-
-def _on_host(trace: Trace) -> BoolArray:
-    kinds = names(trace.marks["kind"])
-    wanted = [code for code, kind in enumerate(kinds) if kind == "annotation"]
-    return np.isin(codes(trace.marks["kind"]), wanted)
 
 
 def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:

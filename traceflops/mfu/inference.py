@@ -21,8 +21,8 @@ from traceflops.attribution import Attribution, is_node, named
 from traceflops.flops import UNKNOWN, Core, Product, Work
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
-from traceflops.mfu.traced.coverage import TOO_LITTLE, in_chosen_window, window_of_activity
-from traceflops.table import ABSENT, IntArray, codes, distinct, exact_sum, names, numbers, taken
+from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
+from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time, serving_marks
 
@@ -219,7 +219,7 @@ class _Done:
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
-        chosen = in_chosen_window(prepared, window_of_activity(prepared))
+        chosen = chosen_activities(prepared)
         categorised = prepared.linked.categorised
         top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
         self._own = np.flatnonzero(chosen & top[categorised.category])
@@ -318,9 +318,8 @@ def _begins(
 
     Copies do not begin a pass: inputs of the next one are copied while this one runs.
     """
-    kinds = names(prepared.trace.activities["kind"])
-    copies = [code for code, kind in enumerate(kinds) if kind in ("memcpy", "memset")]
-    mine = (place >= 0) & ~np.isin(codes(prepared.trace.activities["kind"])[rows], copies)
+    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")
+    mine = (place >= 0) & ~is_copy[rows]
     found = np.full(count, ALWAYS, dtype=np.int64)
     np.minimum.at(found, place[mine], start[mine])
     return found

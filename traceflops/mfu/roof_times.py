@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from traceflops.attribution import types_of_ops
 from traceflops.flops import UNKNOWN, Work
+from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import BoolArray, IntArray, ranked, taken
 from traceflops.windows import chosen_time
 
@@ -56,13 +57,6 @@ _WAYS: Final[dict[str, tuple[Path, int]]] = {
     "migration DtoD": ("peer", 1),
 }
 """By the direction of a copy: its path, and how often each byte moves over it."""
-
-
-_KINDS: Final = ("memcpy", "memset")
-
-
-_NONE: Final = -2
-"""The code of no kind."""
 
 
 _MOST: Final = 2**63 - 1
@@ -137,8 +131,7 @@ def _units(prepared: Prepared, attribution: Attribution) -> IntArray:
 def _copies(prepared: Prepared) -> tuple[BoolArray, IntArray, SmallArray]:
     """Return which activities are copies or fills, their bytes and their paths."""
     activities = prepared.trace.activities
-    kind, kinds = codes(activities["kind"]), names(activities["kind"])
-    copy, fill = (kind == (kinds.index(one) if one in kinds else _NONE) for one in _KINDS)
+    copy, fill = of_kind(activities, "memcpy"), of_kind(activities, "memset")
     way, ways = codes(activities["direction"]), names(activities["direction"])
     known = [_WAYS.get(one, (None, 0)) for one in ways]
     times = taken(np.array([often for _, often in known], dtype=np.int64), way, missing=0)

@@ -23,6 +23,7 @@ import numpy as np
 
 from traceflops.devices import quoted
 from traceflops.flops import why_impossible
+from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import ABSENT, IntArray, Note, Trace, codes, distinct, names, numbers
 from traceflops.units import does, several, some_of
 from traceflops.windows import Prepared, find_marked_steps
@@ -116,10 +117,8 @@ def run_marks(trace: Trace) -> RunMarks:
     wanted = [code for code, label in enumerate(labels) if is_ours(label)]
     if not wanted:
         return RunMarks({}, ())
-    kinds = names(trace.marks["kind"])
-    host = [code for code, kind in enumerate(kinds) if kind == "annotation"]
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
-    on_host = np.isin(codes(trace.marks["kind"]), host) & (device == ABSENT)
+    on_host = of_kind(trace.marks, "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}

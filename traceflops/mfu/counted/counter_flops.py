@@ -44,7 +44,7 @@ from traceflops.mfu.counted.work_sources import (
     missing_counters,
     work_sources,
 )
-from traceflops.mfu.traced.coverage import compute_kernels, in_chosen_window, window_of_activity
+from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -183,8 +183,8 @@ class _Joiner:
         return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
 
     def _joins(self) -> Iterator[Join]:
-        chosen = in_chosen_window(self.prepared, window_of_activity(self.prepared))
-        wanted = (chosen & compute_kernels(self.prepared))[self.launches.row]
+        chosen = chosen_activities(self.prepared) & compute_kernels(self.prepared)
+        wanted = chosen[self.launches.row]
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
         for source, matched in zip(self.sources, self.matched, strict=True):
             yield join_of(source.work.origin, source.file, matched, wanted, dur)

@@ -45,6 +45,7 @@ from traceflops.mfu.counted.same_launches import (
     keys_of,
     processes_of,
 )
+from traceflops.mfu.traced.coverage import of_kind, on_chosen_device
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -294,10 +295,9 @@ def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[No
 def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
     """Return each sum of kernels as one launch, how many it stands for, and their time."""
     table = prepared.trace.totals
-    kinds = names(table["kind"]) if table.num_rows else []
-    if "kernel" not in kinds:
+    if not table.num_rows:
         return None
-    rows = np.flatnonzero(codes(table["kind"]) == kinds.index("kernel"))
+    rows = np.flatnonzero(of_kind(table, "kernel"))
     launches = Launches(
         row=rows,
         process=np.zeros(len(rows), dtype=np.int64),
@@ -360,8 +360,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     """
     activities = prepared.trace.activities
     owner, work = attribution.owner, attribution.work
-    kinds = names(activities["kind"])
-    is_kernel = codes(activities["kind"]) == (kinds.index("kernel") if "kernel" in kinds else -2)
+    is_kernel = of_kind(activities, "kernel")
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
     partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
     whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
@@ -375,10 +374,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 def cross_check(prepared: Prepared, shapes: ByShapes, counted: IntArray) -> CrossCheck | None:
     """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
-    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0))
-    rows = rows[
-        np.isin(numbers(prepared.trace.activities["device"])[rows], list(prepared.accounts))
-    ]
+    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0) & on_chosen_device(prepared))
     if not len(rows) or not (shapes.most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])

@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.flops import UNSPLIT
-from traceflops.mfu.traced.coverage import in_chosen_window, window_of_activity
+from traceflops.mfu.traced.coverage import (
+    in_chosen_window,
+    of_kind,
+    on_chosen_device,
+    window_of_activity,
+)
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -80,8 +85,7 @@ class Launches:
 def launches_of(prepared: Prepared) -> Launches:
     """Return the kernels of the devices of a prepared trace."""
     activities = prepared.trace.activities
-    device = numbers(activities["device"])
-    mine = np.isin(device, list(prepared.accounts)) & _kernels(activities)
+    mine = on_chosen_device(prepared) & of_kind(activities, "kernel")
     rows = _in_order(activities, np.flatnonzero(mine))
     place = window_of_activity(prepared)
     return Launches(
@@ -90,7 +94,7 @@ def launches_of(prepared: Prepared) -> Launches:
         codes(activities["name"])[rows],
         names(activities["name"]),
         **sizes_of(activities, rows),
-        window=_steps(prepared, place, device)[rows],
+        window=_steps(prepared, place)[rows],
         used=in_chosen_window(prepared, place)[rows],
         ranks=dict(enumerate(prepared.trace.ranks)),
     )
@@ -129,13 +133,6 @@ def product_of(sides: IntArray) -> IntArray:
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
-def _kernels(activities: pa.Table) -> BoolArray:
-    kinds = names(activities["kind"])
-    return np.isin(
-        codes(activities["kind"]), [kinds.index(kind) for kind in kinds if kind == "kernel"]
-    )
-
-
 def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
     """Return rows by process and launch: by correlation where all of a process have one."""
     process = numbers(activities["process"])[rows]
@@ -146,8 +143,9 @@ def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
     return rows[np.lexsort((start, launched, process))]
 
 
-def _steps(prepared: Prepared, place: IntArray, device: IntArray) -> IntArray:
+def _steps(prepared: Prepared, place: IntArray) -> IntArray:
     """Return a number per device and step, -1 outside of steps."""
+    device = numbers(prepared.trace.activities["device"])
     first, steps = 0, np.full(len(place), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
         mine = device == number

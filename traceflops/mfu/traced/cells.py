@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.attribution import Attribution, types_of_ops
-from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window
+from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
 from traceflops.table import BoolArray, IntArray, exact_sum, exact_sums, group_rows, numbers, taken
 from traceflops.windows import Prepared
 
@@ -133,7 +133,7 @@ def cells_of(
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
     """Return the cells of activities whose work is known otherwise than by an op."""
     device = numbers(prepared.trace.activities["device"])
-    rows = np.flatnonzero((work.kind >= 0) & np.isin(device, list(prepared.accounts)))
+    rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
     tops, component = _components(prepared)
     cells: list[Cell] = []
     for line, dtype, most, least in work.columns():

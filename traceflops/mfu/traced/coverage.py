@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.table import BoolArray, IntArray, codes, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, Window
@@ -54,6 +55,23 @@ def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
         mine = device == one
         found[mine] = used[window[mine]]
     return found
+
+
+def chosen_activities(prepared: Prepared) -> BoolArray:
+    """Return which activities have their FLOPs in a chosen window."""
+    return in_chosen_window(prepared, window_of_activity(prepared))
+
+
+def on_chosen_device(prepared: Prepared) -> BoolArray:
+    """Return which activities are of the chosen devices."""
+    return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
+
+
+def of_kind(table: pa.Table, *kinds: str) -> BoolArray:
+    """Return which rows of a table are of one of these kinds."""
+    wanted = np.array([*(kind in kinds for kind in names(table["kind"])), False], dtype=np.bool_)
+    rows: BoolArray = wanted[codes(table["kind"])]  # that of null is the last
+    return rows
 
 
 def _by_start(windows: tuple[Window, ...], start_ns: IntArray) -> IntArray:
@@ -176,7 +194,4 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
 
 def on_cpu(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is an operator of a CPU device."""
-    kinds = names(prepared.trace.activities["kind"])
-    kind = codes(prepared.trace.activities["kind"])
-    found: BoolArray = kind == (kinds.index("op") if "op" in kinds else len(kinds))
-    return found
+    return of_kind(prepared.trace.activities, "op")

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Phases, ProductRoles, is_node
+from traceflops.attribution import Attribution, Phases, ProductRoles, is_node, named
 from traceflops.flops import Product, Shapes, Work, read_shapes
 from traceflops.table import (
     ABSENT,
@@ -60,8 +60,7 @@ def subnames(
     found[of_compiled] = SUBNAMES.index("frozen")
     found[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
     found[frozen] = SUBNAMES.index("frozen")
-    adapter = forward & ~frozen & _beside(trace, attribution, forward, frozen)
-    found[adapter] = SUBNAMES.index("adapter")
+    found[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
     gradient = np.flatnonzero(roles.forward >= 0)
     found[gradient] = found[roles.forward[gradient]]
     inner = np.flatnonzero(attribution.has("executed") & (found == 0) & roles.is_a("forward"))
@@ -181,9 +180,8 @@ class _SizesSeen:
 def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
     """Return which products have the rows and columns that a cross entropy takes."""
     ops = trace.ops
-    labels, shapes = names(ops["name"]), names(ops["input_dims"])
-    losses = [code for code, label in enumerate(labels) if label in LOSSES]
-    rows = np.flatnonzero(np.isin(codes(ops["name"]), losses) & (codes(ops["input_dims"]) >= 0))
+    shapes = names(ops["input_dims"])
+    rows = np.flatnonzero(named(ops, LOSSES) & (codes(ops["input_dims"]) >= 0))
     texts = distinct(codes(ops["input_dims"])[rows]).tolist()
     taken_in = {size for text in texts if (size := _matrix(shapes[text])) is not None}
     return _of_works(
@@ -204,34 +202,22 @@ def _beside(
     trace: Trace, attribution: Attribution, forward: BoolArray, frozen: BoolArray
 ) -> BoolArray:
     """Return which products are half of an adapter: M x K x r and M x r x N beside M x K x N."""
-    found = np.zeros(len(forward), dtype=np.bool_)
     if not frozen.any():
-        return found
-    process, place = numbers(trace.ops["process"]), attribution.work.place
-    sizes = _sizes(attribution)
-    rows = np.flatnonzero(forward)
-    group, first = group_rows([process[rows], place[rows], 1 * frozen[rows]])
-    seen = [
-        (int(process[rows[at]]), sizes[int(place[rows[at]])], bool(frozen[rows[at]]))
-        for at in first
-    ]
-    halves = {
-        (one, half)
-        for one, whole, is_frozen in seen
-        if is_frozen and whole is not None
-        for half in _halves(whole, {p for q, p, fixed in seen if q == one and not fixed})
-    }
-    chosen = np.array([(one, size) in halves and not fixed for one, size, fixed in seen], np.bool_)
-    found[rows] = chosen[group]
-    return found
+        return frozen
+    seen, trained = _SizesSeen(trace, attribution), forward & ~frozen
+    small = seen.of(trained)
+    halves = {half for whole in seen.of(frozen) for half in _halves(whole, small)}
+    return trained & seen.having(halves)
 
 
-def _halves(whole: Product, trained: set[Product | None]) -> list[Product]:
+def _halves(whole: Sizes, trained: set[Sizes]) -> list[Sizes]:
     """Return both halves of each adapter on a frozen product."""
-    narrow = min(whole.k, whole.n) // LEAST_COMPRESSION
-    down = [p for p in trained if p and (p.m, p.k) == (whole.m, whole.k) and p.n <= narrow]
-    up = [p for p in trained if p and (p.m, p.n) == (whole.m, whole.n) and p.k <= narrow]
-    return [half for a in down for b in up if a.n == b.k for half in (a, b)]
+    process, _, rows, inputs, outputs = whole
+    narrow = min(inputs, outputs) // LEAST_COMPRESSION
+    beside = [size for size in trained if (size[0], size[2]) == (process, rows)]
+    down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
+    up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
+    return [half for a in down for b in up if a[4] == b[3] for half in (a, b)]
 
 
 def _sizes(attribution: Attribution) -> list[Product | None]:

@@ -17,7 +17,7 @@ from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Measured, WorkBasis
 from traceflops.mfu.counted.measured_work import named_work
 from traceflops.mfu.roof_times import MovedBytes, Path, common_paths
-from traceflops.mfu.traced.coverage import in_chosen_window, window_of_activity
+from traceflops.mfu.traced.coverage import chosen_activities
 from traceflops.table import (
     IntArray,
     codes,
@@ -86,7 +86,7 @@ def kernel_rows(
 
     `work` is what counters or a paired run tell of kernels, beside what shapes do.
     """
-    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    rows = np.flatnonzero(chosen_activities(prepared))
     found = _kernel_rows(prepared, moved, rows)
     if work is not None:
         others = named_work(work, prepared, rows)
@@ -119,7 +119,7 @@ def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
-    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    rows = np.flatnonzero(chosen_activities(prepared))
     unit = moved.unit[rows]
     found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
