@@ -7,7 +7,7 @@ padding waste.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
@@ -63,6 +63,11 @@ class Measurement:
     ops: tuple[OpRow, ...]
     inference: Inference | None = None
     roofs: RoofTimes = NO_ROOFS
+
+    @property
+    def rates(self) -> dict[int, Mapping[str, int]]:
+        """Return the peaks by device and data type, in FLOP per ns."""
+        return {device.device: device.rates for device in self.devices}
 
     @property
     def mfu(self) -> Fraction | None:
@@ -125,7 +130,7 @@ class Measurement:
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
-        rates = {device.device: device.rates for device in self.devices}
+        rates = self.rates
         known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
         most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
@@ -224,10 +229,7 @@ def measure(
 
 def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:
     """Return what is odd about rates that were given, and about those of the table, each once."""
-    flops: Counter[str] = Counter()
-    for cell in done.select():
-        flops[cell.dtype] += cell.flops
-    counted = {dtype for dtype, number in flops.items() if number}
+    flops, counted = done.flops_by_type, done.dtypes
     dtypes = tuple(one for one in DTYPES if one in counted)
     doubts = dict.fromkeys(device.doubt(dtypes) for device in devices)
     found = (Note("assumed", "peak-in-doubt", f"{doubt}.") for doubt in doubts if doubt)
@@ -244,8 +246,7 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
     if not share or any(device.given for device in devices):
         return ()
     text = (
-        f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
-        "names do not say. They count as TF32, whose peak is higher; the range "
-        "covers FP32."
+        f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel names do "
+        "not say. They count as TF32, whose peak is higher; the range covers FP32."
     )
     return (Note("assumed", "tf32-or-fp32", text),)

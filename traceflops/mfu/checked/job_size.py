@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import GIVE_PEAK, DeviceSpec, MissingInput, without_rates, without_times
+from traceflops.devices import GIVE_PEAK, MissingInput, without_rates, without_times
 from traceflops.flops import Peak, PeakChoice, plain_dtype
-from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import remedy
@@ -56,7 +55,13 @@ class JobSize:
         """Return why a description of a step has nothing to be compared with."""
         if self.windows:
             return None
-        return NOT_STEPS if self.is_range else _no_steps(self.format)
+        if self.is_range:
+            return NOT_STEPS
+        return MissingInput(
+            "the trace has no steps, and a description covers one step",
+            f"{remedy(self.format, 'steps')} when recording, or name step annotations with "
+            "--step-mark",
+        )
 
     @property
     def seconds(self) -> Fraction | None:
@@ -94,14 +99,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         host_ns=host_time(prepared) if steps else None,
         is_range=prepared.selection.is_time_range,
         format=prepared.trace.source.format,
-    )
-
-
-def _no_steps(format_: str) -> MissingInput:
-    how = remedy(format_, "steps")
-    return MissingInput(
-        "the trace has no steps, and a description covers one step",
-        f"{how} when recording, or name step annotations with --step-mark",
     )
 
 
@@ -154,13 +151,18 @@ def peak_in_trace(
     devices = measured.devices
     if (lack := _unknown(measured, prepared)) is not None:
         return PeakChoice(None, None, plain, lack.problem, lack.remedy)
-    spec = _one_spec(devices)
+    specs = {one.match.spec.id: one.match.spec for one in devices if one.match.spec is not None}
+    spec = next(iter(specs.values())) if len(specs) == 1 else None
     if any(one.given for one in devices):
         rates = {one.device: max(one.rates.values()) for one in devices}
         label = "given" if dtype is None else f"{plain} given"
         return PeakChoice(_mean(rates, prepared, label), spec, plain)
     if plain is None:
-        return PeakChoice(None, spec, None, _no_type(measured.executed), NAME_ONE)
+        types = ", ".join(sorted(measured.executed.dtypes))
+        problem = f"products have several data types ({types})"
+        if not types:
+            problem = "the data type of the products is unknown"
+        return PeakChoice(None, spec, None, problem, NAME_ONE)
     known = {
         device.device: rate for device in devices if (rate := device.rates.get(plain)) is not None
     }
@@ -183,32 +185,8 @@ def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
 
 def main_type(done: Executed) -> str | None:
     """Return the data type of nearly all counted FLOPs, None where there is no such."""
-    sums = _by_type(done)
-    total = sum(sums.values())
-    return next((one for one, flops in sums.items() if flops >= NEARLY_ALL * total > 0), None)
-
-
-def _by_type(done: Executed) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for cell in done.select():
-        sums[cell.dtype] = sums.get(cell.dtype, 0) + cell.flops
-    return sums
-
-
-def _no_type(done: Executed) -> str:
-    types = sorted(one for one, flops in _by_type(done).items() if flops)
-    if not types:
-        return "the data type of the products is unknown"
-    return f"products have several data types ({', '.join(types)})"
-
-
-def _one_spec(devices: Sequence[DevicePeaks]) -> DeviceSpec | None:
-    specs = {
-        device.match.spec.id: device.match.spec
-        for device in devices
-        if device.match.spec is not None
-    }
-    return next(iter(specs.values())) if len(specs) == 1 else None
+    sums = done.flops_by_type
+    return next((one for one, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None)
 
 
 def _mean(rates: Mapping[int, int], prepared: Prepared, label: str) -> Peak:

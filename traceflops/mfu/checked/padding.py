@@ -168,8 +168,7 @@ def without_padding(
     apart = replace(apart, notes=(_note(share, padding, told_by), *done.notes))
     fall = measured.waterfall
     if fall is not None:
-        rates = {device.device: device.rates for device in measured.devices}
-        fall = waterfall(device_budgets(prepared, apart, rates))
+        fall = waterfall(device_budgets(prepared, apart, measured.rates))
     return replace(measured, executed=apart, waterfall=fall)
 
 

@@ -235,7 +235,7 @@ def unknown_flops(measured: Measurement) -> int | None:
     done = measured.executed
     if done.coverage is None:
         return 0
-    bounds = executed_bounds(done, {device.device: device.rates for device in measured.devices})
+    bounds = executed_bounds(done, measured.rates)
     if bounds is None:
         return None
     return bounds.at_most - done.executed_flops + done.unsplit_flops

@@ -97,20 +97,19 @@ class Reconciliation:
 
         None where it is not known, and where the host ran so far ahead that it would pass 100 %.
         """
-        rate, host_ns = self.rate, self.job.host_ns
-        if rate is None or rate.is_hfu or host_ns is None:
+        if self._mfu is None or self.job.host_ns is None:
             return None
-        mfu = rate.mfu * self.job.window_ns / host_ns
+        mfu = self._mfu * self.job.window_ns / self.job.host_ns
         return None if mfu > 1 else mfu
 
     @property
     def host_ran_ahead(self) -> bool:
         """Return whether the host's step markers are too short to be the time of the work."""
-        return self.host_mfu is None and self.job.host_ns is not None and not self._lacks_mfu
+        return self.host_mfu is None and self.job.host_ns is not None and self._mfu is not None
 
     @property
-    def _lacks_mfu(self) -> bool:
-        return self.rate is None or self.rate.is_hfu
+    def _mfu(self) -> Fraction | None:
+        return self.rate.mfu if self.rate is not None and not self.rate.is_hfu else None
 
     @property
     def needed(self) -> Fraction | None:
@@ -123,9 +122,9 @@ class Reconciliation:
     @property
     def gap(self) -> Fraction | None:
         """Return (needed - useful) / budget: the described MFU less that of the trace."""
-        if self.rate is None or self.rate.is_hfu or self.measured_mfu is None:
+        if self._mfu is None or self.measured_mfu is None:
             return None
-        return self.rate.mfu - self.measured_mfu
+        return self._mfu - self.measured_mfu
 
     @property
     def residual(self) -> Fraction | None:

@@ -25,9 +25,7 @@ from traceflops.mfu.counted.launches import (
     LaunchWork,
     WorkPart,
     launches_of,
-    rank_in_group,
 )
-from traceflops.mfu.traced.cells import PartTable
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.table import IntArray, Trace, group_rows, names, taken
@@ -188,38 +186,15 @@ def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Ki
     """Return the kind of each op, and what the kinds are."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
-    columns = [parts.line, dtype[parts.op], parts.flops, parts.at_least]
-    same, _ = group_rows(columns)
-    nth = rank_in_group(parts.op)
-    signature = np.full(pair.trace.ops.num_rows, -1, dtype=np.int64)
-    for place in range(int(nth.max()) + 1 if len(nth) else 0):
-        part = np.full(len(signature), -1, dtype=np.int64)
-        part[parts.op[nth == place]] = same[nth == place]
-        signature, _ = group_rows([signature, part])
-    _, example = np.unique(signature[attribution.executed], return_index=True)
-    examples = attribution.executed[example]
-    place_of = {int(signature[op]): at for at, op in enumerate(examples.tolist())}
-    codes = np.array(
-        [place_of.get(code, UNKNOWN) for code in range(int(signature.max(initial=-1)) + 1)],
-        dtype=np.int64,
-    )
-    made = _parts_of(parts, examples, labels, dtype)
-    return taken(codes, signature, UNKNOWN), made
-
-
-def _parts_of(
-    parts: PartTable, examples: IntArray, labels: list[str], dtype: IntArray
-) -> tuple[Kind, ...]:
-    """Return the parts of some ops."""
-    parts_by_op: dict[int, list[WorkPart]] = {op: [] for op in examples.tolist()}
-    for row in np.flatnonzero(np.isin(parts.op, examples)).tolist():
-        op = int(parts.op[row])
-        parts_by_op[op].append(
-            WorkPart(
-                parts.lines[int(parts.line[row])],
-                labels[int(dtype[op])],
-                int(parts.flops[row]),
-                int(parts.at_least[row]),
-            )
-        )
-    return tuple(tuple(parts_by_op[op]) for op in examples.tolist())
+    rows = attribution.executed
+    group, first = group_rows([parts.case, dtype[rows]])
+    done: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
+    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
+        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
+        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
+        done[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
+    kinds = [tuple(done[op]) for op in rows[first].tolist()]
+    places = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
+    of_op[rows] = np.array([places[kind] for kind in kinds], dtype=np.int64)[group]
+    return of_op, tuple(places)

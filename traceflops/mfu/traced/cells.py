@@ -190,7 +190,8 @@ class PartTable:
     """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
 
     `flops` and `at_least` are int64: of one part each fits. `open` are, by line, the rows that may
-    belong to it though they are in another, or the other way round.
+    belong to it though they are in another, or the other way round. `case` is, per executed op, a
+    number that ops with equal parts share.
     """
 
     op: IntArray
@@ -200,6 +201,7 @@ class PartTable:
     flops: IntArray
     at_least: IntArray
     open: dict[str, BoolArray]
+    case: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +249,12 @@ def part_table(
         rule=columns[1][at],
         flops=columns[2][at],
         at_least=columns[3][at],
-        open=_open(roles, rows[which], core[which] < 0),
+        open={
+            _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
+            for role, maybe in roles.open.items()
+        },
+        case=group,
     )
-
-
-def _open(roles: ProductRoles, op: IntArray, plain: BoolArray) -> dict[str, BoolArray]:
-    return {_PRODUCT_LINES[role]: rows[op] & plain for role, rows in roles.open.items()}
 
 
 def _case(

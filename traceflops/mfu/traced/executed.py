@@ -7,6 +7,7 @@ counted FLOPs stand beside it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -104,9 +105,17 @@ class Executed:
         return tuple(cell for cell in self.cells if cell.used)
 
     @cached_property
+    def flops_by_type(self) -> Counter[str]:
+        """Return the FLOPs of the chosen windows by data type, without types that have none."""
+        flops: Counter[str] = Counter()
+        for cell in self.select():
+            flops[cell.dtype] += cell.flops
+        return +flops
+
+    @property
     def dtypes(self) -> frozenset[str]:
         """Return the data types of the FLOPs of the chosen windows."""
-        return frozenset(cell.dtype for cell in self.select() if cell.flops)
+        return frozenset(self.flops_by_type)
 
     def ledger(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
@@ -245,10 +254,9 @@ def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterato
         yield _UNTOLD
     if doubtful := int((parts.flops != parts.at_least).sum()):
         text = (
-            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a "
-            "range, because the trace does not record lengths or masks. Ledger, "
-            "waterfall and tables show upper bounds. Annotations can give lengths "
-            "(docs/selfdescribing.md)."
+            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a range, because "
+            "the trace does not record lengths or masks. Ledger, waterfall and tables show upper "
+            "bounds. Annotations can give lengths (docs/selfdescribing.md)."
         )
         yield Note("assumed", "flops-between-bounds", text, doubtful)
     if lost := int(attribution.has("lost").sum()):

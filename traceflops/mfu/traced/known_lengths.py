@@ -29,9 +29,8 @@ Exact = tuple[int, int, int]
 _MISSED: Final = Note(
     "assumed",
     "lengths-of-marks-do-not-fit",
-    "The lengths in annotations (traceflops.seqlens) match no attention operator of "
-    "their step: token or sequence counts differ. Attention on packed sequences "
-    "stays a range.",
+    "The lengths in annotations (traceflops.seqlens) match no attention operator of their step: "
+    "token or sequence counts differ. Attention on packed sequences stays a range.",
 )
 
 

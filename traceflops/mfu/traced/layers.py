@@ -184,9 +184,10 @@ def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
     rows = np.flatnonzero(named(ops, LOSSES) & (codes(ops["input_dims"]) >= 0))
     texts = distinct(codes(ops["input_dims"])[rows]).tolist()
     taken_in = {size for text in texts if (size := _matrix(shapes[text])) is not None}
-    return _of_works(
-        attribution, [one is not None and (one.m, one.n) in taken_in for one in _sizes(attribution)]
-    )
+    sizes = _sizes(attribution)
+    is_taken = [size is not None and (size.m, size.n) in taken_in for size in sizes]
+    logits: BoolArray = np.array(is_taken, dtype=np.bool_)[attribution.work.place]
+    return logits
 
 
 def _matrix(text: str) -> tuple[int, int] | None:
@@ -225,8 +226,3 @@ def _sizes(attribution: Attribution) -> list[Product | None]:
         work.signature if isinstance(work, Work) and isinstance(work.signature, Product) else None
         for work in attribution.work.works
     ]
-
-
-def _of_works(attribution: Attribution, chosen: list[bool]) -> BoolArray:
-    found: BoolArray = np.array(chosen, dtype=np.bool_)[attribution.work.place]
-    return found

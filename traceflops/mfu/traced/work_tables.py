@@ -91,7 +91,7 @@ def kernel_rows(
     if work is not None:
         others = named_work(work, prepared, rows)
         found = (_joined(row, others.get(row.name)) for row in found)
-    return tuple(sorted(found, key=_by_time))
+    return tuple(sorted(found, key=lambda row: (-row.sum_ns, row.name)))
 
 
 def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
@@ -123,10 +123,6 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     unit = moved.unit[rows]
     found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
-
-
-def _by_time(row: KernelRow) -> tuple[int, str]:
-    return -row.sum_ns, row.name
 
 
 def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:
