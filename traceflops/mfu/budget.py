@@ -168,42 +168,30 @@ def peaks_of(match: Match) -> dict[str, int]:
 
 
 def device_budgets(
-    prepared: Prepared,
-    executed: Executed,
-    peaks: Mapping[int, Peaks],
-    *,
-    device: int | None = None,
-    window: int | None = None,
+    prepared: Prepared, executed: Executed, peaks: Mapping[int, Peaks]
 ) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device of its chosen windows, or of one window of one device.
+    """Return a budget per device of its chosen windows.
 
     `peaks` are by row of the devices table, FLOP per ns by data type.
     """
-    chosen = prepared.windows if device is None else {device: prepared.windows[device]}
     return tuple(
-        _budget(executed, one, windows, peaks.get(one, {}), window)
-        for one, windows in chosen.items()
+        _budget(executed, device, windows, peaks.get(device, {}))
+        for device, windows in prepared.windows.items()
     )
 
 
 def _budget(
-    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks, place: int | None
+    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks
 ) -> DeviceBudget:
-    wanted = {
-        at for at, window in enumerate(windows) if (window.used if place is None else at == place)
-    }
-    total = sum((windows[at].account.components for at in sorted(wanted)), Components())
-    cells = [c for c in executed.cells if c.device == device and c.window in wanted]
-    times = [t for t in executed.times if t.device == device and t.window in wanted]
-    return DeviceBudget(
-        components=total.parts(),
-        uncounted_ns=sum(time.uncounted_ns for time in times),
-        work=tuple(
-            Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
-            for cell in cells
-        ),
-        peaks=peaks,
+    used = {at: window for at, window in enumerate(windows) if window.used}
+    total = sum((window.account.components for window in used.values()), Components())
+    work = tuple(
+        Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
+        for cell in executed.cells
+        if cell.device == device and cell.window in used
     )
+    times = (t for t in executed.times if t.device == device and t.window in used)
+    return DeviceBudget(total.parts(), sum(time.uncounted_ns for time in times), work, peaks)
 
 
 def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
