@@ -43,7 +43,6 @@ _RATES: Final[dict[str, tuple[str, ...]]] = {
 _CLOCKS_AGREE: Final = Fraction(5, 100)
 """By so much less a device may clock than the table has it, without a word."""
 
-
 _BOOST: Final = Fraction(30, 100)
 """By so much its highest clock may exceed the one of the stated rates: up to 23 % are known."""
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
 
-
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
 

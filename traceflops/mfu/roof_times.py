@@ -19,22 +19,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.attribution import types_of_ops
+from traceflops.attribution import Attribution, types_of_ops
 from traceflops.flops import UNKNOWN, Work
 from traceflops.mfu.traced.coverage import of_kind
-from traceflops.table import BoolArray, IntArray, ranked, taken
-from traceflops.windows import chosen_time
+from traceflops.mfu.traced.uncounted import vector_ops
+from traceflops.table import BoolArray, IntArray, SmallArray, codes, names, numbers, ranked, taken
+from traceflops.windows import Prepared, chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks
     from traceflops.mfu.counted.measured_work import MeasuredWork
     from traceflops.timeline import DeviceAccount
-    from traceflops.windows import Prepared
-
-from traceflops.attribution import Attribution
-from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table import SmallArray, codes, names, numbers
-from traceflops.windows import Prepared
 
 _Component = Literal["memory", "compute"]
 _LOOSE: Final = "list-types-not-recorded"
@@ -43,9 +38,7 @@ _Times = npt.NDArray[np.float64]
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""
 
-
 PATHS: Final[tuple[Path, ...]] = ("memory", "host", "peer")
-
 
 _WAYS: Final[dict[str, tuple[Path, int]]] = {
     "HtoD": ("host", 1),
@@ -57,7 +50,6 @@ _WAYS: Final[dict[str, tuple[Path, int]]] = {
     "migration DtoD": ("peer", 1),
 }
 """By the direction of a copy: its path, and how often each byte moves over it."""
-
 
 _MOST: Final = 2**63 - 1
 

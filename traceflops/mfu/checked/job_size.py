@@ -23,7 +23,6 @@ NOT_STEPS: Final = MissingInput(
     "select steps with --steps instead of --from and --to",
 )
 
-
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
 

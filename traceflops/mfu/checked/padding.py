@@ -222,9 +222,6 @@ def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
         yield left
 
 
-# Padding that a trace tells itself, by its description or marks, taken out of its figures.
-
-
 def without_told_padding(measured: Measurement, prepared: Prepared) -> Measurement:
     """Return the measurement without the padding that the trace tells.
 

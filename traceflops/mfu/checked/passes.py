@@ -1,4 +1,4 @@
-"""FLOPs by what a description and a trace can both tell apart: products and attention, by pass."""
+"""FLOPs that a description expects and a trace shows: by pass, and of the chosen windows in all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from traceflops.units import decimal, exact_percent
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
-
 
 AGREE: Final = Fraction(2, 100)
 """Up to here two counts agree; beyond, the difference needs a diagnosis."""
@@ -135,9 +134,6 @@ def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
         tokens = run.tokens if run.real_tokens is not None else None
         run = replace(without_lengths(run), tokens=tokens)
     return card, run
-
-
-# Model FLOPs of the chosen windows: what a description expects, and what the trace shows.
 
 
 @dataclass(frozen=True, slots=True)

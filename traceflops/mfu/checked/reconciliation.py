@@ -50,7 +50,6 @@ ROUGH: Final = (
 )
 CHECK: Final = "check model, tokens, GPUs and steps of the description"
 
-
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 

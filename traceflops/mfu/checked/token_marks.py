@@ -30,23 +30,18 @@ from traceflops.windows import Prepared, find_marked_steps
 
 PREFIX: Final = "traceflops."
 
-
 _KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "tokens": (("real",), ("padded",)),
     "seqlens": (("sum", "sumsq"), ("count",)),
 }
 """By kind of mark: the numbers it must have, and those it may have."""
 
-
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-
 
 _LONGEST: Final = 200
 
-
 Sums = dict[str, int]
 """The numbers of a mark by key, such as "real"."""
-
 
 _SHAPES: Final = " or ".join(
     PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))

@@ -79,14 +79,12 @@ SAME_RUN: Final = Note(
 )
 """What readers say themselves where they see it; of a trace without notes its ids tell it."""
 
-
 FABRIC: Final = Note(
     "assumed",
     "fabric-bytes",
     "Kernel bytes were counted at the fabric. A cache behind it (Infinity Cache) may "
     "have served some of them, so they can exceed the memory traffic.",
 )
-
 
 MEMORY: Final = Note(
     "assumed",

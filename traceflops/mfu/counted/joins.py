@@ -64,19 +64,15 @@ from traceflops.windows import Prepared
 
 How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
 
-
 HOW: Final[tuple[How, ...]] = (
     *("dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"),
 )
 
-
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
 
-
 SIZES_AGREE: Final = 0.02
 """Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
-
 
 _SCALES: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 

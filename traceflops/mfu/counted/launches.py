@@ -42,10 +42,8 @@ _MOST_THREADS = 2.0**62
 Origin = Literal["counters", "pair"]
 """Who says it: hardware counters, or the shapes of a paired trace."""
 
-
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
-
 
 UNKNOWN: Final = -1
 """Of a kind, bytes or FLOPs."""

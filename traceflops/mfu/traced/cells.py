@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, types_of_ops
+from traceflops.attribution import (
+    PHASES,
+    PRODUCT_ROLES,
+    Attribution,
+    Phase,
+    Phases,
+    ProductRole,
+    ProductRoles,
+    types_of_ops,
+)
+from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
-from traceflops.table import BoolArray, IntArray, exact_sum, exact_sums, group_rows, numbers, taken
+from traceflops.mfu.traced.layers import SUBNAMES
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    SmallArray,
+    exact_sum,
+    exact_sums,
+    group_rows,
+    numbers,
+    runs,
+    taken,
+)
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
 
-from collections.abc import Iterator
-from typing import Final
-
-from traceflops.attribution import PHASES, PRODUCT_ROLES, Phase, Phases, ProductRole, ProductRoles
-from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
-from traceflops.mfu.traced.layers import SUBNAMES
-from traceflops.table import SmallArray, runs
-
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
 
-
 MASK: Final = "overcompute.mask"
-
 
 _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.matmul.forward",
@@ -38,7 +50,6 @@ _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
     "recompute": "recompute.matmul",
     "optimizer": OPTIMIZER,
 }
-
 
 _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.attention.forward",
@@ -50,14 +61,12 @@ _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
 }
 """Products of an attention that no fused kernel computes."""
 
-
 _FAMILIES: Final[dict[Kind, str]] = {
     "convolution": "conv",
     "convolution_backward": "conv",
     "attention": "attention",
     "attention_backward": "attention",
 }
-
 
 _PART_LINES: Final[dict[PartName, str]] = {
     "forward": "model.{}.forward",
@@ -68,10 +77,8 @@ _PART_LINES: Final[dict[PartName, str]] = {
     "mask": MASK,
 }
 
-
 RULES_USED: Final = ("", "R1", "R3")
 """By which rule a part got its line; none where the op itself tells."""
-
 
 Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""

@@ -25,7 +25,6 @@ from traceflops.windows import FoundSteps, Prepared, find_marked_steps
 Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""
 
-
 _MISSED: Final = Note(
     "assumed",
     "lengths-of-marks-do-not-fit",

@@ -37,7 +37,6 @@ LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 LEAST_COMPRESSION: Final = 2
 """An adapter is at least so many times as narrow as the weight it is on."""
 
-
 Sizes = tuple[int, int, int, int, int]
 """Process, batch, rows, columns of the left operand, columns of the right one."""
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 
-
 _NO_OP: Final = "no-op"
 
 _NO_MODELLED_OP: Final = "no-modelled-op"

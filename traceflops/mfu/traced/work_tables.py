@@ -33,7 +33,6 @@ from traceflops.windows import Prepared
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork, NamedWork
 
-
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
 
