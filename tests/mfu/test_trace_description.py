@@ -29,9 +29,9 @@ from traceflops.cli.mfu_options import Description as Options
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
 from traceflops.flops.model.models import find_model
-from traceflops.mfu.checked.description import Description
 from traceflops.mfu.checked.token_marks import told_by_marks
 from traceflops.mfu.checked.trace_description import (
+    Description,
     NotDescribed,
     SelfDescribed,
     card_and_run,

@@ -11,7 +11,7 @@ from tests.conftest import SAMPLES
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page

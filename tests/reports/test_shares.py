@@ -13,7 +13,7 @@ from tests.reports import factory
 from tests.reports.test_memory import MIB
 from traceflops.devices.missing_input import ASK, GIVE_PEAK, MissingInput, without_rates
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.peak import peak_page

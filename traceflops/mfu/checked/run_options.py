@@ -69,16 +69,6 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
     return with_capacity(card, capacity) if capacity is not None else card
 
 
-def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return the fields of the run that the words give, but its time. Raises UsageError."""
-    return {
-        "devices": words.read("gpus", parse_count) or 1,
-        "dtype": words.values.get("dtype"),
-        **token_settings(card, words),
-        **training_settings(card, words),
-    }
-
-
 def token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what one step works on."""
     called = words.called
@@ -143,7 +133,12 @@ def check_sums(words: Words) -> None:
 
 def described_run(card: ModelCard, words: Words) -> Run:
     """Return a step of the run that the words describe; its time is not theirs to say."""
-    return Run(**run_settings(card, words))
+    return Run(
+        devices=words.read("gpus", parse_count) or 1,
+        dtype=words.values.get("dtype"),
+        **token_settings(card, words),
+        **training_settings(card, words),
+    )
 
 
 def _frozen(words: Words) -> frozenset[str]:

@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution import Attribution, is_node, named
 from traceflops.flops import UNKNOWN, Core, Product, Work
-from traceflops.mfu.inference.forward_passes import BATCHED, ForwardPass, forward_passes
-from traceflops.mfu.inference.pass_times import PassTimes, pass_times
-from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.mfu.traced.moved_bytes import MovedBytes
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
+from traceflops.mfu.roof_times import MovedBytes
+from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
 from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
-from traceflops.windows import Kind, Prepared, serving_marks
+from traceflops.timeline import Intervals, Window
+from traceflops.windows import Kind, Prepared, chosen_time, serving_marks
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
@@ -42,6 +42,21 @@ _ELEMENT: Final = {
     "int8": 1,
 }
 """Bytes of an operand by data type of a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """When devices worked for which pass.
+
+    `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
+    launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
+    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
+    chosen window and the next pass.
+    """
+
+    of_activity: IntArray
+    used_ns: Mapping[int, list[int]]
+    outside_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +175,10 @@ def _phase(
 ) -> PhaseUse | None:
     """Return the passes of one kind that have time in the chosen windows, None without any."""
     total = [sum(each) for each in zip(*times.used_ns.values(), strict=True)]
-    mine = [at for at, ns in enumerate(total) if ns and passes[at].kind == kind]
+    mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
     if not mine:
         return None
-    chosen = [passes[at] for at in mine]
+    chosen = [passes[at].judged for at in mine]
     return PhaseUse(
         kind=kind,
         rules=tuple(Counter(one.rule for one in chosen).most_common()),
@@ -204,7 +219,7 @@ class _Done:
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
-        chosen = in_chosen_window(prepared, window_of_activity(prepared))
+        chosen = chosen_activities(prepared)
         categorised = prepared.linked.categorised
         top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
         self._own = np.flatnonzero(chosen & top[categorised.category])
@@ -256,3 +271,68 @@ def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
     if weights + cache > size:  # an operand that is one number read over and over
         weights = cache = 0
     return Moved(weights * count, cache * count, (size - weights - cache) * count)
+
+
+def pass_times(
+    prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> PassTimes:
+    """Return the device time of some passes."""
+    found = _launched_in(prepared, attribution, passes)
+    whole = np.array([one.start_ns == -ALWAYS for one in passes], dtype=np.bool_)
+    used_ns, outside_ns = {}, 0
+    for device, account in prepared.accounts.items():
+        rows, start = account.rows.row, account.rows.start_ns
+        begins = _begins(prepared, rows, start, found[rows], len(passes))
+        begins[whole & (begins < ALWAYS)] = -ALWAYS
+        order = np.argsort(begins, kind="stable")
+        order = order[begins[order] < ALWAYS]
+        around = np.searchsorted(begins[order], start, side="right") - 1
+        windows = prepared.windows[device]
+        between = _time(window for window in windows if window.role == "between")
+        around[between.contains(start)] = -1
+        found[rows] = np.where(found[rows] >= 0, found[rows], taken(order, around))
+        chosen = chosen_time(windows)
+        used_ns[device], before_ns = _used(chosen.subtract(between), begins, order)
+        behind = _time(late for one, late in pairwise(windows) if one.used)
+        outside_ns += before_ns + between.intersect(chosen.union(behind)).length_ns
+    return PassTimes(found, used_ns, outside_ns)
+
+
+def _launched_in(
+    prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> IntArray:
+    """Return, per activity, the pass in which it was launched, or on a CPU ran."""
+    trace, call = prepared.trace, prepared.linked.links.call_of_activity
+    at_call = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
+    at_op = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
+    launched = (call >= 0) | (attribution.op >= 0)
+    process = numbers(trace.activities["process"])
+    place = places_in(passes, process, np.where(call >= 0, at_call, at_op))
+    return np.where(launched, place, -1)
+
+
+def _begins(
+    prepared: Prepared, rows: IntArray, start: IntArray, place: IntArray, count: int
+) -> IntArray:
+    """Return when each pass begins on a device, ALWAYS for one that launched nothing there.
+
+    Copies do not begin a pass: inputs of the next one are copied while this one runs.
+    """
+    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")
+    mine = (place >= 0) & ~is_copy[rows]
+    found = np.full(count, ALWAYS, dtype=np.int64)
+    np.minimum.at(found, place[mine], start[mine])
+    return found
+
+
+def _time(windows: Iterable[Window]) -> Intervals:
+    edges = [(window.start_ns, window.end_ns) for window in windows]
+    return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
+
+
+def _used(chosen: Intervals, begins: IntArray, order: IntArray) -> tuple[list[int], int]:
+    """Return the chosen time of each pass, and that before the first of them."""
+    before = chosen.covered_before(np.append(begins[order], ALWAYS))
+    found = np.zeros(len(begins), dtype=np.int64)
+    found[order] = np.diff(before)
+    return found.tolist(), int(before[0])

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from traceflops.attribution import Attribution, named
 from traceflops.flops import Core, Product, Shape, Work, read_shapes
+from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -33,7 +34,7 @@ from traceflops.table import (
 )
 from traceflops.timeline import LinkedTrace
 from traceflops.units import several
-from traceflops.windows import Kind, ServingMark, serving_marks
+from traceflops.windows import Kind, serving_marks
 
 ALWAYS: Final = 2**62
 """Farther in time than any event."""
@@ -56,21 +57,28 @@ NO_CACHE: Final = "no attention with a key-value cache"
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardPass:
-    """One pass on the host of one process: from when to when, what kind, and who says so.
+class JudgedPass:
+    """What kind of pass one is, by which rule.
 
     `sequences`, `queries` (tokens computed) and `keys` (tokens attended to, per layer) are None
     where they are not known.
     """
 
-    process: int
-    start_ns: int
-    end_ns: int
     kind: Kind | None = None
     rule: str = NO_RULE
     sequences: int | None = None
     queries: int | None = None
     keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """One pass on the host of one process: from when to when, and what is known of it."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+    judged: JudgedPass = JudgedPass()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +100,6 @@ class Evidence:
         """Return whether attention had a cache: it is named, or all had more keys than queries."""
         longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
         return self.names_cache or longer
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedPass:
-    """What a rule says of a pass."""
-
-    kind: Kind | None
-    rule: str
-    sequences: int | None = None
-    queries: int | None = None
-    keys: int | None = None
 
 
 def _by_attention(seen: Evidence) -> JudgedPass | None:
@@ -172,7 +169,7 @@ def judged(seen: Evidence) -> JudgedPass:
     if not seen.has_cache:
         return JudgedPass(None, NO_CACHE)
     answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
-    return next(answers, JudgedPass(None, NO_RULE))
+    return next(answers, JudgedPass())
 
 
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
@@ -181,9 +178,10 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     marked = tuple(_of_marks(trace))
     if marked:
         return marked
-    found = tuple(_between(trace, attribution))
-    seen = _evidence(linked, attribution, found)
-    return tuple(_told(one, judged(what)) for one, what in zip(found, seen, strict=True))
+    passes = tuple(_between(trace, attribution))
+    evidence = _evidence(linked, attribution, passes)
+    pairs = zip(passes, evidence, strict=True)
+    return tuple(replace(each, judged=judged(what)) for each, what in pairs)
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
@@ -196,42 +194,20 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     return innermost(own, start, end, process, at_ns)
 
 
-def _told(forward: ForwardPass, judged_pass: JudgedPass) -> ForwardPass:
-    return replace(
-        forward,
-        kind=judged_pass.kind,
-        rule=judged_pass.rule,
-        sequences=judged_pass.sequences,
-        queries=judged_pass.queries,
-        keys=judged_pass.keys,
-    )
-
-
 def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
     """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
     marks = trace.marks
     said = serving_marks(names(marks["name"]))
-    chosen = np.isin(codes(marks["name"]), list(said)) & _on_host(trace)
+    chosen = np.isin(codes(marks["name"]), list(said)) & of_kind(marks, "annotation")
     rows = np.flatnonzero(chosen)
     process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     outermost = np.flatnonzero(parents(process, start, end) < 0)
     for at in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
         mark = said[int(codes(marks["name"])[rows[at]])]
-        yield _marked(int(process[at]), int(start[at]), int(end[at]), mark)
-
-
-def _marked(process: int, start_ns: int, end_ns: int, mark: ServingMark) -> ForwardPass:
-    rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
-    return ForwardPass(
-        process, start_ns, end_ns, mark.kind, rule, mark.sequences, mark.queries, mark.keys
-    )
-
-
-def _on_host(trace: Trace) -> BoolArray:
-    kinds = names(trace.marks["kind"])
-    wanted = [code for code, kind in enumerate(kinds) if kind == "annotation"]
-    return np.isin(codes(trace.marks["kind"]), wanted)
+        rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
+        told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys)
+        yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
 
 
 def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:
