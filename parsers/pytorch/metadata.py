@@ -41,6 +41,13 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_DESCRIPTION_KEY: Final = "traceflops"
+HEADER_KEYS: Final = (
+    *_FACTS,
+    *_IDENTITY_KEYS,
+    *("distributedInfo", "deviceProperties", "baseTimeNanoseconds", _DESCRIPTION_KEY),
+)
+"""The keys beside the events that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +181,6 @@ def _optional_text(value: object) -> str | None:
 # run are kept. What the values mean, and whether they can be, is for traceflops.mfu to say.
 
 
-KEY: Final = "traceflops"
-
-
 LARGEST_BYTES: Final = 256 * 1024
 
 
@@ -201,7 +205,7 @@ class Described:
 
 def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
     """Return what the top-level keys of a trace say of its run."""
-    raw = header.get(KEY)
+    raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
         return Described()
     size = len(bytes(raw))

@@ -17,6 +17,7 @@ from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream
 from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
+from traceflops.parsers.pytorch.metadata import HEADER_KEYS
 from traceflops.parsers.pytorch.notes import printable
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import ABSENT, IntArray, TableBuilder, Trace
@@ -32,7 +33,7 @@ def read_pytorch(
 ) -> Trace:
     """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
     reader = KinetoReader(python_stacks)
-    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), block_bytes)
+    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), HEADER_KEYS, block_bytes)
     collected = Collected(python_stacks)
     for block in stream:
         collected.absorb(block)

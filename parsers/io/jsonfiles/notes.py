@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
-from traceflops.parsers.io.jsonfiles.walk import Damage
+from traceflops.parsers.io.jsonfiles.mend import Damage
 from traceflops.table import Note
 from traceflops.units import several
 

@@ -63,7 +63,7 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     place = place_of(source.folder, source.name)
     rows = AllRows()
     counts: Counter[str] = Counter()
-    stream = EventStream[V1Block](source, V1Reader(), crew, block_bytes)
+    stream = EventStream[V1Block](source, V1Reader(), crew, ("otherData",), block_bytes)
     for block in stream:
         rows.absorb(block.rows)
         counts.update(block.counts)
