@@ -32,18 +32,11 @@ class LooseEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
-class ExactEvent(msgspec.Struct, gc=False):
+class ExactEvent(LooseEvent, gc=False):
     """The same with times as text, for times that a double cannot hold."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
     ts: msgspec.Raw = NOTHING
     dur: msgspec.Raw = NOTHING
-    id: Any = None
-    args: msgspec.Raw = NOTHING
 
 
 class Args(msgspec.Struct, gc=False):

@@ -18,10 +18,13 @@ from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS
-from traceflops.parsers.pytorch.notes import printable
+from traceflops.parsers.pytorch.values import printable
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import ABSENT, IntArray, TableBuilder, Trace
 from traceflops.units import several
+
+_STACKS_BELOW_BYTES: Final = 4 * 10**9
+_JSON_START: Final = re.compile(rb"\s*[\[{]")
 
 
 def read_pytorch(
@@ -97,18 +100,6 @@ def _lend_correlations(flows: list[IntArray], *tables: TableBuilder) -> None:
         lends = (correlation == ABSENT) & (instants[at] == start)
         if lends.any():
             table.replace("correlation", np.where(lends, ids[at], correlation))
-
-
-# The PyTorch profiler's traces (Kineto JSON).
-
-
-__all__ = ["PYTORCH", "read_pytorch"]
-
-
-_STACKS_BELOW_BYTES: Final = 4 * 10**9
-
-
-_JSON_START: Final = re.compile(rb"\s*[\[{]")
 
 
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:

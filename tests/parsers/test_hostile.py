@@ -70,7 +70,7 @@ def test_endless_nesting_beside_the_events_costs_what_it_is_in(opening: str) -> 
 
 def test_a_value_too_long_for_an_event_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_values(monkeypatch, 3000)
-    long = kernel(98, "x" * 50_000)
+    long = kernel(98, "x" * 500_000)
     data = document(*GOOD[:20], long, *GOOD[20:])
     for size in (150, 700, 2000):
         found = read_bytes(data, size)

@@ -259,7 +259,7 @@ def _recover(copy: Path, end: str) -> int:
             return len(database.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
         row = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         database.execute("PRAGMA journal_mode=DELETE").fetchone()
-        return max(0, row[-1])
+        return max(0, int(row[-1]))
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:

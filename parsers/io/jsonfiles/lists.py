@@ -90,7 +90,7 @@ class Document:
     def found(self) -> Iterator[Found]:
         """Yield what stands at the places, in the order of the text."""
         self._window = Window(iter(self.source.blocks()), self._block_bytes)
-        self._window.ensure(len(_BOM))
+        self._window.more(len(_BOM))
         if self._window.text.startswith(_BOM):
             self._window.at = len(_BOM)
         self._begin_document()

@@ -53,14 +53,15 @@ class Window:
         """Go back before a text that was passed last."""
         self._replace(b"".join((text, self.text[self.at :])), -len(text))
 
-    def more(self) -> bool:
+    def more(self, least: int = 0) -> bool:
         """Read on and return whether there was more; offsets into the text change.
 
-        At least as much again is read as is there, so that a long value does not cost its square.
+        At least a block is read, unless `least` is given, and as much again as is there, so that a
+        long value does not cost its square.
         """
         if self.ended:
             return False
-        wanted = max(self._block_bytes, self.available)
+        wanted = max(least or self._block_bytes, self.available)
         parts, length = [self.text[self.at :]], 0
         for block in self._blocks:
             parts.append(block)
@@ -154,11 +155,12 @@ class ListObjects:
         None where it pays to look closely.
         """
         size, doubtful = self._most_bytes, window.position < self.doubtful_until
-        if doubtful or self._stride < size or self.boundaries is None:
+        grown = self._stride >= size or self._objects_only
+        if doubtful or not grown or self.boundaries is None:
             return None
         window.ensure(size)
         begin = window.at
-        cut = self.boundaries.last(window.text, begin, min(begin + size, len(window.text)))
+        cut = self.boundaries.last(window.text, begin, len(window.text))
         if cut is None:
             return None
         window.at = cut[1]
