@@ -36,6 +36,8 @@ from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
 from traceflops.table import IntArray
 
+A = TypeVar("A", bound=Args)
+
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"
 _PATIENCE = 4
@@ -217,12 +219,6 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
     **dict.fromkeys(OP_CATEGORIES, _add_ops),
 }
 """What is done with complete events (phase X) of a category."""
-
-
-# The arguments of loosely decoded events, in a second pass over their text.
-
-
-A = TypeVar("A", bound=Args)
 
 
 class ArgsReader:

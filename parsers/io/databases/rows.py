@@ -10,9 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from traceflops.parsers.io.databases.query import (
 )
 from traceflops.parsers.io.databases.salvage import FAULTS, HIGHEST, LOWEST, Damaged, Row, Salvage
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import Note
 from traceflops.units import several
 
@@ -48,6 +48,14 @@ _LARGE: Final = 500_000
 """A table of so many rows is read in two parts, side by side."""
 _BYTES_A_ROW: Final = 4
 """A row takes more than this of the file, so one that has more rows goes in circles."""
+_NOTES: Final = NoteTable(
+    dropped={
+        "input-cut": "The file ends {size} before the end of the database. The rest is lost.",
+        "rows-lost": "The database is damaged. Every readable row is used; rows are missing from "
+        "{listed}.",
+    },
+    repaired={"invalid-utf8": "Invalid UTF-8 in {count} [text|texts] was replaced by U+FFFD."},
+)
 
 
 class Database:
@@ -80,12 +88,7 @@ class Database:
         """Return the database itself."""
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the database."""
         self.close()
 
@@ -158,19 +161,13 @@ class Database:
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost and mended so far; `label` gives the name of a table in a note."""
-        found = list(self.place.notes)
-        if self.place.missing_bytes and not any(note.code == "input-cut" for note in found):
-            text = (
-                f"The file ends {several(self.place.missing_bytes, 'byte')} before the end of the "
-                "database. The rest is lost."
-            )
-            found.append(Note("dropped", "input-cut", text))
+        notes = list(self.place.notes)
+        if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
+            notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
         if self._lost:
-            found.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
-        if self._mended:
-            text = f"Invalid UTF-8 in {several(self._mended, 'text')} was replaced by U+FFFD."
-            found.append(Note("repaired", "invalid-utf8", text, self._mended))
-        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in found)
+            notes.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
+        notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
+        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in notes)
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.
@@ -304,11 +301,8 @@ def _lost_note(lost: Mapping[str, int | None]) -> Note:
         for name, count in list(lost.items())[:_MOST_NAMED]
     )
     more = ", …" if len(lost) > _MOST_NAMED else ""
-    text = (
-        "The database is damaged. Every readable row is used; rows are missing from "
-        f"{listed}{more}."
-    )
-    return Note("dropped", "rows-lost", text, sum(known) if len(known) == len(counts) else None)
+    note = _NOTES.note("rows-lost", listed=f"{listed}{more}")
+    return replace(note, count=sum(known) if len(known) == len(counts) else None)
 
 
 @dataclass(frozen=True, slots=True)

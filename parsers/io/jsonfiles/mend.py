@@ -36,7 +36,7 @@ _SURROGATES = re.compile(
 )
 _STRING_TOKEN = re.compile(STRING, re.DOTALL)
 _BARE = rb"[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])"
-_BARE_TOKEN = re.compile(STRING + rb"|(?<=[:\[,\s])" + _BARE, re.DOTALL)
+_BARE_TOKEN = re.compile(rb"(" + STRING + rb")|(?<=[:\[,\s])" + _BARE, re.DOTALL)
 _COMMA_TOKEN = re.compile(rb"(" + STRING + rb")|,(?=\s*[}\]])", re.DOTALL)
 _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 
@@ -64,36 +64,15 @@ class Damage:
     array_closed: bool = False
 
 
-def _with_escaped_quotes(text: bytes) -> bytes:
-    """Escape each quote that can neither open nor close a string where it stands."""
-    return _TO_STRAY_QUOTE.sub(lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2]), text)
-
-
-def _with_escaped_backslashes(text: bytes) -> bytes:
-    return _ESCAPE.sub(lambda found: found.group() if len(found.group()) > 1 else b"\\\\", text)
-
-
-def _without_bare_values(text: bytes) -> bytes:
-    return _BARE_TOKEN.sub(
-        lambda found: found.group() if found.group().startswith(b'"') else b"null", text
-    )
-
-
-def _without_last_commas(text: bytes) -> bytes:
-    return _COMMA_TOKEN.sub(lambda found: found.group(1) or b"", text)
-
-
-def _without_control(text: bytes) -> bytes:
-    return _STRING_TOKEN.sub(lambda found: found.group().translate(_CONTROL_TO_SPACE), text)
-
-
 def valid_utf8(text: bytes) -> bytes:
     """Return the text with U+FFFD in the place of bytes that are not UTF-8."""
     return text.decode(errors="replace").encode()
 
 
-def _without_lone_surrogates(text: bytes) -> bytes:
-    return _SURROGATES.sub(lambda found: rb"\ufffd" if found.group(1) else found.group(), text)
+def _replacing(
+    pattern: re.Pattern[bytes], better: Callable[[re.Match[bytes]], bytes]
+) -> Callable[[bytes], bytes]:
+    return lambda text: pattern.sub(better, text)
 
 
 class Repair(NamedTuple):
@@ -105,23 +84,38 @@ class Repair(NamedTuple):
 
 
 REPAIRS: Final = (
-    Repair("unescaped quotes kept as text", re.compile(rb'"'), _with_escaped_quotes),
+    Repair(
+        "unescaped quotes kept as text",
+        re.compile(rb'"'),
+        # Each quote that can neither open nor close a string where it stands.
+        _replacing(_TO_STRAY_QUOTE, lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2])),
+    ),
     Repair(
         "unescaped backslashes kept as text",
         re.compile(rb"\\"),
-        _with_escaped_backslashes,
+        _replacing(_ESCAPE, lambda escape: escape[0] if len(escape[0]) > 1 else b"\\\\"),
     ),
     Repair(
         "non-JSON values such as NaN read as missing",
         re.compile(_BARE),
-        _without_bare_values,
+        _replacing(_BARE_TOKEN, lambda token: token[1] or b"null"),
     ),
     Repair(
-        "commas before a closing bracket ignored", re.compile(rb",\s*[}\]]"), _without_last_commas
+        "commas before a closing bracket ignored",
+        re.compile(rb",\s*[}\]]"),
+        _replacing(_COMMA_TOKEN, lambda token: token[1] or b""),
     ),
-    Repair("raw control characters read as spaces", re.compile(rb"[\0-\x1f]"), _without_control),
+    Repair(
+        "raw control characters read as spaces",
+        re.compile(rb"[\0-\x1f]"),
+        _replacing(_STRING_TOKEN, lambda token: token[0].translate(_CONTROL_TO_SPACE)),
+    ),
     Repair(INVALID_UTF8, re.compile(rb"[\x80-\xff]"), valid_utf8),
-    Repair("lone surrogates read as U+FFFD", re.compile(rb"\\u[dD]"), _without_lone_surrogates),
+    Repair(
+        "lone surrogates read as U+FFFD",
+        re.compile(rb"\\u[dD]"),
+        _replacing(_SURROGATES, lambda token: rb"\ufffd" if token[1] else token[0]),
+    ),
 )
 """What is tried on damaged text, in order and added up.
 
