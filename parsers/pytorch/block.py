@@ -146,15 +146,10 @@ class KinetoReader:
                 self._odd_blocks += 1
             except DigitsLost:
                 self._exact = True
-        return self._read_loosely(text)
-
-    def _read_loosely(self, text: bytes | memoryview) -> KinetoBlock | None:
         try:
-            if not self._exact:
-                try:
-                    return self._block_of(decoder(LooseEvent).decode(text))
-                except DigitsLost:
-                    self._exact = True
+            return self._block_of(decoder(ExactEvent if self._exact else LooseEvent).decode(text))
+        except DigitsLost:
+            self._exact = True
             return self._block_of(decoder(ExactEvent).decode(text))
         except UNDECODABLE:
             return None

@@ -40,6 +40,7 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
 HEADER_KEYS: Final = (
     *_FACTS,
@@ -99,15 +100,15 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     """Return the facts in the top-level keys of a trace, its file name as second source."""
     distributed = _value(header, "distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    rank = _small(distributed.get("rank"))
+    rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     devices = _devices(_value(header, "deviceProperties"))
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
-        world_size=_small(distributed.get("world_size")),
+        world_size=_between(distributed.get("world_size"), 0, _INT32_MAX),
         host=_optional_text(_value(header, "host_name")),
         identities=_identities(header, file_name),
-        base_ns=_base(_value(header, "baseTimeNanoseconds")),
+        base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
         facts=_facts(header, distributed),
         by_id=dict(reversed(devices)),
         common=_common([facts for _, facts in devices]),
@@ -153,11 +154,11 @@ def _device(entry: Mapping[str, object]) -> DeviceFacts:
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
     return DeviceFacts(
         product=_optional_text(entry.get("name")),
-        memory_bytes=_size(entry.get("totalGlobalMem")),
-        compute_major=_small(entry.get("computeMajor")),
-        compute_minor=_small(entry.get("computeMinor")),
-        sm_count=_small(sm_count),
-        warp_size=_small(entry.get("warpSize")),
+        memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
+        compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
+        compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
+        sm_count=_between(sm_count, 0, _INT32_MAX),
+        warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
     )
 
 
@@ -167,19 +168,9 @@ def _known(value: object) -> int | None:
     return None if number == ABSENT or wrapped else number
 
 
-def _base(value: object) -> int | None:
+def _between(value: object, low: int, high: int) -> int | None:
     number = _known(value)
-    return number if number is not None and abs(number) <= LIMIT_NS else None
-
-
-def _size(value: object) -> int | None:
-    number = _known(value)
-    return number if number is not None and number >= 0 else None
-
-
-def _small(value: object) -> int | None:
-    number = _known(value)
-    return number if number is not None and 0 <= number < 2**31 else None
+    return number if number is not None and low <= number <= high else None
 
 
 def _optional_text(value: object) -> str | None:

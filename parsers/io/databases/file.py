@@ -32,7 +32,6 @@ _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
 _MODE_AT: Final = 18
 _WAL_MODE: Final = b"\x02\x02"
-_BLOCK_BYTES: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
 """So much room is left on the disk that a copy is made on."""
 
@@ -153,12 +152,11 @@ def _of_whole_pages(source: ByteSource, path: Path, extent: _Extent, folder: Pat
 
     Rows of it would then be half there. Raises InputError where there is no room for a copy.
     """
-    copy = folder / "whole-pages"
+    copy = folder / "database"
     try:
-        if path.parent == folder:
-            os.truncate(path, extent.whole)
-            return path
-        _copy(path, copy, extent.whole)
+        if path != copy:
+            _copy(path, copy)
+        os.truncate(copy, extent.whole)
     except OSError as error:
         raise _no_room(source, error) from None
     return copy
@@ -240,16 +238,10 @@ def _refuse_further_file(log: Path) -> None:
             raise OSError
 
 
-def _copy(path: Path, to: Path, first_bytes: int | None = None) -> None:
-    size = path.stat().st_size if first_bytes is None else first_bytes
-    if size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
+def _copy(path: Path, to: Path) -> None:
+    if path.stat().st_size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if first_bytes is None:
-        shutil.copyfile(path, to)
-        return
-    with path.open("rb") as stream, to.open("wb") as out:
-        while size and (block := stream.read(min(size, _BLOCK_BYTES))):
-            size -= out.write(block)
+    shutil.copyfile(path, to)
 
 
 def _recover(copy: Path, end: str) -> int:
