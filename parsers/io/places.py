@@ -181,14 +181,12 @@ def _members_or_failure(path: Path) -> list[ByteSource]:
     try:
         return _members(_file(path))
     except InputError as error:
-        return [_failing(path.name, error)]
+        failure = error
 
-
-def _failing(name: str, error: InputError) -> ByteSource:
     def opener() -> IO[bytes]:
-        raise error
+        raise failure
 
-    return ByteSource(name, opener)
+    return [ByteSource(path.name, opener)]
 
 
 def _members(source: ByteSource) -> list[ByteSource]:

@@ -59,7 +59,7 @@ class Collected:
         for name, table in self.tables.items():
             table.absorb(getattr(block.rows, name))
         self.counts.update(block.counts)
-        self.odd.update(block.odd)
+        self.odd.update(block.rows.odd)
         self.pids.update(block.rows.pids)
         self.flows.extend(block.flows)
 

@@ -57,7 +57,7 @@ class Group:
 
 
 class KinetoRows:
-    """Rows of all tables, and how many events were odd in which way."""
+    """Rows of all tables, and what was odd."""
 
     def __init__(self) -> None:
         self.activities = Rows()
@@ -65,10 +65,8 @@ class KinetoRows:
         self.ops = Rows()
         self.marks = Rows()
         self.counters = Rows()
-        self.timeless = 0
-        self.unended = 0
-        self.negative = 0
-        self.negative_sizes = 0
+        self.odd: Counter[str] = Counter()
+        """How many events were odd, by the code of the note that says so."""
         self.pids: Counter[int] = Counter()
 
     def add_activities(self, group: Group, kind: str) -> None:
@@ -208,21 +206,21 @@ class KinetoRows:
         """Return the events that have a time, their starts and durations."""
         start, known = nanoseconds([event.ts for event in group.events])
         if not known.all():
-            self.timeless += int(len(known) - known.sum())
+            self.odd["no-time"] += int(len(known) - known.sum())
             group, start = group.where(known.tolist()), start[known]
         dur, has_dur = nanoseconds([event.dur for event in group.events])
         if not has_dur.all():
-            self.unended += 0 if instant else int(len(has_dur) - has_dur.sum())
+            self.odd["no-duration"] += 0 if instant else int(len(has_dur) - has_dur.sum())
             dur = np.where(has_dur, dur, 0)
         if len(dur) and int(dur.min()) < 0:
-            self.negative += int((dur < 0).sum())
+            self.odd["negative-duration"] += int((dur < 0).sum())
             dur = np.maximum(dur, 0)
         return group, start, dur
 
     def _sizes(self, sizes: IntArray) -> IntArray:
         """Return numbers of bytes; a negative one is none."""
         wrong = (sizes < 0) & (sizes != ABSENT)
-        self.negative_sizes += int(wrong.sum())
+        self.odd["negative-size"] += int(wrong.sum())
         return np.where(wrong, ABSENT, sizes)
 
     def _count_pids(self, group: Group) -> None:

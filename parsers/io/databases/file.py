@@ -106,13 +106,8 @@ def _plain(source: ByteSource) -> Path | None:
     """Return the path of an input that is a database as it is, not compressed."""
     if source.path is None:
         return None
-    try:
-        # Links are followed as SQLite does: a log lies beside the file itself.
-        path = source.path.resolve()
-        with path.open("rb") as stream:
-            return path if stream.read(len(MAGIC)) == MAGIC else None
-    except OSError:
-        return None  # reading it as a stream will say what is wrong
+    path = source.path.resolve()  # as SQLite does: a log lies beside the file itself
+    return path if _first_bytes(path).startswith(MAGIC) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +125,7 @@ class _Extent:
 
 def _extent(path: Path) -> _Extent:
     """Return how far a database reaches by its header, as far as that can be right."""
-    with path.open("rb") as stream:
-        header = stream.read(_HEADER_BYTES)
+    header = _first_bytes(path)
     size = path.stat().st_size
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes

@@ -89,14 +89,15 @@ class EventStream(Document, Generic[B]):
         """Return whether the text begins with a whole event that stands in no list."""
         window = self._window
         window.ensure(_HEAD_BYTES)
+        if EVENT_START.match(window.text, window.at) is None:
+            return False
         text = window.text[window.at :]
         whole, length = first_value(text)
-        if not whole or EVENT_START.match(text) is None:
-            return False
         try:
-            return "ph" in msgspec.json.decode(text[:length], type=dict[str, msgspec.Raw])
+            keys = msgspec.json.decode(text[:length], type=dict[str, msgspec.Raw])
         except UNDECODABLE:
             return False
+        return whole and "ph" in keys
 
     def _enter(self, place: Place, path: Path) -> None:
         super()._enter(place, path)
@@ -117,8 +118,9 @@ class EventStream(Document, Generic[B]):
         event = window.search(_EVENT_SIGN, window.at)
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
 
-    def _events_in(self, text: bytes) -> int:
-        return len(PHASE.findall(text))
+    def _count_tail(self, text: bytes) -> None:
+        super()._count_tail(text)
+        self.damage.tail_events += len(PHASE.findall(text))
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
         within = bool(self._frames) and self._frames[-1].place is self._events

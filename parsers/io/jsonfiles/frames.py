@@ -79,7 +79,8 @@ class Frame:
     def _rescue(self, text: bytes, *, sound: bool) -> int:
         """Take the whole objects in a damaged text; return where the last of them ends."""
         done = 0
-        for begin, end in self.records.rescue(text, sound=sound) if self.records else ():
+        rescue = self.records.rescue if self.records else None
+        for begin, end in rescue(text, sound=sound) if rescue else ():
             between = text[done:begin].strip(BETWEEN)
             if between and not self._mend(between):
                 self.drop(between)

@@ -106,10 +106,6 @@ class Document:
     def _begin_document(self) -> None:
         self._begin(self._root, ())
 
-    def _events_in(self, text: bytes) -> int:
-        """Return how many events begin in text behind the document."""
-        return 0
-
     def _has_ended(self) -> bool:
         """Return whether a list ends where it seems to."""
         return True
@@ -367,11 +363,12 @@ class Document:
         self.damage.array_closed = True
         self.damage.another = self._window.sign() in (b"{", b"[")
         while self._window.available:
-            rest = self._window.text[self._window.at :].rstrip(SPACE)
-            self.damage.tail_bytes += len(rest)
-            self.damage.tail_events += self._events_in(rest)
+            self._count_tail(self._window.text[self._window.at :].rstrip(SPACE))
             self._window.at = len(self._window.text)
             self._window.more()
+
+    def _count_tail(self, text: bytes) -> None:
+        self.damage.tail_bytes += len(text)
 
 
 class ListStream(Document):

@@ -51,10 +51,6 @@ class Boundaries:
         return None
 
 
-def _nothing_whole(_text: bytes, *, sound: bool) -> Iterator[tuple[int, int]]:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Records:
     """A list that may be long: it is read in blocks.
@@ -65,7 +61,7 @@ class Records:
 
     reader: BlockReader[Any]
     boundaries: Boundaries | None = None
-    rescue: Callable[..., Iterator[tuple[int, int]]] = _nothing_whole
+    rescue: Callable[..., Iterator[tuple[int, int]]] | None = None
 
 
 @dataclass(frozen=True)
