@@ -61,7 +61,7 @@ def test_endless_nesting_beside_the_events_costs_what_it_is_in(opening: str) -> 
     before = b'{"deep":' + deep + b',"traceEvents":[' + b",".join(GOOD) + b"]}"
     assert (starts(read_bytes(before)), counts(read_bytes(before))) == (
         list(range(40)),
-        {"json-dropped": 1},
+        {"json-repaired": 1},
     )
     after = b'{"traceEvents":[' + b",".join(GOOD) + b'],"deep":' + deep + b"}"
     assert starts(read_bytes(after)) == list(range(40))

@@ -43,6 +43,7 @@ _LONGEST_KEY: Final = 1 << 16
 _LOOK_BACK: Final = 1 << 10
 _COMMAS: Final = "extra or missing commas ignored"
 _EARLY_END: Final = "early closing brackets ignored"
+_UNUSED: Final = "damage in fields that are not used"
 _NO_END: Final = "missing closing brackets assumed"
 _MEMBER: Final = re.compile(
     rb"([\s,]*+)(?:(?P<close>\})|(?P<key>" + STRING + rb")\s*+:)", re.DOTALL
@@ -267,7 +268,7 @@ class Document:
                 self._cut(window.text[window.at :])
                 return
         if not whole:
-            self._lost(window.at + length)
+            self._lost(window.at + length, unused=isinstance(place, Skipped))
             return
         value = window.text[window.at : window.at + length].strip(SPACE)
         window.at += length
@@ -304,9 +305,13 @@ class Document:
 
     # Damage
 
-    def _lost(self, broken: int) -> None:
-        """Go on behind damage, with the next object or key that is known."""
+    def _lost(self, broken: int, *, unused: bool = False) -> None:
+        """Go on behind damage, with the next object or key that is known.
+
+        Before that stands nothing that is needed where the damage is in an `unused` value.
+        """
         window, passed = self._window, 0
+        unused = unused or isinstance(self._frames[-1].place, Skipped)
         ahead = broken - window.at
         while (known := self._next_known(window.at + ahead)) is None:
             if window.available > LONGEST_VALUE:
@@ -320,6 +325,8 @@ class Document:
         text = window.text[window.at : goes_on].strip(BETWEEN)
         if not text:
             self.damage.repaired[_NO_END] += 1
+        elif unused:
+            self.damage.repaired[_UNUSED] += 1
         elif passed or len(text) > LONGEST_VALUE:
             self._frames[-1].drop(text, passed)
         else:
