@@ -64,7 +64,9 @@ AllRows = Mapping[str, EventRows]
 def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
     rows: defaultdict[str, EventRows] = defaultdict(EventRows)
-    stream = EventStream[dict[str, EventRows]](source, V1Reader(), crew, block_bytes)
+    stream = EventStream[dict[str, EventRows]](
+        source, V1Reader(), crew, ("otherData",), block_bytes
+    )
     for block in stream:
         for kind, events in block.items():
             rows[kind].absorb(events)
