@@ -17,8 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import merge
-from traceflops.devices.same_devices import are_of_other_models, identities
+from traceflops.devices.merging import are_of_other_models, identities, merge
 from traceflops.errors import UsageError
 from traceflops.remedies import family
 from traceflops.table import Job, Note, Trace, codes, names, numbers

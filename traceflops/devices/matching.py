@@ -12,11 +12,27 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices.device_facts import SeenDevice, dotted, gib, is_known, quoted, shown
-from traceflops.devices.device_names import asked_row, by_name, variant_of
-from traceflops.devices.dies import Partition, partition
+from traceflops.devices.device_facts import (
+    SeenDevice,
+    asked_row,
+    by_name,
+    dotted,
+    gib,
+    is_known,
+    quoted,
+    shown,
+    variant_of,
+)
 from traceflops.devices.missing_input import ASK
-from traceflops.devices.peaks import DTYPES, DeviceSpec, HostLink, load_devices, rate_text
+from traceflops.devices.peaks import (
+    DTYPES,
+    DeviceSpec,
+    HostLink,
+    Partition,
+    load_devices,
+    partition,
+    rate_text,
+)
 from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]

@@ -25,9 +25,8 @@ from traceflops.timeline.components import WORK, Timeline, timeline
 from traceflops.timeline.device_span import ActivityColumns, DeviceRows
 from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
-from traceflops.timeline.idle_causes import IdleCauses
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.timeline.records import Account, Gap, Window
+from traceflops.timeline.records import Account, Gap, IdleCauses, Window
 from traceflops.timeline.stream_waits import StreamWaits, stream_waits
 
 _GAPS_KEPT = 100

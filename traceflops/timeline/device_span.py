@@ -88,7 +88,7 @@ def whole_span(
     kind = mine.columns.kind[mine.row]
     kinds = names(trace.activities["kind"])
     stream = mine.columns.stream[mine.row]
-    communication = _is_top(categorised, mine, "communication")
+    communication = is_top(categorised, "communication", mine.row)
     overlaps = _same_stream_overlaps(mine, stream)
     return WholeSpan(
         start_ns=mine.span[0],
@@ -110,9 +110,10 @@ def whole_span(
     )
 
 
-def _is_top(categorised: Categorised, mine: DeviceRows, top: str) -> BoolArray:
-    wanted = [place for place, one in enumerate(categorised.top()) if one == top]
-    return np.isin(categorised.category[mine.row], wanted)
+def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
+    """Return which activities are of a top category."""
+    wanted = np.array([*(one == top for one in categorised.top()), False], dtype=np.bool_)
+    return wanted[categorised.category[rows]]
 
 
 def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
@@ -120,7 +121,7 @@ def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
     category = categorised.category[mine.row]
     found: dict[str, Sums] = {}
     for top in dict.fromkeys(categorised.top()):
-        of_top = _is_top(categorised, mine, top)
+        of_top = is_top(categorised, top, mine.row)
         if of_top.any():
             found[top] = mine.sums(of_top)
     for place in distinct(category).tolist():

@@ -15,7 +15,7 @@ from traceflops.remedies import sentence
 from traceflops.table import IntArray, Note, Trace, codes, distinct, names, numbers
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
 from traceflops.units import duration, percent, several
-from traceflops.windows.chosen_runs import gpu_notes
+from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
@@ -36,7 +36,6 @@ from traceflops.windows.stretches import (
     steady,
     tile,
 )
-from traceflops.windows.time_range import chosen_range
 
 _MOST_NAMED = 5
 

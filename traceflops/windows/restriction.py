@@ -10,10 +10,9 @@ import pyarrow as pa
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
 from traceflops.table import BoolArray, Trace, groups, link, number_column, numbers
-from traceflops.windows.chosen_runs import of_other_runs
+from traceflops.windows.chosen_runs import of_other_runs, origins
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
-from traceflops.windows.time_range import origins
 
 _HOST_TABLES = ("calls", "ops", "marks")
 
