@@ -40,6 +40,7 @@ PART_NAMES: Final = {
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
+_OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
 _T = TypeVar("_T")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
@@ -55,7 +56,7 @@ def several(number: int, noun: str, more: str = "") -> str:
 
 def does(number: int, verb: str) -> str:
     """Return a verb as it follows so many things: "1 of 5 has", "2 of 5 have"."""
-    return verb if number != 1 else "has" if verb == "have" else f"{verb}s"
+    return verb if number != 1 else _OF_ONE.get(verb, f"{verb}s")
 
 
 def some_of(number: int, total: int, noun: str, verb: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.table import IntArray
-from traceflops.timeline import DeviceAccount, Intervals, Window
+from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,54 +23,31 @@ class InWindows:
     starts_inside: IntArray
 
 
-def clip_to_windows(
-    rows: IntArray,
-    start_ns: IntArray,
-    end_ns: IntArray,
-    windows: Intervals,
-    closed_at_ns: int | None = None,
-) -> InWindows:
-    """Return the activities of one device that touch its chosen windows.
+def _of_device(
+    rows: DeviceRows, windows: tuple[Window, ...]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the columns of the activities of one device that touch its chosen windows.
 
     Windows do not hold the instant at which they end, but one that ends with the device's span
-    does: `closed_at_ns`.
+    does.
     """
-    inside = windows.length_within(start_ns, end_ns)
-    starts = windows.contains(start_ns)
-    if closed_at_ns is not None:
-        starts |= start_ns == closed_at_ns
+    chosen, end = chosen_time(windows), rows.span[1]
+    inside = chosen.length_within(rows.start_ns, rows.end_ns)
+    starts = chosen.contains(rows.start_ns)
+    if any(window.used and window.end_ns >= end for window in windows):
+        starts |= rows.start_ns == end
     keep = starts | (inside > 0)
-    return InWindows(rows[keep], inside[keep], starts[keep].astype(np.int64))
-
-
-def join_windows(parts: list[InWindows]) -> InWindows:
-    """Return the activities of several devices together."""
-    if not parts:
-        empty = np.empty(0, dtype=np.int64)
-        return InWindows(empty, empty, empty)
-    return InWindows(
-        np.concatenate([p.row for p in parts]),
-        np.concatenate([p.inside_ns for p in parts]),
-        np.concatenate([p.starts_inside for p in parts]),
-    )
+    return rows.row[keep], inside[keep], starts[keep].astype(np.int64)
 
 
 def chosen_activities(
     accounts: Mapping[int, DeviceAccount], windows: Mapping[int, tuple[Window, ...]]
 ) -> InWindows:
     """Return the activities of all devices in their chosen windows."""
-    return join_windows(
-        [
-            clip_to_windows(
-                account.rows.row,
-                account.rows.start_ns,
-                account.rows.end_ns,
-                chosen_time(windows[device]),
-                _closed_at(windows[device], account.rows.span[1]),
-            )
-            for device, account in accounts.items()
-        ]
-    )
+    empty = np.empty(0, dtype=np.int64)
+    parts = [_of_device(account.rows, windows[device]) for device, account in accounts.items()]
+    columns = zip((empty,) * 3, *parts, strict=True)
+    return InWindows(*map(np.concatenate, columns))
 
 
 def chosen_time(windows: tuple[Window, ...]) -> Intervals:
@@ -80,9 +57,3 @@ def chosen_time(windows: tuple[Window, ...]) -> Intervals:
         np.array([window.start_ns for window in used], dtype=np.int64),
         np.array([window.end_ns for window in used], dtype=np.int64),
     )
-
-
-def _closed_at(windows: tuple[Window, ...], span_end_ns: int) -> int | None:
-    """Return the end of the span where a chosen window reaches it."""
-    reached = any(window.used and window.end_ns >= span_end_ns for window in windows)
-    return span_end_ns if reached else None

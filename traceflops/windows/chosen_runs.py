@@ -1,42 +1,36 @@
-"""Of which run the figures of a GPU are that did work of several, one after the other.
+"""Which stretch of time `--from` and `--to` choose of each device, and which of its runs is shown.
 
-Each of its runs is a row of the devices table (see `sharedgpus`), but it is one GPU: figures of two
-runs together would count it twice.
+Each run of a GPU that did work of several, one after the other, is a row of the devices table (see
+`devices.shared_gpus`), but it is one GPU: figures of two runs together would count it twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
 
 from traceflops.devices import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
-from traceflops.table import IntArray, Note, Trace, distinct, numbers
+from traceflops.table import IntArray, Note, Trace, counted_note, distinct, group_sums, numbers
 from traceflops.timeline import DeviceAccount
-from traceflops.units import several, time_amount
+from traceflops.units import does, listed, several, time_amount
 from traceflops.windows.selection import Selection
 
-# Which stretch of each device `--from` and `--to` choose.
-
-
-_TIME_RANGE_MOST_NAMED: Final = 5
-
+_Account = TypeVar("_Account")
+_Stretches = dict[int, tuple[int, int]]
+"""By device, from when to when."""
 
 _CLIPPED: Final = Note(
     "assumed", "range-clipped", "--to is after the last GPU operation; the window ends there."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """The chosen stretch of each device that was recorded in it, and what to say of that."""
-
-    of_device: Mapping[int, tuple[int, int]]
-    notes: tuple[Note, ...] = ()
+_BY_CLOCK: Final = (
+    "The devices have {n} clocks (different machines or files) that cannot be compared. --from and "
+    "--to count from the first GPU operation on each."
+)
 
 
 def origins(trace: Trace) -> IntArray:
@@ -54,44 +48,40 @@ def origins(trace: Trace) -> IntArray:
 
 def chosen_range(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
-) -> TimeRange | None:
-    """Return the stretch of each device. Raises UsageError where no device has any.
+) -> tuple[_Stretches | None, tuple[Note, ...]]:
+    """Return the stretch of each device that has any, and what to say of that; None of steps.
 
     A stretch reaches to the last activity on its clock, and no further than what was recorded of
-    the processes of its device: beyond that it is not known whether the device was idle.
+    the processes of its device: beyond that it is not known whether the device was idle. Raises
+    UsageError where no device has any.
     """
     if not selection.is_time_range or not accounts:
-        return None
-    own = numbers(trace.devices["process"])
-    process = {device: int(own[device]) for device in accounts}
-    clock, first = clocks_of(trace), origins(trace)
-    last: dict[int, int] = {}
-    for device, account in accounts.items():
-        mine = int(clock[process[device]])
-        last[mine] = max(last.get(mine, account.rows.span[1]), account.rows.span[1])
-    known = _recorded(trace, accounts)
-    found, asked = {}, {}
-    for device in accounts:
-        begin, latest = int(first[process[device]]), last[int(clock[process[device]])]
-        end = latest if selection.to_ns is None else min(latest, begin + selection.to_ns)
-        asked[device] = (begin + (selection.from_ns or 0), end)
-        start, end = max(asked[device][0], known[device][0]), min(end, known[device][1])
-        if start < end:
-            found[device] = (start, end)
+        return None, ()
+    process = numbers(trace.devices["process"])[list(accounts)]
+    clock = clocks_of(trace)[process]
+    first = origins(trace)[process]
+    ends = np.array([account.rows.span[1] for account in accounts.values()])
+    last = np.array([ends[clock == one].max() for one in clock])
+    until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
+    since = first + (selection.from_ns or 0)
+    asked = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
+    found = {}
+    for device, (begin, end) in _recorded(trace, accounts).items():
+        start, stop = max(asked[device][0], begin), min(asked[device][1], end)
+        if start < stop:
+            found[device] = (start, stop)
     if not found:
-        spans = (last[int(clock[one])] - int(first[one]) for one in process.values())
         raise UsageError(
-            "--from/--to lie outside the trace", f"its GPU operations span {max(spans):,} ns"
+            "--from/--to lie outside the trace",
+            f"its GPU operations span {(last - first).max():,} ns",
         )
-    notes = (
-        *_clipped(selection, {first[process[d]]: last[int(clock[process[d]])] for d in accounts}),
-        *_clock_notes(clock[list(process.values())]),
-        *_unrecorded(trace, asked, found),
-    )
-    return TimeRange(found, notes)
+    is_clipped = selection.to_ns is not None and bool((last < first + selection.to_ns).any())
+    clocks = len(distinct(clock))
+    by_clock = [counted_note("assumed", "range-by-clock", _BY_CLOCK, clocks)] * (clocks > 1)
+    return found, (*[_CLIPPED] * is_clipped, *by_clock, *_unrecorded(trace, asked, found))
 
 
-def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, tuple[int, int]]:
+def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> _Stretches:
     """Return when anything was recorded of the processes of each device."""
     begin, end = lives(trace)
     process = numbers(trace.activities["process"])
@@ -102,55 +92,25 @@ def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, 
     return found
 
 
-def _clipped(selection: Selection, reach: Mapping[int, int]) -> Iterator[Note]:
-    if selection.to_ns is not None and any(
-        last < first + selection.to_ns for first, last in reach.items()
-    ):
-        yield _CLIPPED
-
-
-def _clock_notes(clock: IntArray) -> Iterator[Note]:
-    """Say that the stretch is held against each clock alone."""
-    count = len(distinct(clock))
-    if count > 1:
-        text = (
-            f"The devices have {count} clocks (different machines or files) that cannot be "
-            "compared. --from and --to count from the first GPU operation on each."
-        )
-        yield Note("assumed", "range-by-clock", text, count)
-
-
-def _unrecorded(
-    trace: Trace, asked: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[int, int]]
-) -> Iterator[Note]:
+def _unrecorded(trace: Trace, asked: _Stretches, found: _Stretches) -> Iterator[Note]:
     """Say of which devices nothing was recorded in the stretch, or in a part of it."""
     without = [device for device in asked if device not in found]
     if without:
-        listed = ", ".join(
-            device_name(trace, device) for device in without[:_TIME_RANGE_MOST_NAMED]
-        )
-        more = ", …" if len(without) > _TIME_RANGE_MOST_NAMED else ""
+        count = len(without)
         text = (
-            f"{several(len(without), 'device')} {'has' if len(without) == 1 else 'have'} no "
-            f"records in the selected time range and {'is' if len(without) == 1 else 'are'} "
-            f"ignored: {listed}{more}."
+            f"{several(count, 'device')} {does(count, 'have')} no records in the selected time "
+            f"range and {does(count, 'are')} ignored: "
+            f"{listed(without, partial(device_name, trace))}."
         )
-        yield Note("missing", "devices-outside-range", text, len(without))
-    short = [
-        asked[device][1] - asked[device][0] - (end - start)
-        for device, (start, end) in found.items()
-    ]
-    cut = [one for one in short if one > 0]
+        yield Note("missing", "devices-outside-range", text, count)
+    lacking = [asked[one][1] - asked[one][0] - (end - start) for one, (start, end) in found.items()]
+    cut = [ns for ns in lacking if ns > 0]
     if cut:
         text = (
             f"On {several(len(cut), 'device')} the selected time range is shorter, by up to "
             f"{time_amount(max(cut))}: nothing was recorded there, so idle time is unknown."
         )
         yield Note("assumed", "range-not-recorded", text, len(cut))
-
-
-_MOST_NAMED: Final = 5
-_Account = TypeVar("_Account")
 
 
 def one_run_per_gpu(
@@ -163,7 +123,7 @@ def one_run_per_gpu(
     _check(trace, selection)
     shown = _shown(trace, accounts, selection)
     chosen = {device: one for device, one in accounts.items() if device in shown}
-    return chosen, tuple(_notes(trace, chosen, selection))
+    return chosen, tuple(_notes(trace, chosen))
 
 
 def of_other_runs(trace: Trace, selection: Selection) -> list[int]:
@@ -222,25 +182,23 @@ def _device_time(trace: Trace, selection: Selection) -> list[int]:
         low = first + (selection.from_ns or 0)
         high = end if selection.to_ns is None else first + selection.to_ns
         start, end = np.maximum(start, low), np.minimum(end, high)
-    found = np.zeros(trace.devices.num_rows, dtype=np.int64)
-    np.add.at(found, device, np.maximum(end - start, 0))
-    return [int(one) for one in found]
+    sums: list[int] = group_sums(
+        device, np.maximum(end - start, 0), trace.devices.num_rows
+    ).tolist()
+    return sums
 
 
-def _notes(trace: Trace, chosen: Collection[int], selection: Selection) -> Iterator[Note]:
+def _notes(trace: Trace, chosen: Collection[int]) -> Iterator[Note]:
     """Say of which run the figures of a GPU are."""
-    counts: defaultdict[int, int] = defaultdict(int)
-    for gpu, _ in trace.runs:
-        counts[gpu] += 1
+    counts = Counter(gpu for gpu, _ in trace.runs)
     of_several = [device for device in chosen if trace.runs and counts[trace.runs[device][0]] > 1]
     if not of_several:
         return
-    listed = ", ".join(_run(trace, device, counts) for device in of_several[:_MOST_NAMED])
-    more = ", …" if len(of_several) > _MOST_NAMED else ""
     left = sum(counts[trace.runs[device][0]] - 1 for device in of_several)
     text = (
-        f"Figures cover one run on {several(len(of_several), 'GPU')}: {listed}{more}. "
-        f"{several(left, 'other run')} {'is' if left == 1 else 'are'} ignored."
+        f"Figures cover one run on {several(len(of_several), 'GPU')}: "
+        f"{listed(of_several, lambda device: _run(trace, device, counts))}. "
+        f"{several(left, 'other run')} {does(left, 'are')} ignored."
     )
     yield Note("assumed", "one-run-of-several", text, left)
 
@@ -249,12 +207,6 @@ def _run(trace: Trace, device: int, counts: Mapping[int, int]) -> str:
     gpu, number = trace.runs[device]
     owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
     return f"{called(trace, device)} run {number} of {counts[gpu]} ({owner})"
-
-
-# What to say where a number that `--gpu` gives is that of several devices.
-
-
-_CHOSEN_GPUS_MOST_NAMED = 5
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
@@ -266,12 +218,10 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     chosen = [device for device in devices if local[device] in alike]
     if not chosen:
         return
-    given = ", ".join(map(str, sorted(alike)[:_CHOSEN_GPUS_MOST_NAMED]))
-    listed = ", ".join(device_name(trace, device) for device in chosen[:_CHOSEN_GPUS_MOST_NAMED])
-    more = ", …" if len(chosen) > _CHOSEN_GPUS_MOST_NAMED else ""
+    given = ", ".join(map(str, sorted(alike)[:5]))
     text = (
-        f"GPU numbers repeat across machines or processes: --gpu "
-        f"{given} selects {several(len(chosen), 'GPU')} "
-        f"({listed}{more}). Use --ranks, or one machine's files, to select among them."
+        f"GPU numbers repeat across machines or processes: --gpu {given} selects "
+        f"{several(len(chosen), 'GPU')} ({listed(chosen, partial(device_name, trace))}). "
+        "Use --ranks, or one machine's files, to select among them."
     )
     yield Note("assumed", "gpu-number-repeats", text, len(chosen))

@@ -37,7 +37,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
-        else _rows(table, keep[name])
+        else table.take(number_column(np.flatnonzero(keep[name]), pa.int64()))
         for name, table in trace.to_arrow().items()
     }
     before = sum(table.num_rows for table in trace.tables.values())
@@ -46,10 +46,6 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if before > settled and after == settled:
         raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
-
-
-def _rows(table: pa.Table, keep: BoolArray) -> pa.Table:
-    return table.take(number_column(np.flatnonzero(keep), pa.int64()))
 
 
 def _keep_ranks(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
