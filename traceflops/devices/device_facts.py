@@ -1,4 +1,4 @@
-"""What a trace says of one device, and how that is shown."""
+"""What a trace says of one device, how that is shown, and which row a name stands for."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SeenDevice:
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
-        return ", ".join(text for text in known if text)
+        return ", ".join(filter(None, known))
 
     def _generation(self) -> str:
         if self.instruction_set is not None:
@@ -144,9 +144,6 @@ def _text(value: object) -> str | None:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) else None
-
-
-# The names of devices: those in traces, and those that people type; which row each stands for.
 
 
 def by_name(name: str | None) -> DeviceSpec | None:

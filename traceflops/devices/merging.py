@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import unnamed_processes
-from traceflops.devices.shared_gpus import settle_shared
+from traceflops.devices.shared_gpus import settle_shared, with_numbers
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import (
     ABSENT,
@@ -24,7 +24,6 @@ from traceflops.table import (
     Owned,
     Source,
     Trace,
-    arrow_schema,
     counted_note,
     distinct,
     named,
@@ -35,17 +34,23 @@ from traceflops.table import (
 )
 from traceflops.units import time_amount
 
-# Which devices of several traces are one, and whether they may be of one model.
-
-
-_SAME_DEVICES_CALENDAR: Final = "calendar"
-
-
+FILE: Final = "file"
+_CALENDAR: Final = "calendar"
+_TIMES: Final = ("start_ns", "time_ns")
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
-
-
 _Model = tuple[str | None, str | None, str | None]
+_Move = Callable[[IntArray], IntArray]
+_PAUSE_NS: Final = 10**9
+"""Clocks of machines differ by less than that."""
+_SAID: Final = "runs-apart"
+"""The note of a reader that has said so itself."""
+_UNALIGNED = Note(
+    "assumed",
+    "clocks-not-aligned",
+    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
+    "own figures are unaffected.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def identities(trace: Trace) -> list[tuple[str, str] | None]:
     For places that are the same everywhere the calendar is clock enough.
     """
     source = trace.source
-    calendar = _SAME_DEVICES_CALENDAR if source.origin_unix_ns is not None else source.clock
+    calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
     keys: list[tuple[str, str] | None] = []
     for place in trace.places or (None,) * trace.devices.num_rows:
         clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
@@ -122,18 +127,12 @@ def _model(seen: SeenDevice, maker: str | None) -> _Model:
     return maker, seen.instruction_set or (compute and "sm{}{}".format(*compute)), None
 
 
-_CALENDAR = "calendar"
-_TIMES = ("start_ns", "time_ns")
-FILE = "file"
-_Move = Callable[[IntArray], IntArray]
-
-
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
     Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
     twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `samedevices`), unless they ran one after the other (see `sharedgpus`),
+    used becomes one (see `Numbering`), unless they ran one after the other (see `shared_gpus`),
     which is said, too: nothing is merged silently.
     """
     joined = join(traces)
@@ -196,14 +195,12 @@ def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) 
 
 
 def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
-    for place, field in enumerate(arrow_schema(name)):
-        move = moves.get(field.name)
-        if move is not None and table.num_rows:
-            values = numbers(table[field.name], ABSENT)
-            known = values != ABSENT
-            moved = np.zeros_like(values)
-            moved[known] = move(values[known])
-            table = table.set_column(place, field, number_column(moved, field.type, known))
+    for column in moves.keys() & set(table.column_names):
+        values = numbers(table[column], ABSENT)
+        known = values != ABSENT
+        moved = np.full_like(values, ABSENT)
+        moved[known] = moves[column](values[known])
+        table = with_numbers(table, name, column, moved)
     return table
 
 
@@ -293,14 +290,6 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     return list(map(named, found))
 
 
-_UNALIGNED = Note(
-    "assumed",
-    "clocks-not-aligned",
-    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
-    "own figures are unaffected.",
-)
-
-
 def _unknown_rank_notes(trace: Trace) -> list[Note]:
     """Say of how many of several processes with device work the rank is unknown.
 
@@ -322,33 +311,17 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     repeated = sorted(rank for rank, n in counts.items() if n > 1 and rank is not None)
     notes = []
     if repeated:
-        listed = ", ".join(map(str, repeated[:8]))
-        notes.append(
-            Note(
-                "assumed",
-                "rank-clash",
-                f"Several files claim rank {listed}; they are shown separately. If they belong to "
-                "different jobs, give one job's files.",
-                len(repeated),
-            )
+        text = (
+            f"Several files claim rank {', '.join(map(str, repeated[:8]))}; they are shown "
+            "separately. If they belong to different jobs, give one job's files."
         )
+        notes.append(Note("assumed", "rank-clash", text, len(repeated)))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):
         text = f"{known} of the job's {max(sizes)} ranks are here; totals cover only these."
         notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
     return notes
-
-
-# Whether files were recorded at the same time, so that what they hold can be compared by time.
-
-
-_PAUSE_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
-
-
-_SAID: Final = "runs-apart"
-"""The note of a reader that has said so itself."""
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
