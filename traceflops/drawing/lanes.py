@@ -17,6 +17,7 @@ from traceflops.table import (
     codes,
     groups,
     in_order,
+    is_one_of,
     names,
     numbers,
     slices,
@@ -186,8 +187,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0
     if kind == "range":
-        drawn = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
-        wanted &= np.isin(codes(table["kind"]), drawn)
+        wanted &= is_one_of(table["kind"], *RANGES)
     row = np.flatnonzero(wanted).astype(np.int32)
     if len(row) < len(thread):
         process, thread = process[row], thread[row]

@@ -27,12 +27,6 @@ from traceflops.drawing.lanes import (
 from traceflops.table import IntArray, numbers
 from traceflops.timeline import WORK, Gap
 from traceflops.windows import origins as origins_of
-
-if TYPE_CHECKING:
-    from traceflops.windows import Prepared
-
-from typing import TYPE_CHECKING
-
 from traceflops.windows import step_spread
 
 if TYPE_CHECKING:
@@ -95,6 +89,30 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class RepresentativeSteps:
+    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
+
+    median: int
+    worst: int
+    median_ns: int
+    worst_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDevices:
+    """Devices in the order of their numbers, and those that stand for all `of` them.
+
+    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
+    the median of it.
+    """
+
+    devices: tuple[int, ...]
+    busiest: int
+    median: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Lanes, those of devices first, and their boxes at one level or several.
 
@@ -148,10 +166,8 @@ class Drawable:
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all),))
-        levels = [self._level(whole, budget.whole)]
-        for span, most in self._details(budget):
-            levels.append(self._level(span, most))
-        return replace(self.outline, levels=tuple(levels))
+        spans = [(whole, budget.whole), *self._details(budget)]
+        return replace(self.outline, levels=tuple(self._level(*one) for one in spans))
 
     def boxes(
         self,
@@ -193,11 +209,6 @@ class Drawable:
         for gap in self.outline.gaps:
             if gap is not None:
                 yield around(gap), budget.gap
-
-
-def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
-    """Return the devices that a timeline with these gaps draws; there must be any."""
-    return chosen_devices(prepared, gaps, _MOST_DEVICES)
 
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
@@ -267,8 +278,8 @@ def _process_of(prepared: Prepared) -> list[int]:
 
 def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
     """Return the events of all lanes, these numbered through."""
-    lanes = (events for one in drawn for events in one.events)
-    return tuple(replace(events, lane=number) for number, events in enumerate(lanes))
+    lanes = enumerate(events for one in drawn for events in one.events)
+    return tuple(replace(events, lane=number) for number, events in lanes)
 
 
 def _steps(
@@ -325,33 +336,6 @@ def _left_out(
     )
 
 
-# Which steps and devices stand for all: the usual one and the worst.
-
-
-@dataclass(frozen=True, slots=True)
-class RepresentativeSteps:
-    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
-
-    median: int
-    worst: int
-    median_ns: int
-    worst_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDevices:
-    """Devices in the order of their numbers, and those that stand for all `of` them.
-
-    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
-    the median of it.
-    """
-
-    devices: tuple[int, ...]
-    busiest: int
-    median: int
-    of: int
-
-
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     """Return the steps that stand for those used, None where no step is used.
 
@@ -365,18 +349,18 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     return RepresentativeSteps(middle.step, worst.step, middle.ns, worst.ns)
 
 
-def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> ChosenDevices:
-    """Return all devices if they are no more than `most`, else the representative ones.
+def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
+    """Return the devices that a timeline with these gaps draws; there must be any.
 
-    Those are the one with most work of its own, the median one, the one with least, and those of
-    the longest gaps.
+    Of more than it has room for those are the one with most work of its own, the median one, the
+    one with least, and those of the longest gaps.
     """
     work = {device: _own_work_ns(prepared, device) for device in prepared.accounts}
     ordered = sorted(work, key=lambda device: (-work[device], device))
     busiest, median = ordered[0], ordered[len(ordered) // 2]
     wanted = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
-    some = [device for device in wanted if device in work][:most]
-    chosen = tuple(sorted(work if len(work) <= most else some))
+    some = [device for device in wanted if device in work][:_MOST_DEVICES]
+    chosen = tuple(sorted(work if len(work) <= _MOST_DEVICES else some))
     return ChosenDevices(chosen, busiest, median, len(work))
 
 

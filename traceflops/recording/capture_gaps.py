@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from traceflops.devices import family_of
 from traceflops.remedies import command, remedy
-from traceflops.table import ABSENT, CUDA_TRACE, IntArray, Trace, codes, names, numbers
+from traceflops.table import (
+    ABSENT,
+    CUDA_TRACE,
+    Trace,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.timeline import lacks_copies
 from traceflops.windows import find_marked_steps, launch_calls
 
@@ -99,16 +104,7 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
 
 
 def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
-    def test(trace: Trace) -> bool:
-        marks = trace.marks
-        wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind in kinds]
-        return not any((codes(marks["kind"]) == k).any() for k in wanted)
-
-    return test
-
-
-def _no_steps(trace: Trace) -> bool:
-    return find_marked_steps(trace, None) is None
+    return lambda trace: not is_one_of(trace.marks["kind"], *kinds).any()
 
 
 def _no_work(trace: Trace) -> bool:
@@ -123,35 +119,21 @@ def _is_cuda_traced(trace: Trace) -> bool:
     return trace.source.facts.get(CUDA_TRACE) == "true"
 
 
-def _no_calls(trace: Trace) -> bool:
-    """Return whether there are no calls, not even the moments at which work was queued."""
-    return not trace.calls.num_rows
-
-
 def _only_queueing(trace: Trace) -> bool:
     """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
-    queued = [place for place, name in enumerate(names(calls)) if name == _QUEUED]
-    return len(calls) > 0 and bool(np.isin(codes(calls), queued).all())
-
-
-def _copies(trace: Trace) -> IntArray:
-    kinds = trace.activities["kind"]
-    wanted = names(kinds).index("memcpy") if "memcpy" in names(kinds) else -2
-    return np.flatnonzero(codes(kinds) == wanted)
+    return len(calls) > 0 and bool(is_one_of(calls, _QUEUED).all())
 
 
 def _no_sizes(trace: Trace) -> bool:
-    copies = _copies(trace)
+    copies = is_one_of(trace.activities["kind"], "memcpy")
     sizes = numbers(trace.activities["bytes"], ABSENT)[copies]
-    return len(copies) > 0 and bool((sizes == ABSENT).all())
+    return len(sizes) > 0 and bool((sizes == ABSENT).all())
 
 
 def _has_collectives(trace: Trace) -> bool:
     """Return whether kernels of NCCL or RCCL ran."""
-    labels = trace.activities["name"]
-    named = [place for place, label in enumerate(names(labels)) if _COLLECTIVE.search(label)]
-    return bool(named) and bool(np.isin(codes(labels), named).any())
+    return bool(matching(trace.activities["name"], _COLLECTIVE.search).any())
 
 
 def _no_collectives(trace: Trace) -> bool:
@@ -193,7 +175,7 @@ _CHECKS: Final = (
     _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
     _Check(
         "calls",
-        _no_calls,
+        _empty("calls"),
         "runtime calls",
         "idle time cannot be split by cause; work cannot be linked to steps or operators",
     ),
@@ -230,7 +212,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "steps",
-        _no_steps,
+        lambda trace: find_marked_steps(trace, None) is None,
         "step markers",
         "steps are inferred from repetition, or the whole trace is one window",
     ),

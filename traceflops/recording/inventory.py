@@ -94,11 +94,11 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
             "traceflops export --table marks lists them",
         )
     steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []
-    sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
+    sizes = trace.processes["world_size"].drop_null().to_pylist()
     return Inventory(
         source=trace.source,
         ranks=trace.ranks,
-        world_size=max(sizes) if sizes else None,
+        world_size=max(sizes, default=None),
         devices=tuple(_devices(trace)),
         rows={name: trace.table(name).num_rows for name in TABLES},
         steps=tuple(steps),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ranked,
         runs,
         slices,
+        used_names,
     )
     from traceflops.table.links import Links, first_match, link, recorded_calls
     from traceflops.table.nesting import OpTree, innermost, parents, taken

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.table.columns import BoolArray, IntArray, WholeArray
+from traceflops.table.columns import BoolArray, IntArray, WholeArray, codes, names
 from traceflops.table.rows import ABSENT
 
 _GAPS: Final = 4
@@ -28,10 +29,10 @@ def in_order(*keys: IntArray) -> IntArray:
     return np.lexsort(keys[::-1]) if falls.any() else np.arange(len(keys[0]))
 
 
-def by_code(codes: IntArray) -> IntArray:
+def by_code(code: IntArray) -> IntArray:
     """Return the order of rows by codes, none of which is negative; ties stay as they are."""
-    order = np.argsort(codes.astype(np.uint16), kind="stable")  # few bits take no comparisons
-    high = codes >> 16
+    order = np.argsort(code.astype(np.uint16), kind="stable")  # few bits take no comparisons
+    high = code >> 16
     if high.any():
         order = order[np.argsort(high[order], kind="stable")]
     return order
@@ -56,6 +57,12 @@ def distinct(values: WholeArray) -> IntArray:
     return ordered[_opens(ordered)]
 
 
+def used_names(column: pa.ChunkedArray) -> set[str]:
+    """Return the texts of a dictionary column that some row has."""
+    texts = names(column)
+    return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
+
+
 def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield each distinct number and the rows that have it, both in order."""
     order = np.argsort(values, kind="stable")
@@ -67,8 +74,8 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
     """Return one number per distinct pair, in the order of the pairs."""
-    values, codes = ranked(second)
-    return np.multiply(first, max(1, len(values)), dtype=np.int64) + codes
+    values, code = ranked(second)
+    return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
 
 
 def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:

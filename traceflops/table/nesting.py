@@ -1,4 +1,9 @@
-"""Which interval encloses an instant, for intervals that may nest and overlap in any way."""
+"""Which interval encloses an instant, for intervals that may nest and overlap in any way.
+
+An op's parent is the innermost op of its thread in which it starts. In the order of starts the ops
+below one are then one run of places, so every question about the forest of ops is a search or a
+running sum, whatever the depth: O(n log n) for all ops together.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ import pyarrow as pa
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import distinct, in_order, joint_codes, slices
 from traceflops.table.rows import ABSENT
+
+T = TypeVar("T", bound=np.signedinteger)
 
 
 class LastAbove:
@@ -147,18 +154,6 @@ class _Around:
             return place
         row = self._order[np.maximum(place, 0)]
         return np.where((place >= 0) & (self._group[row] == at_group), row, -1)
-
-
-# The ops of a trace as a forest: what is below what on each thread.
-#
-# An op's parent is the innermost op of its thread in which it starts. In the order of starts the
-# ops
-# below one are then one run of places, so every question here is a search or a running sum,
-# whatever
-# the depth: O(n log n) for all ops together.
-
-
-T = TypeVar("T", bound=np.signedinteger)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from traceflops.table import (
     Links,
     OpTree,
     Trace,
-    codes,
     distinct,
+    is_one_of,
     names,
     numbers,
     runs,
+    taken,
 )
 from traceflops.timeline.components import WORK, Timeline, timeline
 from traceflops.timeline.device_span import ActivityColumns, DeviceRows
@@ -109,15 +110,8 @@ class DeviceAccount:
     def _work(self) -> DeviceWork:
         calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
-        known = self._call >= 0
-
-        def of_call(values: IntArray, without: int) -> IntArray:
-            of_row = np.full(len(known), without, dtype=np.int64)
-            of_row[known] = values[self._call[known]]
-            return of_row
-
-        start = of_call(numbers(calls["start_ns"]), ABSENT)
-        duration = of_call(numbers(calls["dur_ns"]), 0)
+        start = taken(numbers(calls["start_ns"]), self._call, ABSENT)
+        duration = taken(numbers(calls["dur_ns"]), self._call, 0)
         return DeviceWork(
             self.rows.start_ns,
             self.rows.end_ns,
@@ -125,7 +119,7 @@ class DeviceAccount:
             self._linked.columns.kind[self.rows.row] == copy,
             start,
             start + duration,
-            of_call(self._linked.stream_waits.until_ns, NEVER),
+            taken(self._linked.stream_waits.until_ns, self._call, NEVER),
         )
 
     def account(self, start_ns: int, end_ns: int) -> Account:
@@ -217,10 +211,9 @@ def _has_launches(trace: Trace, row: IntArray) -> bool:
 
     Those of RCCL alone do not tell.
     """
-    apis = names(trace.calls["api"]) if trace.calls.num_rows else []
-    if not set(apis) - {"rccl"}:
+    launching = ~is_one_of(trace.calls["api"], "rccl")
+    if not launching.any():
         return False
-    launching = np.array([*(api != "rccl" for api in apis), True])[codes(trace.calls["api"])]
     processes = distinct(numbers(trace.activities["process"])[row])
     return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
 

@@ -19,7 +19,9 @@ from traceflops.table import (
     Trace,
     codes,
     distinct,
+    group_sums,
     innermost,
+    is_one_of,
     joint_codes,
     names,
     numbers,
@@ -44,15 +46,13 @@ def whole_work(activities: pa.Table) -> Whole:
     """Return which activities begin a piece of work and how long that is as a whole."""
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
-    kinds = names(activities["kind"])
-    if _KIND not in kinds:
+    if _KIND not in names(activities["kind"]):
         return Whole(first, duration)
-    rows = np.flatnonzero(codes(activities["kind"]) == kinds.index(_KIND))
+    rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
     _, begins, op = np.unique(
         numbers(activities["correlation"], ABSENT)[rows], return_index=True, return_inverse=True
     )
-    sums = np.zeros(len(begins), dtype=np.int64)
-    np.add.at(sums, op, duration[rows])
+    sums = group_sums(op, duration[rows], len(begins))
     first[rows] = 0
     first[rows[begins]] = 1
     whole = duration.copy()

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, is_one_of
+from traceflops.table import BoolArray, IntArray, names
 from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.windows.repetition import Order, repeated_signature
 from traceflops.windows.stretches import Stretch
@@ -150,8 +150,9 @@ def _order(linked: LinkedTrace, account: DeviceAccount) -> DeviceOrder:
     categories = enumerate(linked.categorised.categories)
     optimizer = [place for place, category in categories if category.sub == "optimizer"]
     is_optimizer = np.isin(linked.categorised.category[rows], optimizer)
-    is_copy = is_one_of(linked.trace.activities["direction"], "HtoD", "DtoH")
-    return DeviceOrder(order, is_optimizer, is_copy[rows])
+    directions = enumerate(names(linked.trace.activities["direction"]))
+    copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
+    return DeviceOrder(order, is_optimizer, np.isin(linked.columns.direction[rows], copies))
 
 
 def _stretches(account: DeviceAccount, periods: Periods) -> list[Stretch]:
