@@ -185,8 +185,6 @@ class Operators:
 
 @dataclass(frozen=True, slots=True)
 class _ByName:
-    """Figures per code of a name."""
-
     activities: IntArray
     sum_ns: IntArray
     total_ns: IntArray

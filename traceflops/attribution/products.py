@@ -172,8 +172,6 @@ def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> Pro
 
 
 class _Judge:
-    """Gives every product its role."""
-
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
         self._ops = trace.ops
         self._work = attribution.work

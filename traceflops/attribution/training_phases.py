@@ -103,7 +103,6 @@ def is_node(ops: pa.Table) -> BoolArray:
 
 
 def _in_optimizer(trace: Trace) -> BoolArray:
-    """Return which ops start inside an optimizer's step."""
     steps = matching(trace.marks["name"], lambda label: label.startswith(_STEP))
     return _inside(trace, np.flatnonzero(steps))
 

@@ -234,7 +234,6 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
 
 
 def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
-    """Return the numbers of streams of shared devices."""
     nameless = unnamed_processes(trace)
     count = trace.processes.num_rows
     device, process, stream = (

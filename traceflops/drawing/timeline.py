@@ -277,7 +277,6 @@ def _process_of(prepared: Prepared) -> list[int]:
 
 
 def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
-    """Return the events of all lanes, these numbered through."""
     lanes = enumerate(events for one in drawn for events in one.events)
     return tuple(replace(events, lane=number) for number, events in lanes)
 

@@ -135,7 +135,6 @@ def _most(untimed: Untimed) -> str:
 
 
 def _knows_compute(measured: Measurement | None) -> bool:
-    """Return whether compute is held against its peak."""
     return measured is not None and measured.waterfall is not None
 
 

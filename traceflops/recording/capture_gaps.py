@@ -132,7 +132,6 @@ def _no_sizes(trace: Trace) -> bool:
 
 
 def _has_collectives(trace: Trace) -> bool:
-    """Return whether kernels of NCCL or RCCL ran."""
     return bool(matching(trace.activities["name"], _COLLECTIVE.search).any())
 
 

@@ -137,8 +137,6 @@ def _last_started(
 
 
 class _Around:
-    """Finds intervals around instants, by their places in an order."""
-
     def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
         self._order, self._group = order, group
         self._ends = LastAbove(end_ns[order])

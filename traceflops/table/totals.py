@@ -95,7 +95,6 @@ def _given(table: pa.Table) -> Iterator[Total]:
 
 
 def _of_kind(kind: str, records: pa.Table) -> pa.Table:
-    """Return the records that are summed up under a kind."""
     if "kind" not in records.schema.names or not records.num_rows:
         return records
     rows = np.flatnonzero(is_one_of(records["kind"], _PROJECTED) == (kind == "gpu_mark"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,7 @@ from traceflops.timeline.stream_waits import StreamWaits, stream_waits
 _GAPS_KEPT = 100
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for the tree
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class LinkedTrace:
     """A trace with what was found out about each activity."""
 
@@ -41,11 +41,11 @@ class LinkedTrace:
     links: Links
     categorised: Categorised
     whole: Whole
-    columns: ActivityColumns = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Take the columns that every device needs."""
-        object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+    @cached_property
+    def columns(self) -> ActivityColumns:
+        """Return the columns that every device needs."""
+        return ActivityColumns.of(self.trace.activities)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:

@@ -101,7 +101,6 @@ def with_fine_times(trace: Trace) -> Trace:
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    """Return the trace without a timeline of its devices."""
     sums = pa.concat_tables([trace.totals, _sums(trace.activities)])
     tables = {
         **trace.tables,

@@ -76,7 +76,6 @@ class IdleCauses:
         return max(self.detailed().items(), key=lambda item: item[1])[0]
 
     def __add__(self, other: IdleCauses) -> IdleCauses:
-        """Return the sum, cause by cause."""
         return IdleCauses(*map(add, _FIELDS_NS(self), _FIELDS_NS(other)))
 
 
@@ -116,7 +115,6 @@ class Components:
         return self.parts()[component] / total if total else None
 
     def __add__(self, other: Components) -> Components:
-        """Return the sum, part by part."""
         return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
 
 
@@ -151,7 +149,6 @@ class Account:
         return self.launched_activities / self.launches if self.launches else None
 
     def __add__(self, other: Account) -> Account:
-        """Return the account of both, added up."""
         known = self.launches is not None and other.launches is not None
         return Account(
             self.components + other.components,

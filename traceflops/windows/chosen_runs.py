@@ -189,7 +189,6 @@ def _device_time(trace: Trace, selection: Selection) -> list[int]:
 
 
 def _notes(trace: Trace, chosen: Collection[int]) -> Iterator[Note]:
-    """Say of which run the figures of a GPU are."""
     counts = Counter(gpu for gpu, _ in trace.runs)
     of_several = [device for device in chosen if trace.runs and counts[trace.runs[device][0]] > 1]
     if not of_several:

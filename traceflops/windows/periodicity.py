@@ -17,13 +17,15 @@ import numpy as np
 
 from traceflops.table import BoolArray, IntArray, names
 from traceflops.timeline import DeviceAccount, LinkedTrace
-from traceflops.windows.repetition import Order, repeated_signature
+from traceflops.windows.repetition import (
+    FEWEST_ACTIVITIES,
+    FEWEST_ROUNDS,
+    REGULAR_SHARE,
+    TOLERANCE,
+    Order,
+    repeated_signature,
+)
 from traceflops.windows.stretches import Stretch
-
-_FEWEST_PERIODS = 3
-_FEWEST_ACTIVITIES = 4
-_REGULAR_SHARE = 0.8
-_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +93,21 @@ def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
     if len(places) < 2:
         return places, places
     apart = np.diff(places)
-    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), _FEWEST_ACTIVITIES))
+    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), FEWEST_ACTIVITIES))
     return places[np.append(0, splits + 1)], places[np.append(splits, len(places) - 1)]
 
 
 def _is_regular(boundary: IntArray, name: IntArray, by_names: bool) -> bool:
-    if len(boundary) <= _FEWEST_PERIODS:
+    if len(boundary) <= FEWEST_ROUNDS:
         return False
     counts = np.diff(boundary)
     usual = float(np.median(counts))
-    if usual < _FEWEST_ACTIVITIES:
+    if usual < FEWEST_ACTIVITIES:
         return False
-    alike = np.abs(counts - usual) <= _TOLERANCE * usual
+    alike = np.abs(counts - usual) <= TOLERANCE * usual
     if by_names:
         alike &= _same_names(boundary, name)
-    return bool(alike.mean() >= _REGULAR_SHARE)
+    return bool(alike.mean() >= REGULAR_SHARE)
 
 
 def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
@@ -116,8 +118,7 @@ def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     sums = np.add.reduceat(weights[name], boundary)[:-1]
     _, inverse, counts = np.unique(sums, return_inverse=True, return_counts=True)
-    same: BoolArray = inverse == np.argmax(counts)
-    return same
+    return np.asarray(inverse == np.argmax(counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def inferred_steps(
     """Return the steps by the surest thing that repeats on every device; None without any."""
     orders = [_order(linked, account) for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = [*takewhile(bool, map(find, orders))]
+        periods = [one for one in takewhile(bool, map(find, orders)) if one is not None]
         if periods and len(periods) == len(orders):
             pairs = zip(accounts.items(), periods, strict=True)
             stretches = {device: _stretches(account, one) for (device, account), one in pairs}

@@ -50,7 +50,6 @@ class Steps:
         return cls(empty, empty, empty)
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return len(self.number)
 
     def at(self, time_ns: IntArray) -> IntArray:

@@ -20,6 +20,7 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
+    NoteKind,
     Trace,
     codes,
     counted_note,
@@ -179,7 +180,7 @@ def _by_process(
         nested += markers[choice.thread] - len(found[one])
         in_doubt |= choice.in_doubt
     others = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
-    said = (
+    said: tuple[tuple[NoteKind, str, str, int], ...] = (
         ("dropped", "steps-on-other-threads", others, passed_over),
         ("assumed", "steps-nested", _NESTED, nested),
     )
