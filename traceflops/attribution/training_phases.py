@@ -5,7 +5,7 @@ R1 An op below a backward node that carries a sequence number, or is inside an o
    gradients off and have none. (Double backward, `create_graph`, looks the same.)
 R2 Ghosts and duplicates are none of these: `attribution` sorts them out before.
 R3 Products inside backward nodes that are no derivative of one product, above all those of a
-   compiled graph, have no sequence numbers: shapes and strides tell, see `gradients`.
+   compiled graph, have no sequence numbers: shapes and strides tell, see `products`.
 R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
 R5 Kernels alone tell no phase; nothing is guessed from their number.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from traceflops.drawing.lanes import (
     marks_left_out,
 )
 from traceflops.table import IntArray, numbers
-from traceflops.timeline import WORK, Gap
+from traceflops.timeline import WORK, Gap, Window
 from traceflops.windows import origins as origins_of
 from traceflops.windows import step_spread
 
@@ -281,32 +282,33 @@ def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
     return tuple(replace(events, lane=number) for number, events in lanes)
 
 
+def _spans(
+    prepared: Prepared, device: int, origins: Mapping[int, int]
+) -> list[tuple[Window, Span]]:
+    """Return the windows of a device and their ranges."""
+    origin = origins[_process_of(prepared)[device]]
+    return [(w, Span(w.start_ns - origin, w.end_ns - origin)) for w in prepared.windows[device]]
+
+
 def _steps(
     prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]
 ) -> dict[int, Span]:
     """Return the range of each step, from its first start to its last end on any device drawn."""
-    process = _process_of(prepared)
     found: dict[int, Span] = {}
     for device in chosen.devices:
-        origin = origins[process[device]]
-        for window in prepared.windows[device]:
+        for window, span in _spans(prepared, device, origins):
             if window.step is not None:
-                span = Span(window.start_ns - origin, window.end_ns - origin)
                 found[window.step] = _hull(found.get(window.step, span), span)
     return dict(sorted(found.items()))
 
 
 def _window(prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]) -> Span:
     """Return the range of the chosen windows, or of everything where there is none."""
-    process = _process_of(prepared)
-    found: Span | None = None
+    found: list[Span] = []
     for device in chosen.devices:
-        windows = [w for w in prepared.windows[device] if w.used]
-        for window in windows or prepared.windows[device]:
-            origin = origins[process[device]]
-            span = Span(window.start_ns - origin, window.end_ns - origin)
-            found = _hull(found or span, span)
-    return found or Span(0, 0)
+        spans = _spans(prepared, device, origins)
+        found += [span for window, span in spans if window.used] or [span for _, span in spans]
+    return reduce(_hull, found) if found else Span(0, 0)
 
 
 def _hull(one: Span, other: Span) -> Span:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -132,7 +132,7 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
     ]
 
 
-def _run(trace: Trace, device: int) -> dict[str, int]:
+def _run(trace: Trace, device: int) -> dict[str, Any]:
     """Return which run of its GPU a device is, of how many; nothing where there is but one."""
     if not trace.runs:
         return {}

@@ -22,8 +22,7 @@ from traceflops.table import (
     runs,
     taken,
 )
-from traceflops.timeline.components import WORK, Timeline, timeline
-from traceflops.timeline.device_span import ActivityColumns, DeviceRows
+from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
 from traceflops.timeline.intervals import NEVER, Intervals
@@ -171,39 +170,30 @@ class DeviceAccount:
     ) -> Gap:
         start = int(self.idle.gap_start_ns[place])
         started = int(self.idle.next_row[place])
+        row, links = int(self.rows.row[started]), self._linked.links
+        work = self._linked.stream_waits.work[self._call[started]] if causes.stream_wait_ns else -1
         return Gap(
             device=device,
             start_ns=start,
             dur_ns=int(self.idle.gap_end_ns[place]) - start,
             step=steps[0],
-            after=self._name(ended),
-            before=self._name(started),
-            call=self._cause_name("calls", self._linked.links.call_of_activity, started),
-            op=self._cause_name("ops", self._linked.links.op_of_activity, started),
+            after=self._name("activities", self.rows.row[ended]),
+            before=self._name("activities", row),
+            call=self._name("calls", links.call_of_activity[row]),
+            op=self._name("ops", links.op_of_activity[row]),
             causes=causes,
-            waited_for=self._waited_for(started) if causes.stream_wait_ns else "",
+            waited_for=self._name("activities", work),
             before_step=steps[1] if steps[1] != steps[0] else None,
         )
-
-    def _waited_for(self, place: int) -> str:
-        """Return the work that the stream of an activity waited for, "" where it is not known."""
-        work = int(self._linked.stream_waits.work[self._call[place]])
-        return self._text("activities", work) if work >= 0 else ""
 
     def _first_ending(self, at_ns: IntArray) -> IntArray:
         """Return, for each time at which an activity ends, the first of those by start."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
 
-    def _name(self, place: int) -> str:
-        return self._text("activities", int(self.rows.row[place]))
-
-    def _cause_name(self, table: str, links: IntArray, place: int) -> str:
-        row = int(links[self.rows.row[place]])
-        return self._text(table, row) if row >= 0 else ""
-
-    def _text(self, table: str, row: int) -> str:
-        return str(self._linked.trace.table(table)["name"][row].as_py())
+    def _name(self, table: str, row: np.int64 | int) -> str:
+        """Return the name in a row, "" where that is -1."""
+        return str(self._linked.trace.table(table)["name"][int(row)].as_py()) if row >= 0 else ""
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:

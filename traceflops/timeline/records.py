@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Final, Literal
 
-# Idle time by cause, as frozen values in integer nanoseconds.
-
+COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
+"""Where a nanosecond of a window goes, first match first; communication here is exposed."""
+_COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
 
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 
@@ -77,13 +78,6 @@ class IdleCauses:
 
     def __add__(self, other: IdleCauses) -> IdleCauses:
         return IdleCauses(*map(add, _FIELDS_NS(self), _FIELDS_NS(other)))
-
-
-COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
-"""Where a nanosecond of a window goes, first match first; communication here is exposed."""
-
-
-_COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
 
 
 @dataclass(frozen=True, slots=True)

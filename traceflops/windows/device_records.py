@@ -24,7 +24,7 @@ from traceflops.table import (
 )
 from traceflops.timeline import LONGEST_START_NS
 from traceflops.units import several
-from traceflops.windows.chosen import chosen_time
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.timeline import DeviceAccount, Untimed, Window

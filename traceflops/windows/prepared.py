@@ -17,13 +17,10 @@ from traceflops.table import IntArray, Trace, codes, groups, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
 from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
 from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
-from traceflops.windows.records import StepChoice
+from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
-_Pieces = dict[str, dict[int, IntArray]]
-"""Places of activities in the rows of a device, by name and device."""
 _UNALIGNED: Final = "clocks-not-aligned"
 """The note of a reader that cannot bring the clocks of files together."""
 
@@ -81,7 +78,7 @@ def most_exposed(
         device: account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
         for device, account in prepared.accounts.items()
     }
-    pieces: _Pieces = defaultdict(dict)
+    pieces: defaultdict[str, dict[int, IntArray]] = defaultdict(dict)  # places in a device's rows
     most: defaultdict[str, int] = defaultdict(int)
     for device, account in prepared.accounts.items():
         for name, places in _by_name(prepared, account, component, wanted):
@@ -94,10 +91,11 @@ def most_exposed(
     for name in sorted(most, key=lambda one: (-most[one], one)):
         if most[name] <= (best[1] if best is not None else 0):
             break
-        ns = sum(
-            _union(prepared.accounts[device], places).intersect(alone[device]).length_ns
-            for device, places in pieces[name].items()
-        )
+        ns = 0
+        for device, places in pieces[name].items():
+            rows = prepared.accounts[device].rows
+            ran = Intervals.of(rows.start_ns[places], rows.end_ns[places])
+            ns += ran.intersect(alone[device]).length_ns
         if best is None or ns > best[1]:
             best = (name, ns)
     return best
@@ -116,10 +114,6 @@ def _by_name(
         if name in wanted:
             places[name].append(mine[at])
     return [(name, np.concatenate(parts)) for name, parts in places.items()]
-
-
-def _union(account: DeviceAccount, places: IntArray) -> Intervals:
-    return Intervals.of(account.rows.start_ns[places], account.rows.end_ns[places])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A device with its windows, and how steps were chosen, as frozen values; labels of devices.
+"""A device with its windows and what runs in them, how steps were chosen; labels of devices.
 
 Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
 the accounts of those that are used. No two devices of a report have one label.
@@ -11,13 +11,71 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from traceflops.devices import by_name, partition, ranks_text
-from traceflops.table import Trace
-from traceflops.timeline import Account, Gap, WholeSpan, Window
+from traceflops.table import IntArray, Trace
+from traceflops.timeline import (
+    Account,
+    DeviceAccount,
+    DeviceRows,
+    Gap,
+    Intervals,
+    WholeSpan,
+    Window,
+)
 
 _BETWEEN: Final = " · "
 _Word = Callable[[int], str]
 """What could be added to the label of the device at a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWindows:
+    """Activities of the chosen windows: their rows, the time of each inside, and if it starts in.
+
+    An activity that reaches over a window's edge counts with the part inside.
+    """
+
+    row: IntArray
+    inside_ns: IntArray
+    starts_inside: IntArray
+
+
+def _of_device(
+    rows: DeviceRows, windows: tuple[Window, ...]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the columns of the activities of one device that touch its chosen windows.
+
+    Windows do not hold the instant at which they end, but one that ends with the device's span
+    does.
+    """
+    chosen, end = chosen_time(windows), rows.span[1]
+    inside = chosen.length_within(rows.start_ns, rows.end_ns)
+    starts = chosen.contains(rows.start_ns)
+    if any(window.used and window.end_ns >= end for window in windows):
+        starts |= rows.start_ns == end
+    keep = starts | (inside > 0)
+    return rows.row[keep], inside[keep], starts[keep].astype(np.int64)
+
+
+def chosen_activities(
+    accounts: Mapping[int, DeviceAccount], windows: Mapping[int, tuple[Window, ...]]
+) -> InWindows:
+    """Return the activities of all devices in their chosen windows."""
+    empty = np.empty(0, dtype=np.int64)
+    parts = [_of_device(account.rows, windows[device]) for device, account in accounts.items()]
+    columns = zip((empty,) * 3, *parts, strict=True)
+    return InWindows(*map(np.concatenate, columns))
+
+
+def chosen_time(windows: tuple[Window, ...]) -> Intervals:
+    """Return the time of the chosen windows of one device."""
+    used = [window for window in windows if window.used]
+    return Intervals.of(
+        np.array([window.start_ns for window in used], dtype=np.int64),
+        np.array([window.end_ns for window in used], dtype=np.int64),
+    )
 
 
 @dataclass(frozen=True, slots=True)

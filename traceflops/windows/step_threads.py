@@ -62,14 +62,6 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadChoice:
-    """The thread whose markers are the steps, and whether another one's may as well be."""
-
-    thread: int
-    in_doubt: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Launches:
     """When and on which thread work was launched, and how long that took on the devices."""
 
@@ -105,14 +97,14 @@ class Launched:
 
 def thread_of_steps(
     launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
-) -> ThreadChoice:
-    """Return which of the threads with so many markers each has the steps of the loop.
+) -> tuple[int, bool]:
+    """Return which of the threads with so many markers each has the steps; whether it is in doubt.
 
     Threads that launch at least half of what the busiest launches may have them; of these it is
     the one in whose steps most is launched.
     """
     if len(markers) == 1:
-        return ThreadChoice(next(iter(markers)))
+        return next(iter(markers)), False
     launches = launched.of(process)
     own = {thread: launches.of_thread(thread) for thread in _busiest(launches, markers)}
     most = max(own.values())
@@ -120,7 +112,7 @@ def thread_of_steps(
     held = {thread: launches.within(steps_of(thread)) for thread in main}
     chosen = max(main, key=lambda thread: (held[thread], main[thread], markers[thread], -thread))
     others = [thread for thread in main if thread != chosen and held[thread]]
-    return ThreadChoice(chosen, any(2 * held[thread] >= held[chosen] for thread in others))
+    return chosen, any(2 * held[thread] >= held[chosen] for thread in others)
 
 
 def _busiest(launches: _Launches, markers: Mapping[int, int]) -> list[int]:

@@ -174,11 +174,11 @@ def _by_process(
             return _ordered(number[some], start[some], end[some])
 
         markers = {name: len(some) for name, some in of_thread.items()}
-        choice = thread_of_steps(launched, one, markers, steps_of)
-        found[one] = steps_of(choice.thread)
-        passed_over += len(mine) - markers[choice.thread]
-        nested += markers[choice.thread] - len(found[one])
-        in_doubt |= choice.in_doubt
+        chosen, is_doubtful = thread_of_steps(launched, one, markers, steps_of)
+        found[one] = steps_of(chosen)
+        passed_over += len(mine) - markers[chosen]
+        nested += markers[chosen] - len(found[one])
+        in_doubt |= is_doubtful
     others = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
     said: tuple[tuple[NoteKind, str, str, int], ...] = (
         ("dropped", "steps-on-other-threads", others, passed_over),
