@@ -16,7 +16,6 @@ from traceflops.windows import Prepared
 UNKNOWN_TYPE: Final = "unknown"
 """Operands whose types are not recorded, or differ."""
 
-
 LONGEST_NAME: Final = 4096
 
 FP32: Final = "fp32"

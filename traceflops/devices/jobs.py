@@ -24,26 +24,6 @@ from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, n
 from traceflops.timeline import Account
 from traceflops.units import several
 
-
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """One of several jobs that the files are of.
-
-    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
-    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
-    chosen windows and `verdict` the sentence on it; else they are None.
-    """
-
-    number: int
-    format: str
-    files: tuple[str, ...]
-    ranks: tuple[int, ...]
-    chosen: bool
-    devices: int | None = None
-    total: Account | None = None
-    verdict: str | None = None
-
-
 _CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
@@ -75,6 +55,25 @@ _WHY: Final = {
     "unrelated": "they share neither tool, GPU nor kernels",
 }
 """Why files are of several jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One of several jobs that the files are of.
+
+    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
+    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
+    chosen windows and `verdict` the sentence on it; else they are None.
+    """
+
+    number: int
+    format: str
+    files: tuple[str, ...]
+    ranks: tuple[int, ...]
+    chosen: bool
+    devices: int | None = None
+    total: Account | None = None
+    verdict: str | None = None
 
 
 def merge_jobs(traces: Sequence[Trace]) -> Trace:

@@ -23,6 +23,18 @@ from traceflops.table import (
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
 
+_SIZES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("byte", "char", "bool"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
+    **dict.fromkeys(("int", "float", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("long", "double", "uint64", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+"""Bytes of an element by the name of its type in lower case."""
+_EIGHT_BITS: Final = "float8_"
+_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
+"""Collectives that put in as much as they get out, on the ranks that do both."""
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:
@@ -46,19 +58,6 @@ class Collective:
     def bytes_per_ns(self) -> float | None:
         """Return bytes of messages by the time of their kernels: GB/s as NCCL counts (algbw)."""
         return self.bytes / self.sized_ns if self.bytes is not None and self.sized_ns else None
-
-
-_SIZES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("byte", "char", "bool"), 1),
-    **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
-    **dict.fromkeys(("int", "float", "uint32", "complexhalf"), 4),
-    **dict.fromkeys(("long", "double", "uint64", "complexfloat"), 8),
-    "complexdouble": 16,
-}
-"""Bytes of an element by the name of its type in lower case."""
-_EIGHT_BITS: Final = "float8_"
-_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
-"""Collectives that put in as much as they get out, on the ranks that do both."""
 
 
 def collective_work(

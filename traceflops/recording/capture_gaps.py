@@ -25,6 +25,10 @@ _QUEUED: Final = "dispatch"
 _TRACED: Final = (
     "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does"
 )
+_FIRST: Final = ("device records", "device work", "copies")
+_OF_CUDA: Final = ("device work", "calls")
+"""What tracing of CUDA records."""
+_EVERYTHING: Final = ("timeline", "calls", "steps")
 _COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
@@ -140,11 +144,6 @@ def _no_collectives(trace: Trace) -> bool:
     told = trace.activities["collective"]
     return told.null_count == len(told) and _has_collectives(trace)
 
-
-_FIRST: Final = ("device records", "device work", "copies")
-_OF_CUDA: Final = ("device work", "calls")
-"""What tracing of CUDA records."""
-_EVERYTHING: Final = ("timeline", "calls", "steps")
 
 _CHECKS: Final = (
     _Check(

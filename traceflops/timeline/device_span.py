@@ -30,7 +30,6 @@ from traceflops.timeline.records import COMPONENTS, Account, Components, Copies,
 WORK = COMPONENTS[:-1]
 """The components that are work, in their order of precedence."""
 
-
 _MIGRATION = "migration"
 """How the direction of a copy begins that the driver made for unified memory."""
 

@@ -16,7 +16,6 @@ _COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
 
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 
-
 _FIELDS_NS = attrgetter(
     *(f"{name}_ns" for name in (*IDLE_CAUSES, "in_launch_call", "stream_wait", "unrecorded"))
 )
@@ -155,7 +154,6 @@ class Account:
 
 
 EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
-
 
 WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 

@@ -71,7 +71,6 @@ _BY_DEVICE_TIME_NOTE = Note(
     "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
 )
 
-
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _UNUSED_MARKS = (
     "The trace has {n} [step marker|step markers], but no GPU work shown was launched inside "

@@ -11,7 +11,6 @@ from traceflops.errors import UsageError
 HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
 
-
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
