@@ -17,10 +17,10 @@ if TYPE_CHECKING:
         category_table,
         kernel_table,
         memory_times,
+        operators,
     )
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
-    from traceflops.attribution.operator_table import operators
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,
