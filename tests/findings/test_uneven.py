@@ -21,7 +21,7 @@ def run(*steps: tuple[int, int]) -> tf.Analysis:
 
 
 def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
-    return [one for one in analysis.findings if one.finding.rule == "uneven-steps"]
+    return [one for one in analysis.findings if one.rule == "uneven-steps"]
 
 
 def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
