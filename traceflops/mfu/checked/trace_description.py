@@ -38,8 +38,8 @@ from traceflops.mfu.checked.run_options import (
     Words,
     adjusted,
     check_sums,
-    described_run,
     parse_kernel,
+    run_settings,
 )
 from traceflops.mfu.checked.token_marks import MarkedTokens, is_ours, told_by_marks
 from traceflops.table import Note, Trace, codes, names
@@ -265,7 +265,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
             "add --model NAME, --model config.json or --params 8e9",
         )
     card = adjusted(description.card, description.words)
-    run = described_run(card, description.words)
+    run = Run(**run_settings(card, description.words))
     if run.lora is not None:
         run.lora.adapters(card)  # refuses targets that the model lacks
     return card, run
